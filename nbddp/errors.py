@@ -35,25 +35,23 @@ Runs in: every process. Pure.
 
 import linecache
 import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from nbddp.line_breaks import WIDTH, with_line_breaks
 from nbddp.printable import harmless
 from nbddp.stack_text import cell_number
 
 _PACKAGE = str(Path(__file__).parent)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-#: The begin of a line of nbddp's own in the text of an error: its name, or a label.
+#: The begin of a line of nbddp's own in the text of an error: its name, a label, or the ranks that
+#: waited for others.
 _OWN_LINE = re.compile(
     r"\x1b\[31m(?P<name>\w+)\x1b\[\d+m: |"
     "  (?:before|except|kept|likely|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|seen) "
+    r"|(?P<ranks>(?:odd |even )?ranks? \d[^:`]* (?:waited|were|was|came to|lost) )"
 )
-#: A blank in a command, which stays in one line: ``Next: %ddp restart -r 1``.
-_COMMAND = re.compile(r"(?<=%ddp) | (?=%ddp)|(?<= -\w) |(?<=Next:) ")
-#: JupyterLab breaks longer lines, also inside words, on a projector at 150 %.
-_WIDTH = 82
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
@@ -94,16 +92,9 @@ def _wrapped_line(line: str) -> str:
     own = _OWN_LINE.match(line)
     name = "" if own is None else own["name"] or ""
     plain = _ANSI.sub("", line)
-    if own is None or len(plain) <= _WIDTH or (name and name not in globals()):
+    if own is None or len(plain) <= WIDTH or (name and name not in globals()):
         return line
-    lines = textwrap.wrap(
-        _COMMAND.sub("\0", plain),
-        _WIDTH,
-        subsequent_indent=" " * (4 if name else 12),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    text = "\n".join(lines).replace("\0", " ")
+    text = with_line_breaks(plain, 4 if name or own["ranks"] else 12)
     return line[: own.end()] + text.removeprefix(f"{name}: ") if name else text
 
 

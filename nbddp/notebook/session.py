@@ -23,6 +23,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
+from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
@@ -69,6 +70,7 @@ _replay_numbers = itertools.count(1)
 #: Interval in which a cell that waits for a start looks at its progress.
 _START_POLL_S = 0.1
 background_views = BackgroundViews()  #: shows the cells that run in the background
+break_points = BreakPoints()  #: of all later cells, also of later pools
 
 
 def current_pool() -> Pool | None:
@@ -204,6 +206,7 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
         if current is None:
             settings, check_source = Settings.from_env(), source_check.check_source
             _current = Pool(options, settings, make_view, check_source, on_progress)
+            _current.break_points = break_points
             _connect_listeners(_current)
             _write_kernel_file(_current)
             return _current
@@ -326,7 +329,6 @@ def _connect_listeners(pool: Pool) -> None:
         pool.world_size,
         lambda: None if relay is None else relay.last_parent,
         lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
-        _sockets,
     )
     release = pool.listeners.rank_exited
 
@@ -405,7 +407,11 @@ def make_view(
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     folds = pool.settings.fold_output  # else the text has no limit
-    sink = background_sink() if background else _foreground_sink(keeps_place=folds)
+    sink = (
+        background_sink()
+        if background
+        else _foreground_sink(keeps_place=folds, has_strip=pool.world_size > 1)
+    )
     is_front_end = _goes_to_front_end(sink)
     began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     kept = None
@@ -574,7 +580,7 @@ def end_panel() -> str:
     return "the live table stays as it is now"
 
 
-def _foreground_sink(*, keeps_place: bool = False) -> Sink:
+def _foreground_sink(*, keeps_place: bool = False, has_strip: bool = False) -> Sink:
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
         return TerminalSink()
@@ -583,7 +589,7 @@ def _foreground_sink(*, keeps_place: bool = False) -> Sink:
     names_cells = "cellId" in (_request().get("metadata") or {})
     sink = CellSink(shell, _new_live_id())
     if keeps_place and names_cells and _goes_to_front_end(sink):
-        return StillSink(shell, _new_live_id())
+        return StillSink(shell, _new_live_id(), has_strip=has_strip)
     return sink
 
 

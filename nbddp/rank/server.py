@@ -159,7 +159,10 @@ class RankServer:
             dist,
             nbddp,
         )
-        self._shell.predefine(dict(zip(PREDEFINED_NAMES, values, strict=True)))
+        predefined = dict(zip(PREDEFINED_NAMES, values, strict=True))
+        self._shell.predefine(predefined)
+        if collectives is not None:
+            collectives.stops.names = predefined
         self.link.send(
             RankReady(
                 rank=launch.rank,

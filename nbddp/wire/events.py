@@ -13,6 +13,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerReport,
     Site,
 )
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,
@@ -234,7 +235,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     password: bool
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
-    breakpoint: str = ""  #: the break point that stopped it; empty: a step did
+    break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
 
 
 class FaultStruck(InOrder, frozen=True, kw_only=True):
@@ -261,6 +262,8 @@ class RunFinished(MessageBase, frozen=True):
     group_count: int = 0  #: torch's number for the next group, which becomes its name
     made_groups: bool = False  #: the rank became a member of a new group in the cell
     sanitizer: SanitizerReport | None = None  #: None: the cell was not sanitized
+    #: Those that variables of the rank hold; None: the same as after the cell before.
+    meshes: tuple[Mesh, ...] | None = None
 
 
 class ValuePulled(MessageBase, frozen=True):

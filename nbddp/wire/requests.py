@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from nbddp.settings import Settings
+
+from nbddp.wire.break_points import BreakPoint
 from nbddp.wire.faults import Fault
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
@@ -21,7 +23,6 @@ from nbddp.wire.message_types import (
     RunId,
     ValueHeader,
 )
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.values.value_questions import ValueQuestion
 
 # --- hub -> agent ------------------------------------------------------------------------------
@@ -112,9 +113,9 @@ class Execute(MessageBase, frozen=True):
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     step: bool = False  #: ranks stop before each operation and ask what to do
-    breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
+    break_points: tuple[BreakPoint, ...] = ()  #: operations before which ranks stop in any case
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete

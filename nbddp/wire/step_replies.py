@@ -11,7 +11,10 @@ class StepVerb(Enum):
     """An action of a stopped rank."""
 
     STEP = "step"  #: do the operation, and stop before a later one
-    CONTINUE = "continue"  #: do it, and stop no more in this cell
+    UNTIL = "until"  #: do it, and stop before a collective of its group, or at a break point
+    CONTINUE = "continue"  #: do it, and stop at break points only
+    LEAVE = "leave"  #: do it, and stop no more in this cell
+    SKIP = "skip"  #: do not issue it, and stop before the next one
     RUN = "run"  #: run code in the user's frame, and ask again
     WHERE = "where"  #: print the user's stack, and ask again
     DEBUG = "debug"  #: open a debugger in the user's frame, and ask again
@@ -22,16 +25,18 @@ class StepReply:
     """One answer."""
 
     verb: StepVerb
-    count: int = 1  #: of `StepVerb.STEP`: the operations until the next stop
+    #: Of `StepVerb.STEP`: the operations until the next stop; of `UNTIL`: the collective's number;
+    #: of `RUN`: the number of the command, equal on all ranks.
+    count: int = 1
     code: str = ""  #: of `StepVerb.RUN`
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
         match self.verb:
-            case StepVerb.STEP:
-                return f"step {self.count}"
+            case StepVerb.STEP | StepVerb.UNTIL:
+                return f"{self.verb.value} {self.count}"
             case StepVerb.RUN:
-                return f"run {self.code}"
+                return f"run {self.count} {self.code}"
             case _:
                 return str(self.verb.value)
 
@@ -44,6 +49,9 @@ class StepReply:
         """
         word, _, rest = text.partition(" ")
         verb = StepVerb(word)
-        if verb is StepVerb.STEP:
+        if verb in (StepVerb.STEP, StepVerb.UNTIL):
             return cls(verb, count=int(rest))
-        return cls(verb, code=rest)
+        if verb is StepVerb.RUN:
+            count, _, code = rest.partition(" ")
+            return cls(verb, count=int(count), code=code)
+        return cls(verb)

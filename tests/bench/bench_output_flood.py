@@ -56,6 +56,12 @@ class CountingView:
     def tell(self, text: str) -> None:
         pass
 
+    def show_waits(self, diagnosed: object) -> None:
+        """Do nothing."""
+
+    def show_trace(self, rows: object) -> None:
+        """Do nothing."""
+
     def end(self, outcome: RunOutcome) -> None:
         pass
 

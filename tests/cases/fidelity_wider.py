@@ -173,7 +173,7 @@ for divides in (True, False):
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with model.join(divide_by_initial_world_size=divides):
         result.append(train(model, optimizer, data))
-    result.append(weights(model))
+    result += [weights(model), train(model, optimizer, batches(2))]
 model = DDP(net())
 optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
 with Join([model, optimizer]):

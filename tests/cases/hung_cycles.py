@@ -27,7 +27,7 @@ dist.recv(y, 1 - rank)
         op="recv",
         lines={0: 2, 1: 2, 2: 2, 3: 2},
         words=("Ranks 0-3 wait for each other in 2 pairs: all receive first",),
-        quotes="Let one side send first, for example the even ranks",
+        quotes="Let one side send first, or use batch_isend_irecv.",
     ),
     HungCell(
         name="both send one element first",

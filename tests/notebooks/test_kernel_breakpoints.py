@@ -281,3 +281,55 @@ def test_the_stack_is_that_of_the_user(four: Kernel):
     cell = four.run(f"%%ddp -r 0\n{_FUNCTION}", "w", "c")
     assert stops(cell) == [4, 6, 4]  # where it stopped, and the stack
     assert "IPython" not in cell.text
+
+
+# --- a prompt on one rank, while the others wait -------------------------------------------------
+
+_WAITING = "ranks 0,2-3 wait in {} for rank 1, at a prompt"
+
+
+def waited(four: Kernel, code: str, operation: str, *answers: str) -> Cell:
+    """Run a cell in which the others wait for rank 1, and answer when the live line has said so."""
+    cell_id = four.execute(code, stdin=True)
+    said = re.compile(_WAITING.format(operation))
+
+    def is_told() -> bool:
+        shown = four.cells[cell_id].of("display_data", "update_display_data")
+        found = any(said.search(message.text) for message in shown)
+        if not found and four.question(cell_id) is not None:
+            four.client.input("p 0")  # the thread that asks shows the notice
+        return found
+
+    four.wait_for(is_told, "a notice that the others wait for the prompt")
+    cell = four.finish(cell_id, answers)
+    assert not [message for message in cell.of("display_data") if "eadlock" in message.text]
+    return cell
+
+
+_DIST_BREAKPOINT = """%%ddp
+def work(secret):
+    dist.breakpoint(rank=1)
+    return secret
+print("went on", work(41))
+"""
+
+
+def test_dist_breakpoint_opens_in_the_line_of_the_user(four: Kernel):
+    cell = waited(four, _DIST_BREAKPOINT, r"breakpoint \(barrier #\d+\)", "p secret + 1", "up", "c")
+    assert set(asked(cell)) == {"1"}
+    assert "[1]   42" in cell.lines
+    assert stops(cell)[-1] == 5  # `up` goes to the line that called it, and past no frame of torch
+    assert "ATTENTION" not in cell.text
+    assert cell.lines[-1].endswith("went on 41")
+
+
+def test_leaving_dist_breakpoint_frees_the_others(four: Kernel):
+    cell = waited(four, _DIST_BREAKPOINT, r"breakpoint \(barrier #\d+\)", "q")
+    assert cell.error.startswith("CellInterruptedError: rank 1 left the debugger")
+
+
+def test_ranks_in_a_collective_wait_for_a_rank_at_its_prompt(four: Kernel):
+    code = "%%ddp\nx = torch.ones(1)\nif rank == 1:\n    breakpoint()\ndist.all_reduce(x)\nx.item()"
+    cell = waited(four, code, r"all_reduce #\d+", "p rank + 10", "c")
+    assert "[1]   11" in cell.lines
+    assert cell.page[-1].text.strip() == "[0-3] Out: 4.0"

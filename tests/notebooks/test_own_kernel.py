@@ -54,8 +54,8 @@ def test_a_first_cell_that_waits_for_the_ranks_shows_their_start():
     with running_kernel(*LAUNCH, NBDDP_PROGRESS_AFTER_S="0") as kernel:
         cell = kernel.ok("print(world_size)")
     assert cell.lines == [
-        "2 processes (ranks 0-1) on the CPU, connected with Gloo. "
-        "Each cell runs on all of them; %%local keeps one here.",
+        "2 processes (ranks 0-1) on the CPU, connected with Gloo. Each cell runs on all of",
+        "them; %%local keeps one here.",
         "[0-1] 2",
     ]
 

@@ -67,6 +67,46 @@ for step in range(3):
         printed=("2.0\n4.0\n6.0\n", ""),
     ),
     FaultyCell(
+        name="a call that one rank skips for its loss",
+        code="""\
+for step in range(4):
+    loss = torch.tensor(float(rank + step))
+    if rank == 1 and step == 1:
+        loss = loss / 0 * 0
+    if torch.isnan(loss):
+        continue
+    dist.all_reduce(loss)
+    print(loss.item())
+""",
+        marks=(
+            "    skip = torch.tensor(int(torch.isnan(loss)), device=loss.device)",
+            "    dist.all_reduce(skip, op=dist.ReduceOp.MAX)",
+            "    if skip:",
+        ),
+        printed=("1.0\n5.0\n7.0\n", "1.0\n5.0\n7.0\n"),
+    ),
+    FaultyCell(
+        name="a backward that one rank skips for its loss",
+        before="""\
+from torch.nn.parallel import DistributedDataParallel as DDP
+model = DDP(torch.nn.Linear(2, 1))
+""",
+        code="""\
+for step in range(3):
+    loss = model(torch.ones(1, 2) * (step + 2 * rank)).sum() * 0
+    if step + 2 * rank > 3:
+        continue
+    loss.backward()
+print(step)
+""",
+        marks=(
+            "    skip = torch.tensor(int(step + 2 * rank > 3), device=loss.device)",
+            "    dist.all_reduce(skip, op=dist.ReduceOp.MAX)",
+            "    if skip:",
+        ),
+        printed=("2\n", "2\n"),
+    ),
+    FaultyCell(
         name="a call behind the return of one rank",
         code="""\
 def save():
@@ -114,6 +154,17 @@ dist.send(mine, dst=1 - rank)
 print(got.item())
 """,
         marks=("if rank % 2 == 0:", "    # mine", "else:"),
+        printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
+        name="a ring of one tensor, in which all send first",
+        code="""\
+x = torch.ones(1 << 20) * rank
+dist.send(x, dst=(rank + 1) % world_size)
+dist.recv(x, src=(rank - 1) % world_size)
+print(x[0].item())
+""",
+        marks=("sent = x.clone()", "if rank % 2 == 0:", "else:"),
         printed=("1.0\n", "0.0\n"),
     ),
     FaultyCell(

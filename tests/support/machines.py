@@ -1,6 +1,7 @@
 """The state machine of a pool, with a clock that the test sets."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from nbddp.controller.state.actions import (
     Action,
@@ -143,10 +144,14 @@ class Pool:
         self.feed(RunRequested(execute, chosen, timeout_s))
         return run_id
 
-    def finished(self, rank: int, run_id: str, ename: str = "", at_ns: int = 0) -> list[LifeAction]:
+    def finished(
+        self, rank: int, run_id: str, ename: str = "", at_ns: int = 0, **more: Any
+    ) -> list[LifeAction]:
         error = ErrorInfo(ename=ename, evalue="", traceback=[]) if ename else None
         return self.feed(
-            RunFinished(run_id=run_id, rank=rank, elapsed_s=0.5, error=error, failed_at_ns=at_ns)
+            RunFinished(
+                run_id=run_id, rank=rank, elapsed_s=0.5, error=error, failed_at_ns=at_ns, **more
+            )
         )
 
 

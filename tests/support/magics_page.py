@@ -1,7 +1,7 @@
-"""The examples of ``docs/magics.md``: reads them, runs them, and writes their outputs.
+"""The examples of ``docs/magics.md`` and ``docs/debugging.md``: reads, runs and writes them.
 
-``python -m tests.support.magics_page`` runs all of them and writes the outputs into the page, for
-use after a change of what a verb shows.
+``python -m tests.support.magics_page`` runs all of them and writes the outputs into the pages,
+for use after a change of what a verb shows.
 """
 
 import re
@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.kernel import Cell, Kernel, running_kernel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "magics.md"
+DEBUGGING = PAGE.with_name("debugging.md")
 #: A kernel in which every verb works: `%ddp debugger` does not in a stock one.
 LAUNCH = ("-m", "nbddp.notebook.ipykernel_app", "--NbddpKernel.pool=-n 2")
 
@@ -101,13 +102,14 @@ def running() -> Iterator[Kernel]:
 
 
 def _update() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for kernel in running():
-        for example in [each for section in sections().values() for each in examples(section)]:
-            got = run(kernel, example)
-            if not is_alike(example.output, got):
-                text = text.replace(_fences(example, example.output), _fences(example, got))
-    PAGE.write_text(text, encoding="utf-8")
+    for page in (PAGE, DEBUGGING):
+        text = page.read_text(encoding="utf-8")
+        for kernel in running():
+            for example in examples(text):
+                got = run(kernel, example)
+                if not is_alike(example.output, got):
+                    text = text.replace(_fences(example, example.output), _fences(example, got))
+        page.write_text(text, encoding="utf-8")
 
 
 def _fences(example: Example, output: str) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.state import Diagnosed
 from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellError
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.messages import (
@@ -21,7 +23,6 @@ from nbddp.wire.messages import (
     RunStarted,
     Stream,
 )
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 
 
 class RecordingView:
@@ -37,6 +38,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
+        self.sights: list[Diagnosed | Sequence[TraceRow]] = []
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
@@ -64,6 +66,12 @@ class RecordingView:
 
     def tell(self, text: str) -> None:
         self.told.append(text)
+
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        self.sights.append(diagnosed)
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        self.sights.append(rows)
 
     def end(self, outcome: RunOutcome) -> None:
         self.outcome = outcome
@@ -129,7 +137,6 @@ def run_cell(
     first_line: int = 1,
     step: bool = False,
     faults: str = "",
-    breakpoints: Sequence[OperationBreakpoint] = (),
     sanitize: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
@@ -145,12 +152,11 @@ def run_cell(
         first_line: line of the notebook's cell on which ``code`` begins.
         step: stop before each operation, and ask what to do.
         faults: text of faults on purpose.
-        breakpoints: operations before which ranks stop.
         sanitize: check what the code does with tensors of operations.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
-    options = replace(options, breakpoints=tuple(breakpoints), sanitize=sanitize)
+    options = replace(options, sanitize=sanitize)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

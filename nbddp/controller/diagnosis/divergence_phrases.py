@@ -3,6 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _MAX_SOURCE = 60
+_BREAK = re.compile(r"\bbreak\s*(?:#|$)")
 _MORE = ", which perhaps has more iterations there"
 #: The ranks at each place, and the reason.
 Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
@@ -73,7 +76,8 @@ def next_step(
         inside = _inside_step(divergence, culprits, can_move=change is not None)
         return f"{_capital(line)} is inside {inside}"
     if len(divergence.exits) == 1 and change is not None:
-        return _leaving_step(divergence, operation, can_move=True)
+        is_together = any("ReduceOp.MAX" in line.source for line in change.lines)
+        return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     return _loop_step(divergence, divergence.loop, operation, change)
@@ -141,21 +145,45 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
+def _leaving_step(
+    divergence: Divergence, operation: Operation, *, can_move: bool = False,
+    is_together: bool = False,
+) -> str:  # fmt: skip
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
+    if is_together:
+        return (
+            f"Let all ranks skip {_place(divergence)} together, if one of them does: {exit_text}."
+        )
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
         the = "" if is_one_line else "the "
-        return f"Let all ranks take {the}{exit_text}, in the same iteration, or none of them."
+        how = _shared_break(leaving) or ", or none of them"
+        return f"Let all ranks take {the}{exit_text}, in the same iteration{how}."
     is_here = _is_at(divergence, operation)
     call = f"Call {operation.signature.op}" if is_here else f"Run {_place(divergence)}"
     if not is_one_line:
         branch = describe_branch(condition.other or condition)
         exit_text = f"{branch}, whose `{shortened(leaving.source, _MAX_SOURCE)}` skips it"
     return f"{call} before {exit_text}, or let all ranks skip it there."
+
+
+def _shared_break(leaving: Exit) -> str:
+    """The two lines by which all ranks take a `break` together; empty: it is none, or has no `if`.
+
+    The sum of their flags is the same on all ranks, and so is the decision.
+    """
+    test = leaving.condition.test
+    if test is None or not _BREAK.search(leaving.source):
+        return ""
+    condition = ast.unparse(test)
+    flag = f"1.0 if {condition if len(condition) <= _MAX_SOURCE else '...'} else 0.0"
+    return (
+        f": put `stop = torch.tensor({flag}, device=device)` and `dist.all_reduce(stop)` above "
+        "the `if`, and `if stop: break` in its place"
+    )
 
 
 def skipped_step(divergence: Divergence | None, operation: Operation, ranks: RankSet) -> str:

@@ -1,4 +1,4 @@
-"""Changes of the user's code after which a deadlock is gone: a call moves out of its ``if``, or up.
+"""Changes of the user's code after which a deadlock is gone: a call moves, or all ranks skip it.
 
 Runs in: the notebook's process. Pure. A change is suggested only where the syntax tree shows that
 it is possible: the call needs nothing that its ``if`` has defined, and stands on lines of its own.
@@ -26,10 +26,13 @@ from nbddp.controller.diagnosis.report import ChangedLine
 
 #: Lines around a change that are shown.
 _CONTEXT = 1
+#: The name of a tensor that keeps a message while its buffer receives another one.
+_COPY = "sent"
 #: Functions that a line with `print` may call: they communicate with no other rank.
 _HARMLESS = re.compile(
     "print|str|repr|int|float|bool|len|round|min|max|sum|abs|list|tuple|type|item|tolist|mean|std|"
-    "numpy|cpu|detach|size|dim|format|join|get_rank|get_world_size|time"
+    "numpy|cpu|detach|size|dim|format|join|get_rank|get_world_size|time|"
+    "is_?nan|is_?inf|isfinite|any|all"
 )
 
 
@@ -144,13 +147,76 @@ def moved_before(  # noqa: PLR0911 - one for each reason against it
     return (*added, *_kept(code, range(leaving.lineno, removed[-1] + 1), removed))
 
 
+def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine, ...]:
+    """Let all ranks skip a call if one of them does: they exchange the condition first.
+
+    Args:
+        code: the text of a cell or file.
+        line: a line of the call.
+        condition: the line of the ``if``, which all ranks reach in each iteration.
+
+    Returns:
+        The lines before and after the change; none if the ``if`` is not simple enough.
+    """
+    place = find_place(code, line)
+    if place is None or not isinstance(place.parent, ast.For):
+        return ()
+    leaving = next((each for each in place.body if each.lineno == condition), None)
+    match leaving:
+        case ast.If(body=[*first, ast.Continue()], orelse=[]) if all(map(_is_local, first)):
+            pass
+        case _:
+            return ()
+    device, name = _device_of(place.statement), "skip"
+    is_pure = _is_local(ast.Expr(leaving.test)) and not any(
+        isinstance(node, ast.NamedExpr) for node in ast.walk(leaving.test)
+    )
+    test = ast.unparse(leaving.test)
+    is_plain = (
+        code.source(condition).strip() == f"if {test}:" and leaving.body[0].lineno > condition
+    )
+    if not device or not is_pure or not is_plain or code.mentions(name):
+        return ()
+    outer = " " * leaving.col_offset
+    value = f"int({test})" if _is_number(leaving.test) else f"int(bool({test}))"
+    added = [
+        f"{outer}{name} = torch.tensor({value}, device={device}.device)",
+        f"{outer}dist.all_reduce({name}, op=dist.ReduceOp.MAX)",
+    ]
+    until_call = _kept(code, range(condition, place.lines[0]), (condition,))
+    calls = [ChangedLine("same", number, code.source(number)) for number in place.lines]
+    header, *rest = [*until_call, *calls]
+    changed = ChangedLine("added", 0, f"{outer}if {name}:")
+    return (*(ChangedLine("added", 0, line) for line in added), header, changed, *rest)
+
+
+def _device_of(statement: Simple) -> str:
+    """A name with a tensor that a call sends, or whose backward it is; empty: none is known."""
+    match statement.value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="dist")), args=[ast.Name(id=name), *_]):
+            return "" if "group=" in ast.unparse(statement) else name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="backward")):
+            return name
+        case _:
+            return ""
+
+
+def _is_number(test: ast.expr) -> bool:
+    """Whether a condition is a bool, or a tensor with one."""
+    is_question = isinstance(test, ast.Call) and re.match(r"is|any$|all$", called(test))
+    is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    return bool(is_question) or is_not or isinstance(test, ast.Compare)
+
+
 def _is_local(statement: ast.stmt) -> bool:
     """Whether a statement calls only functions that wait for no other rank."""
     calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
     return all(_HARMLESS.fullmatch(called(call)) for call in calls)
 
 
-def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, ...]:
+def in_two_orders(  # noqa: PLR0911 - one for each reason against it
+    code: Code, line: int, condition: str
+) -> tuple[ChangedLine, ...]:
     """Let some ranks do two calls in the other order: ``recv`` and ``send``.
 
     Args:
@@ -159,31 +225,71 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
         condition: true on the ranks that begin with the second call.
 
     Returns:
-        The two calls before and after the change; none if they are no neighbours.
+        The two calls before and after the change; none if more than a definition is between them.
     """
     place = find_place(code, line)
-    second = None if place is None else place.next
-    if place is None or second is None or not (place.has_own_lines and second.has_own_lines):
+    if place is None:
         return ()
-    if {_message(place.statement), _message(second.statement)} != {"send", "recv"}:
+    second, between = place.next, range(0)
+    if second is not None and isinstance(second.statement, ast.Assign):
+        between = second.lines
+        second = second.next
+    if second is None or not (place.has_own_lines and second.has_own_lines):
         return ()
-    if has_long_text(place.statement, second.statement):
+    calls = [place.statement, second.statement]
+    if {_message(each) for each in calls} != {"send", "recv"} or has_long_text(*calls):
         return ()
-    arguments = [names_in(each.statement.value) for each in (place, second)]
-    if not (arguments[0] & arguments[1]).isdisjoint(_buffers([place.statement, second.statement])):
-        return ()  # the message that is sent would be another one
+    if between and not _may_come_before(place.statement, place.body[place.index + 1]):
+        return ()
     # The comments between the two calls are about the second one.
     second_lines = range(with_comments(code, second.lines[0]), second.lines[-1] + 1)
-    calls = [shifted(code, each, len(INDENTATION)) for each in (place.lines, second_lines)]
-    if calls[0] is None or calls[1] is None:
+    texts = [shifted(code, each, len(INDENTATION)) for each in (place.lines, second_lines)]
+    if texts[0] is None or texts[1] is None:
         return ()
     outer = " " * place.statement.col_offset
+    above = [code.source(number) for number in between]
+    arguments = [names_in(each.value) for each in calls]
+    if not (arguments[0] & arguments[1]).isdisjoint(_buffers(calls)):
+        message = _argument(place.statement)
+        is_first = f"({message}" in texts[0][0]
+        if (
+            _message(place.statement) != "send"
+            or not message
+            or not is_first
+            or code.mentions(_COPY)
+        ):
+            return ()  # the message that is sent would be another one
+        above.append(f"{outer}{_COPY} = {message}.clone()")
+        texts[0] = [texts[0][0].replace(f"({message}", f"({_COPY}", 1)]
     lines = range(place.lines[0], second.lines[-1] + 1)
-    added = [f"{outer}if {condition}:", *calls[1], *calls[0], f"{outer}else:", *calls[0], *calls[1]]
+    orders = [*texts[1], *texts[0]], [*texts[0], *texts[1]]
+    added = [*above, f"{outer}if {condition}:", *orders[0], f"{outer}else:", *orders[1]]
     return (
         *(ChangedLine("removed", number, code.source(number)) for number in lines),
         *(ChangedLine("added", 0, source) for source in added),
     )
+
+
+def _may_come_before(call: Simple, definition: ast.stmt) -> bool:
+    """Whether a definition behind a message may run before it: ``theirs = torch.empty(4)``."""
+    around = names_in(definition) | _bound([definition])
+    touched = _buffers([call]) if _message(call) == "recv" else set()
+    is_free = _bound([definition]).isdisjoint(names_in(call)) and around.isdisjoint(touched)
+    calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
+    return is_free and not has_long_text(definition) and all(map(_is_allocation, calls))
+
+
+def _is_allocation(call: ast.Call) -> bool:
+    return re.fullmatch("(empty|zeros|ones|full)(_like)?", called(call)) is not None
+
+
+def _argument(statement: Simple) -> str:
+    """The name that is the first argument of a call in one line; empty for anything else."""
+    match statement.value:
+        case ast.Call(args=[ast.Name(id=name), *_]) if statement.end_lineno == statement.lineno:
+            return name
+        case _:
+            return ""
 
 
 def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:

@@ -6,7 +6,6 @@ Runs in: the notebook's process. Pure.
 from dataclasses import dataclass
 
 from nbddp.wire.faults import Fault
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.rank_set import RankSet
 
 #: A cell of a script.
@@ -32,8 +31,8 @@ class CellOptions:
     cell_name: str = NO_NAME  #: how messages name the cell
     check: bool = False  #: ranks of several machines compare operations before each
     step: bool = False  #: ranks stop before each operation, and the user lets them go
-    breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations, too
     faults: tuple[Fault, ...] = ()  #: faults on purpose
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
+    asks: bool = True  #: the user can be asked: break points stop it
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks

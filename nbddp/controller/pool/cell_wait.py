@@ -8,18 +8,27 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.prompts import PromptTurns, StepTurns
-from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
+from nbddp.controller.prompts import PromptTurns, Sight, StepTurns
+from nbddp.controller.state import (
+    Diagnosed,
+    NoticeChanged,
+    RankResult,
+    RunOutcome,
+    VerdictReached,
+)
+from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.faults import missed_text
+from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.step_replies import StepReply, StepVerb
 
 if TYPE_CHECKING:
     from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -61,6 +70,12 @@ class CellView(Protocol):
     def tell(self, text: str) -> None:
         """Show lines of nbddp's own, after all output so far."""
 
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        """Show which rank waits for which, after all output so far."""
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """Show the last of these operations, after all output so far."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Show what is left: the cell has ended."""
 
@@ -91,6 +106,12 @@ class SilentView:
     def tell(self, text: str) -> None:
         """Do nothing."""
 
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        """Do nothing."""
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """Do nothing."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Do nothing."""
 
@@ -106,7 +127,10 @@ class CellWait:
         reply: sends the answer to a question.
         explain: adds to the outcome what is known when the cell has ended.
         describe: tells what each rank does now.
-        world_size: number of ranks of the pool.
+        look: shows facts about all ranks in the view.
+        paused: gets the time at which a rank has stopped, and that of the answer.
+        stopped: gets each request of a rank that has stopped before an operation.
+        meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
     """
 
     def __init__(
@@ -119,7 +143,10 @@ class CellWait:
         reply: Callable[[int, InputReply], None],
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
         describe: Callable[[], Mapping[Rank, PerRank]] = dict,
-        world_size: int = 0,
+        look: Callable[[CellView, Sight], None] = lambda view, sight: None,
+        paused: Callable[[int, int], None] = lambda begin_ns, end_ns: None,
+        stopped: Callable[[InputRequest], None] = lambda request: None,
+        meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
         self._view = view
@@ -128,6 +155,9 @@ class CellWait:
         self._reply = reply
         self._explain = explain
         self._describe = describe
+        self._look = look
+        self._paused = paused
+        self._stopped = stopped
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -135,7 +165,7 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._turns = PromptTurns(run.ranks)
-        self._steps = StepTurns(run.ranks, world_size or len(run.ranks))
+        self._steps = StepTurns(run.ranks, len(meshes or run.ranks), meshes or {})
         self._held: list[tuple[Rank, CellEvent]] = []  # of `_gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
@@ -197,6 +227,7 @@ class CellWait:
             case InputRequest():
                 self._view.show(event)
                 if event.stop is not None:
+                    self._stopped(event)
                     self._steps.add(event, self._run.taken_count, now)
                 elif event.debugger is None:
                     self._note_question(event)
@@ -270,6 +301,7 @@ class CellWait:
     def _ask_step(self) -> float:
         """Show the prompt of ranks that have stopped, if it is due; return as `_ask_debugger`."""
         for request in self._steps.drop(self._interrupted_at):
+            self._note_pause(request)
             self._view.leave_prompt(request)
         now = time.monotonic()
         prompt = None if self._turns.ranks else self._steps.due(now)
@@ -284,21 +316,29 @@ class CellWait:
         reply = self._ask(prompt.request, prompt.number)
         if reply is None:
             return 0.0
-        if reply.reason:  # no user can be asked: the cell goes on without stops
+        if reply.reason:  # no user can be asked
             for request in self._steps.close():
-                self._send(request, "continue")
+                self._send(request, str(StepReply(StepVerb.LEAVE)))
+            self._view.tell(f"{reply.reason}: the cell goes on without stops")
             return 0.0
         line = "quit" if reply.value is None else reply.value  # Ctrl-D
         answer = self._steps.answer(line, time.monotonic())
         for request, step in answer.replies:
+            self._note_pause(request)
             self._send(request, str(step))
-        if answer.wants_table:
+        if answer.wants is Sight.TABLE:
             self._show_steps()
+        elif answer.wants is not None:
+            self._look(self._view, answer.wants)
         for text in answer.tells:
             self._view.tell(text)
         if answer.ends_cell:
             self._on_sigint()
         return 0.0
+
+    def _note_pause(self, request: InputRequest) -> None:
+        if request.stop is not None:
+            self._paused(request.stop.time_created_ns, time.monotonic_ns())
 
     def _show_steps(self) -> None:
         others = {} if self._steps.are_all_stopped else self._describe()

@@ -8,6 +8,7 @@ import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,12 +18,14 @@ from nbddp.controller.diagnosis import PerRank, Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
+from nbddp.controller.pool import prompt_sights
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
 from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
+from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import (
     AbandonRequested,
     Config,
@@ -35,7 +38,7 @@ from nbddp.controller.state import (
     RunOutcome,
     RunRequested,
 )
-from nbddp.controller.trace import TraceRow, rows_of_views, trace_records
+from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
     Descriptions,
     Difference,
@@ -47,6 +50,7 @@ from nbddp.controller.values import (
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
+from nbddp.wire.mesh_ranks import read_ranks
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf, Variables
@@ -96,6 +100,8 @@ class Pool:
         self._run_numbers = itertools.count(1)
         self._cells = CellRecords()
         self._sources = SourceTexts()
+        self._pauses = Pauses()
+        self.break_points = BreakPoints()  #: of all later cells; for the notebook layer
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
@@ -235,9 +241,9 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
-            breakpoints=options.breakpoints,
             faults=options.faults,
             sanitize=options.sanitize or (self.config.sanitize == "on" and options.replay is None),
+            break_points=self.break_points.of_cell() if options.asks else (),
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
@@ -276,7 +282,10 @@ class Pool:
                 reply=self._reply,
                 explain=self._explained,
                 describe=self._places,
-                world_size=self.world_size,
+                look=partial(prompt_sights.show, self),
+                paused=self._pauses.add,
+                stopped=self.break_points.note,
+                meshes=self.snapshot.meshes,
             ).wait(early)
 
     def _places(self) -> Mapping[int, PerRank]:
@@ -740,12 +749,15 @@ class Pool:
 
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; None: all.
+                ``"dp=0,tp=1:3"`` chooses by the dimensions of the DeviceMesh that was created last
+                and has them, of those that variables of the ranks hold; ``"grid[tp=0]"`` names it.
 
         Returns:
             The set of these ranks.
 
         Raises:
-            BadOptionError: a rank does not exist, or the text is not a list of ranks.
+            BadOptionError: a rank does not exist, or the text is not a list of ranks, or there is
+                no such mesh, dimension or index.
 
         Example:
             >>> pool.rank_set("1-"), pool.rank_set(None)
@@ -756,7 +768,7 @@ class Pool:
         if isinstance(ranks, int):
             ranks = [ranks]
         text = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
-        return RankSet.parse(text, self.world_size)
+        return read_ranks(text, self.world_size, self.snapshot.meshes)
 
     # --- what ranks do -------------------------------------------------------------------------
 
@@ -846,14 +858,19 @@ class Pool:
             0 all_reduce completed 16
             1 all_reduce completed 16
         """
-        return trace_records(self.trace_rows())
+        return trace_records(self._rows())
 
     def trace_rows(self) -> list[TraceRow]:
         """Get the last operations, the ranks side by side. For the notebook layer.
 
+        The time in which the user was asked at a step or a break point is left out.
+
         Raises:
             PoolBrokenError: the pool was stopped, or its hub has ended.
         """
+        return self._pauses.left_out_of(self._rows())
+
+    def _rows(self) -> list[TraceRow]:
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
         return rows_of_views(views, self._cells.number_by_run)

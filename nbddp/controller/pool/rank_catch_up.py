@@ -66,6 +66,7 @@ class CatchUp:
     #: that state: ``torch``, ``random``, ``numpy``, ``cuda``.
     alike_random: tuple[str, ...] = ()
     seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
+    regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
 
 
 def catch_up(
@@ -110,6 +111,7 @@ def catch_up(
         """Run a cell of ours after those that run again: other namespaces are dropped."""
         options = CellOptions(
             ranks,
+            asks=False,
             execution_count=count,
             cell_name=cell_name(count),
             replay=Replay("", NO_RANKS),
@@ -158,6 +160,12 @@ def catch_up(
         deleted=deleted,
         alike_random=alike_random,
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
+        regained=tuple(
+            sorted(
+                lacking.keys() - (missing.keys() - set(copied)),
+                key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
+            )
+        ),
     )
 
 
@@ -325,6 +333,7 @@ def _copied(
 def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
     return CellOptions(
         ranks,
+        asks=False,
         execution_count=cell.number,
         first_line=cell.first_line,
         cell_name=cell_name(cell.number),

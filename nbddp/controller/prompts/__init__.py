@@ -3,9 +3,19 @@
 Runs in: the thread that waits for the cell.
 """
 
+from nbddp.controller.prompts.break_points import BreakPoints
 from nbddp.controller.prompts.commands import HELP
-from nbddp.controller.prompts.step_commands import STEP_HELP
+from nbddp.controller.prompts.step_commands import STEP_HELP, Sight
 from nbddp.controller.prompts.step_turns import StepTurns
 from nbddp.controller.prompts.turns import Answer, PromptTurns, Turn
 
-__all__ = ["HELP", "STEP_HELP", "Answer", "PromptTurns", "StepTurns", "Turn"]
+__all__ = [
+    "HELP",
+    "STEP_HELP",
+    "Answer",
+    "BreakPoints",
+    "PromptTurns",
+    "Sight",
+    "StepTurns",
+    "Turn",
+]

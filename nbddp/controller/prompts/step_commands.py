@@ -5,30 +5,44 @@ Runs in: the thread that waits for the cell. Pure.
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 from nbddp.errors import BadOptionError
+from nbddp.wire.mesh_ranks import MeshesByRank, read_ranks
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 STEP_HELP: Final = """\
 Each rank has stopped before its operation, which is not issued yet. [-r RANKS]: only these ranks
   step, s [N] [-r 0,2]  do the operation (N of them), and stop before the next one
-  continue, c [-r 0,2]  do it, and go on to the next break point, or to the end of the cell
+  continue, c [-r 0,2]  do it, and go on to the next break point or the end of the cell
+  until N [-r 0,2]      do it, and stop before collective number N of the same group
+  skip [-r 0,2]         do not issue it: the tensors stay as they are; stop before the next one
+  hold -r 2             keep rank 2 here while commands without -r let the others go
+  release [-r 2]        end that
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
+  show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
   where, w [-r 2]       the lines of the user's code that have led there
+  waits                 which rank waits for which
+  trace                 the last operations, the ranks side by side
   rank 2                open the debugger (pdb) of rank 2 there; q comes back
   ranks                 show this table again, and what the other ranks do
   quit, q               end the cell: every variable is kept, all ranks are freed
 An empty line repeats step."""
 
-_RANKS = re.compile(r"\s+-r\s*(?P<ranks>all|[\d,\s-]*\d|\d[\d,\s-]*)$")
+#: A list such as ``0,2-``, or dimensions of a mesh, which are no Python behind ``-r`` and a blank.
+_RANKS = re.compile(
+    r"\s+-r(?P<ranks>\s*(?:all|[\d,\s-]*\d|\d[\d,\s-]*)|\s+\w+(?:=[\w\s=:,-]*|\[[^\[\]]*\]))$"
+)
 _VERBS: Final = {
     **dict.fromkeys(("step", "s", "n", "next"), StepVerb.STEP),
     **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
-    **dict.fromkeys(("print", "p", "run", "!"), StepVerb.RUN),
+    **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
     **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
+    "until": StepVerb.UNTIL,
+    "skip": StepVerb.SKIP,
 }
 
 
@@ -41,8 +55,26 @@ class Send:
 
 
 @dataclass(frozen=True)
-class ShowTable:
-    """Show what each rank does."""
+class Hold:
+    """Keep ranks where they have stopped, or (``is_over``) let commands go to them again."""
+
+    ranks: RankSet
+    is_over: bool = False
+
+
+class Sight(Enum):
+    """Facts about all ranks that the notebook can show without asking them."""
+
+    TABLE = "what each rank does"
+    WAITS = "which rank waits for which"
+    TRACE = "the last operations"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Show facts about all ranks."""
+
+    sight: Sight
 
 
 @dataclass(frozen=True)
@@ -57,36 +89,40 @@ class Tell:
     text: str
 
 
-StepCommand: TypeAlias = Send | ShowTable | EndCell | Tell
+StepCommand: TypeAlias = Send | Hold | Look | EndCell | Tell
 
 #: Commands without arguments that are not for ranks.
 _OTHERS: Final[dict[str, StepCommand]] = {
-    **dict.fromkeys(("ranks", "waits", "table"), ShowTable()),
+    **dict.fromkeys(("ranks", "table"), Look(Sight.TABLE)),
+    "waits": Look(Sight.WAITS),
+    "trace": Look(Sight.TRACE),
     **dict.fromkeys(("quit", "q", "exit"), EndCell()),
     **dict.fromkeys(("help", "h", "?"), Tell(STEP_HELP)),
 }
 
 
-def parse(line: str, world_size: int) -> StepCommand:
+def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     """Return the meaning of a line.
 
     Args:
         line: as the user has typed it.
         world_size: number of ranks of the pool, of which ``-r`` chooses some.
+        meshes: the meshes that each rank has reported.
     """
     text = line.strip() or "step"
     ranks = None
     if match := _RANKS.search(text):
         try:
-            ranks = RankSet.parse(match["ranks"], world_size)
+            ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
         except BadOptionError as error:
             return Tell(str(error))
         text = text[: match.start()].rstrip()
     word, _, rest = text.partition(" ")
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
-        f"{line.strip()!r} is no command here. Legal: step [N], continue, print EXPR, run CODE, "
-        "where, each with -r RANKS; rank N, ranks, quit, help"
+        f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
+        "print EXPR, run CODE, show TENSOR, where, hold, release, each with -r RANKS; rank N, "
+        "ranks, waits, trace, quit, help"
     )
 
 
@@ -95,14 +131,32 @@ def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> St
         return _OTHERS[word]
     if word == "rank":
         return _debug(rest, world_size)
+    if word in ("hold", "release") and not rest:
+        if ranks is None and word == "hold":
+            return Tell(f"`hold` needs ranks: `hold -r {world_size - 1}`")
+        chosen = RankSet.all(world_size) if ranks is None else ranks
+        return Hold(chosen, is_over=word == "release")
+    reply = _reply(word, rest)
+    return None if reply is None else Send(reply, ranks)
+
+
+def _reply(word: str, rest: str) -> StepReply | None:
     verb = _VERBS.get(word)
-    if verb is StepVerb.STEP and (not rest or _is_count(rest)):
-        return Send(StepReply(verb, count=int(rest or 1)), ranks)
-    if verb is StepVerb.RUN and rest:
-        return Send(StepReply(verb, code=rest), ranks)
-    if verb in (StepVerb.CONTINUE, StepVerb.WHERE) and not rest:
-        return Send(StepReply(verb), ranks)
-    return None
+    takes = {
+        StepVerb.STEP: not rest or _is_count(rest),
+        StepVerb.UNTIL: _is_count(rest),
+        StepVerb.RUN: bool(rest),
+    }
+    if verb is None or not takes.get(verb, not rest):
+        return None
+    if verb in (StepVerb.STEP, StepVerb.UNTIL):
+        return StepReply(verb, count=int(rest or 1))
+    return StepReply(verb, code=_show_code(rest) if word == "show" else rest)
+
+
+def _show_code(expression: str) -> str:
+    """Return code that draws a tensor."""
+    return f"nbddp.show({expression}, title={expression!r}) and None"
 
 
 def _is_count(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""One prompt for all ranks that have stopped before an operation: ``--step``, ``%ddp break``.
+"""One prompt for all ranks that have stopped before an operation.
 
 Runs in: the thread that waits for the cell. Pure: ``now`` comes in (monotonic seconds).
 
@@ -7,8 +7,9 @@ rank that is stopped; or after some seconds. Before it there is a table of what 
 to do, ranks at the same place in one row.
 """
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
     PerRank,
@@ -19,7 +20,8 @@ from nbddp.controller.diagnosis import (
     iteration,
     place,
 )
-from nbddp.controller.prompts.step_commands import EndCell, Send, ShowTable, Tell, parse
+from nbddp.controller.prompts.step_commands import EndCell, Hold, Look, Send, Sight, Tell, parse
+from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -32,6 +34,13 @@ _TOGETHER_S = 1.0
 _WAITING_S = 0.3
 
 
+#: After these replies the program goes on.
+_LETS_GO = (StepVerb.STEP, StepVerb.UNTIL, StepVerb.CONTINUE, StepVerb.SKIP)
+#: Operations without which the tensors of the rank still hold values of its own.
+_SKIPPABLE = (
+    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier", "monitored_barrier",
+    "send",
+)  # fmt: skip
 _HINT = "step does these operations; print EXPR looks at each rank; help lists all commands"
 
 
@@ -51,7 +60,7 @@ class StepAnswer:
 
     replies: tuple[tuple[InputRequest, StepReply], ...] = ()
     tells: tuple[str, ...] = ()
-    wants_table: bool = False
+    wants: Sight | None = None  #: show this; None: nothing
     ends_cell: bool = False
 
 
@@ -61,19 +70,22 @@ class StepTurns:
     Args:
         ranks: ranks that run the cell.
         world_size: number of ranks of the pool.
+        meshes: the meshes that each rank has reported, of which ``-r`` may choose ranks.
     """
 
-    def __init__(self, ranks: RankSet, world_size: int) -> None:
+    def __init__(self, ranks: RankSet, world_size: int, meshes: MeshesByRank) -> None:
         self._ranks = ranks
         self._inside = set(ranks)
         self._world_size = world_size
+        self._meshes = meshes
         #: By rank and number of the question, because several threads of a rank may stop.
         self._open: dict[tuple[Rank, int], tuple[InputRequest, int]] = {}
         self._due_at = 0.0
         self._waiting: set[Rank] = set()
+        self._commands = itertools.count(1)
+        self._held: set[Rank] = set()  #: ranks that only commands with ``-r`` let go
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
         self._is_fresh = True  #: a table is due
-        self._reached: dict[str, set[Rank]] = {}  #: break points since the last prompt
         self._hints: tuple[str, ...] = (_HINT,)  #: lines that were not shown yet
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
@@ -96,8 +108,6 @@ class StepTurns:
             together_s = _TOGETHER_S if self._due_at else _PATIENCE_S
             self._due_at = max(self._due_at, now + together_s)
         self._open[request.rank, request.question] = request, number
-        if request.breakpoint:
-            self._reached.setdefault(request.breakpoint, set()).add(request.rank)
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)
         self.gathered = RankSet.of(set(self.gathered) - {request.rank})
@@ -140,13 +150,8 @@ class StepTurns:
         request = self._open[min(self._open)][0]
         number = max(number for _, number in self._open.values())
         wants_table, self._is_fresh = self._is_fresh, False
-        reached, self._reached = self._reached, {}
-        tells = [
-            f"break point {name}: reached on {RankSet.of(ranks).describe()}"
-            for name, ranks in sorted(reached.items())
-        ]
         hints, self._hints = self._hints, ()
-        return StepPrompt(request, number, wants_table, (*tells, *hints))
+        return StepPrompt(request, number, wants_table, hints)
 
     def due_at(self) -> float | None:
         """The time of the next prompt, if nothing comes before; None: there is none."""
@@ -159,7 +164,8 @@ class StepTurns:
             others: what ranks do that have not stopped.
         """
         places: list[tuple[tuple[Predicate, str], Rank]] = [
-            (_at(request), request.rank) for request, _ in self._open.values()
+            (_at(request, is_held=request.rank in self._held), request.rank)
+            for request, _ in self._open.values()
         ]
         for rank in sorted({*others, *self._ranks} - set(self.ranks)):
             other = others.get(rank)
@@ -184,15 +190,17 @@ class StepTurns:
 
     def answer(self, line: str, now: float) -> StepAnswer:
         """Take the line that the user has typed."""
-        match parse(line, self._world_size):
-            case ShowTable():
-                return StepAnswer(wants_table=True)
+        match parse(line, self._world_size, self._meshes):
+            case Look(sight):
+                return StepAnswer(wants=sight)
+            case Hold(ranks, is_over):
+                return self._hold(ranks, is_over=is_over)
             case EndCell():
                 return StepAnswer(ends_cell=True)
             case Tell(text):
                 return StepAnswer(tells=(text,))
             case Send(reply, ranks):
-                return self._send(reply, self.ranks if ranks is None else ranks, now)
+                return self._send(reply, ranks, now)
 
     def close(self) -> list[InputRequest]:
         """Take all open requests: no user can be asked."""
@@ -200,7 +208,28 @@ class StepTurns:
         self._open.clear()
         return requests
 
-    def _send(self, reply: StepReply, ranks: RankSet, now: float) -> StepAnswer:
+    def _hold(self, ranks: RankSet, *, is_over: bool) -> StepAnswer:
+        self._held = self._held - set(ranks) if is_over else self._held | set(ranks)
+        held = RankSet.of(self._held)
+        if not held:
+            return StepAnswer(tells=("no rank is held",))
+        return StepAnswer(
+            tells=(
+                f"{held.describe()} {held.verb('is', 'are')} held: only a command with -r, or "
+                f"release, lets {held.verb('it', 'them')} go",
+            )
+        )
+
+    def _send(self, reply: StepReply, chosen: RankSet | None, now: float) -> StepAnswer:
+        lets_go = reply.verb in _LETS_GO
+        ranks = self.ranks if chosen is None else chosen
+        if lets_go and chosen is None:
+            ranks = RankSet.of(set(ranks) - self._held)
+            if not ranks:
+                held = f"{self.ranks.describe()} {self.ranks.verb('is', 'are')} held"
+                return StepAnswer(
+                    tells=(f"{held}, and no other rank has stopped. Next: release, or -r RANKS",)
+                )
         absent = RankSet.of(set(ranks) - set(self.ranks))
         if absent:
             return StepAnswer(
@@ -209,7 +238,11 @@ class StepTurns:
                     f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}",
                 )
             )
-        self._is_fresh = reply.verb in (StepVerb.STEP, StepVerb.CONTINUE)
+        if refusal := self._refusal(reply, ranks):
+            return StepAnswer(tells=(refusal,))
+        if reply.verb is StepVerb.RUN:
+            reply = replace(reply, count=next(self._commands))
+        self._is_fresh = lets_go
         keys = [key for key in sorted(self._open) if key[0] in ranks]
         if not self._is_fresh:  # one thread of each rank says it
             keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
@@ -221,12 +254,30 @@ class StepTurns:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 
+    def _refusal(self, reply: StepReply, ranks: RankSet) -> str:
+        """Say why these ranks cannot do that; empty: they can."""
+        for request, _ in self._open.values():
+            stop = request.stop
+            if stop is None or request.rank not in ranks:
+                continue
+            op, number = stop.signature.op, stop.collective_seq_id
+            if reply.verb is StepVerb.SKIP and op not in _SKIPPABLE:
+                return (
+                    f"{op} fills a tensor that would hold no values without it, so it cannot be "
+                    f"skipped. Legal: skip of {', '.join(_SKIPPABLE)}"
+                )
+            if reply.verb is StepVerb.UNTIL and number >= reply.count:
+                return (
+                    f"rank {request.rank} is at {stop.label()}. Next: until {number + 1}, or more"
+                )
+        return ""
+
     def _see_if_all_are_there(self, now: float) -> None:
         if self.are_all_stopped:
             self._due_at = now
 
 
-def _at(request: InputRequest) -> tuple[Predicate, str]:
+def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
     """Return what a stopped rank is about to do, and where."""
     stop = request.stop
     assert stop is not None  # noqa: S101 - see `CellWait`
@@ -240,6 +291,9 @@ def _at(request: InputRequest) -> tuple[Predicate, str]:
     fields = [field for field, is_there in shown.items() if is_there]
     call = describe_call(signature, fields).removeprefix(signature.op)
     where = f" at {iteration(stop)}" if stop.iteration else ""
-    return Predicate(RankVerb.NONE, f"before {stop.label(has_call=False)}{call}{where}"), place(
-        stop.site
-    )
+    numbers = ", ".join(map(str, request.break_points))
+    points = "break point" if len(request.break_points) == 1 else "break points"
+    reason = f" ({points} {numbers})" if numbers else ""
+    held = "held " if is_held else ""
+    text = f"{held}before {stop.label(has_call=False)}{call}{where}{reason}"
+    return Predicate(RankVerb.NONE, text), place(stop.site)

@@ -24,6 +24,7 @@ class CellRun:
     results: dict[Rank, RankResult] = field(default_factory=dict)
     give_up_at: float | None = None  #: when it ends, also if ranks are still inside
     times_out_at: float | None = None
+    paused_at: float | None = None  #: since then the user is in a debugger, which is no time-out
     timeout_s: float | None = None
     interrupted: bool = False
     timed_out: bool = False
@@ -55,7 +56,8 @@ class CellRun:
 
     def next_deadline(self) -> float | None:
         """The time at which it ends or is interrupted; None: it has no limit."""
-        deadlines = [at for at in (self.give_up_at, self.times_out_at) if at is not None]
+        times_out_at = self.times_out_at if self.paused_at is None else None
+        deadlines = [at for at in (self.give_up_at, times_out_at) if at is not None]
         return min(deadlines, default=None)
 
     def finish(self, finished: RunFinished) -> None:

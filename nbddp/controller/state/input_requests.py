@@ -45,6 +45,11 @@ class InputRequests:
         """The ranks that were last seen at a prompt."""
         return RankSet.of({rank for rank, _ in self._open})
 
+    def debugged(self) -> RankSet:
+        """The ranks of which a debugger asks, or that have stopped before an operation."""
+        requests = self._open.values()
+        return RankSet.of(r.rank for r in requests if r.debugger is not None or r.stop is not None)
+
     def end(self, *, is_over: bool) -> list[LifeAction]:
         """End all open requests; ``is_over``: their ranks end too, and need no reply."""
         requests = [] if is_over else list(self._open.values())

@@ -188,9 +188,13 @@ class PoolMachine:
                     self.run.strike(stimulus)
                 return []
             case InputRequest():
-                return self._input_requests.add(stimulus, self.active_run_id)
+                actions = self._input_requests.add(stimulus, self.active_run_id)
+                self._see_debuggers(now)
+                return actions
             case InputAnswered():
-                return self._input_requests.remove(stimulus)
+                actions = self._input_requests.remove(stimulus)
+                self._see_debuggers(now)
+                return actions
             case RunFinished():
                 return self._rank_finished(stimulus, now)
             case RankExited():
@@ -236,7 +240,7 @@ class PoolMachine:
         self.store_is_lost = False
         for rank in self.ranks:
             fresh = {"exited": None, "replaced": "", "is_replacement": False, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "start", meshes=(), **fresh)
         return [SendToAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -250,7 +254,7 @@ class PoolMachine:
         for rank in ranks:
             replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
             fresh = {"pid": 0, "replaced": replaced, "is_replacement": True, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "respawn", meshes=(), **fresh)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
     def _start_requests(
@@ -328,11 +332,24 @@ class PoolMachine:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 
+    def _see_debuggers(self, now: float) -> None:
+        """Let the timeout of the cell stand still while the user is in a debugger."""
+        run = self.run
+        if run is None or run.times_out_at is None:
+            return
+        is_debugged = bool(set(self._input_requests.debugged()) & set(run.unfinished))
+        if is_debugged and run.paused_at is None:
+            run.paused_at = now
+        elif not is_debugged and run.paused_at is not None:
+            run.times_out_at += now - run.paused_at
+            run.paused_at = None
+
     def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
         if self.ranks[finished.rank].run_id != finished.run_id:
             return []
         why = f"finished {finished.run_id}"
-        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="")
+        known = {} if finished.meshes is None else {"meshes": finished.meshes}
+        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="", **known)
         run = self.run
         if run is None or run.run_id != finished.run_id:
             return []  # a cell that the user has abandoned: the rank has come back
@@ -363,6 +380,7 @@ class PoolMachine:
         return [*actions, *self._end_if_complete(run, now)]
 
     def _end_if_complete(self, run: CellRun, now: float) -> list[LifeAction]:
+        self._see_debuggers(now)
         return self._end_run(run, now) if run.is_complete else []
 
     def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
@@ -445,7 +463,8 @@ class PoolMachine:
             return []
         if run.give_up_at is not None and now >= run.give_up_at:
             return self._end_run(run, now)
-        if run.times_out_at is not None and now >= run.times_out_at:
+        self._see_debuggers(now)
+        if run.times_out_at is not None and run.paused_at is None and now >= run.times_out_at:
             run.times_out_at = None
             run.interrupt(timed_out=True)
             run.give_up_at = now + self._settings.interrupt_grace_s

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import Rank
 
@@ -79,4 +80,5 @@ class RankInfo(msgspec.Struct, frozen=True):
     is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
     replaced: Replaced = ""  #: the end of its predecessor, until its own first cell is over
     is_replacement: bool = False  #: it had a predecessor in this pool, whose variables are gone
+    meshes: tuple[Mesh, ...] = ()  #: that its variables hold, as of the end of its last cell
     history: tuple[str, ...] = ()  #: its latest moves

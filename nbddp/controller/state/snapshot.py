@@ -10,6 +10,7 @@ from collections import Counter
 import msgspec
 
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -44,6 +45,11 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
         if self.run_id is None:
             return NO_RANKS
         return RankSet.of(info.rank for info in self.ranks if info.run_id == self.run_id)
+
+    @property
+    def meshes(self) -> MeshesByRank:
+        """The device meshes that the variables of each rank hold."""
+        return {info.rank: info.meshes for info in self.ranks}
 
     def summary(self) -> str:
         """The number of ranks in each state: ``3 idle, 1 exited``."""

@@ -1,6 +1,7 @@
 """Operations of all ranks as rows, and their export. Pure."""
 
 from nbddp.controller.trace.export import chrome_trace, trace_records
+from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import (
     RankPart,
     TraceRow,
@@ -10,6 +11,7 @@ from nbddp.controller.trace.rows import (
 )
 
 __all__ = [
+    "Pauses",
     "RankPart",
     "TraceRow",
     "chrome_trace",

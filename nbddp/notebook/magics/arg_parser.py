@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from nbddp.errors import BadOptionError
 
-#: A number, or a set of ranks such as ``0,2-3``.
-_NUMBERS = re.compile(r"\d[\d,-]*|all")
+#: A number, or a set of ranks such as ``0,2-3`` or ``tp=0``.
+_NUMBERS = re.compile(r"\d[\d,-]*|all|\w+=-?\d[\d:]*")
 #: A comment behind the words, or a text in quotes.
 _COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")|(?:^|(?<=\s))#\s.*""", re.DOTALL)
 
@@ -48,6 +48,11 @@ class Parser(argparse.ArgumentParser):
         if needs:
             self._needs[action.dest] = needs
         return action
+
+    def add_ranks(self, **options: Any) -> None:
+        """Add ``-r`` and ``--mesh``, which arrive as one text: ``grid[tp=0]``."""
+        self.add_argument("-r", "--ranks", **options)
+        self.add_argument("--mesh", metavar="NAME", help=argparse.SUPPRESS)
 
     def offer(self, options: Iterable[str], values: Sequence[str]) -> None:
         """Let Tab offer these values behind an option; others may be legal, too."""
@@ -89,6 +94,9 @@ class Parser(argparse.ArgumentParser):
         for dest, description in self._needs.items():
             if not getattr(namespace, dest):
                 raise BadOptionError(f"{self.prog} needs {description}. Next: {self.usage_line()}")
+        mesh = vars(namespace).pop("mesh", None)
+        if mesh is not None:
+            namespace.ranks = f"{mesh}[{namespace.ranks or ''}]"
         return namespace
 
     def _refuse_repetition(self, words: list[str]) -> None:
@@ -107,7 +115,8 @@ class Parser(argparse.ArgumentParser):
 
     def _refused(self, message: str, legal: Iterable[argparse.Action]) -> BadOptionError:
         """``...; legal: -r RANKS, --out merged|ranks|quiet, --async. Next: %ddp help``."""
-        words = ", ".join(map(option_text, legal))
+        listed = (action for action in legal if action.help != argparse.SUPPRESS)
+        words = ", ".join(map(option_text, listed))
         return BadOptionError(f"{self.prog}: {message}; legal: {words}. Next: %ddp help")
 
     def _named_in(self, error: argparse.ArgumentError) -> list[argparse.Action]:
@@ -124,7 +133,8 @@ class Parser(argparse.ArgumentParser):
         """``%ddp push NAME ... [-r RANKS]``: positional arguments, and options without a help."""
         listed = [a for a in self._actions if not (a.option_strings and a.help)]
         words = [self._in_brackets(action) for action in listed]
-        if len(self._actions) - len(listed) > 1:
+        hidden = sum(action.help == argparse.SUPPRESS for action in self._actions)
+        if len(self._actions) - len(listed) - hidden > 1:
             words.append("[options]")
         return " ".join([self.prog, *words])
 

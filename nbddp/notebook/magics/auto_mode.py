@@ -23,6 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbddp.errors import BadOptionError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.cell_line import parse_cell
 
@@ -267,7 +268,7 @@ def auto(shell: InteractiveShell, *, mode: str, options: str) -> None:
     switched = current(shell)
     if mode:
         switched.options = options if mode == "on" else None
-    print(switched.describe())
+    print(with_line_breaks(switched.describe()))
 
 
 def options_for(code: str) -> str | None:

@@ -37,7 +37,7 @@ class CellCommand:
 
 def _cell_parser() -> Parser:
     parser = Parser("%%ddp", bare="-r")
-    parser.add_argument("-r", "--ranks")
+    parser.add_ranks()
     parser.add_argument(
         "--timeout",
         dest="timeout_s",

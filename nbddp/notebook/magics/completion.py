@@ -10,7 +10,7 @@ An error here is not shown: the user who pressed Tab then gets the completions o
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,8 +32,8 @@ from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.magics.cell_line import CELL, parse_cell
 from nbddp.notebook.magics.verbs import VERBS
+from nbddp.wire.mesh_ranks import mesh_names, offers
 from nbddp.wire.messages import Completed, Inspected
-from nbddp.wire.rank_set import RankSet
 
 #: Seconds after which a rank is not waited for any longer.
 LIMIT_S = 0.25
@@ -180,7 +180,7 @@ def _target_rank(body: Body) -> tuple[RankRequests, int] | None:
     ranks = pool.all_ranks
     try:
         text = parse_cell(body.words).ranks
-        ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
+        ranks = ranks if text is None else pool.rank_set(text)
     except BadOptionError:
         pass  # the user still writes the line
     living_ranks = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
@@ -215,11 +215,11 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
     if magic == "%ddp" and not before:
         legal = VERBS
     elif magic == "%%ddp":
-        legal = CELL.parser.completions(before)
+        legal = [*CELL.parser.completions(before), *_mesh_words(before, word)]
     elif (verb := VERBS.get(before[0])) is None:
         legal = ()
     elif not verb.takes or word.startswith("-") or verb.parser.awaits_value(before[1:]):
-        legal = verb.parser.completions(before[1:])
+        legal = [*verb.parser.completions(before[1:]), *_mesh_words(before, word)]
     elif verb.takes == "names of ranks":
         return _complete_on_rank(Body(0), word, len(word), start)
     else:
@@ -229,6 +229,18 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
     return Completed(
         number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
     )
+
+
+def _mesh_words(before: Sequence[str], word: str) -> list[str]:
+    """The dimensions of meshes behind ``-r``, and names of meshes behind ``--mesh``."""
+    pool = session.current_pool()
+    if pool is None or not before:
+        return []
+    meshes = pool.snapshot.meshes
+    if before[-1] == "--mesh":
+        return mesh_names(meshes)
+    mesh = before[before.index("--mesh") + 1] if "--mesh" in before[:-2] else ""
+    return list(offers(word, meshes, mesh)) if before[-1] in ("-r", "--ranks") else []
 
 
 def _notebook_names() -> list[str]:

@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, CellError, NbddpError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.messages import DebugEvent
@@ -45,6 +46,7 @@ def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
             "Next: breakpoint() in a cell opens the debugger there"
         )
     options = CellOptions(
+        asks=False,  # a break point would come before the debugger
         ranks=pool.rank_set(rank),
         execution_count=session.execution_count(shell),
         cell_name="%ddp debug",
@@ -74,8 +76,10 @@ def choose_debugger(shell: InteractiveShell, *, ranks: str | None) -> None:
         return
     forwarder.move_to(_one_rank(session.pool(), ranks))
     print(
-        f"the front end's debugger works on rank {forwarder.rank}: switch it off and on again, "
-        "then set its breakpoints"
+        with_line_breaks(
+            f"the front end's debugger works on rank {forwarder.rank}: switch it off and on again, "
+            "then set its breakpoints"
+        )
     )
 
 

@@ -12,6 +12,7 @@ from IPython.display import display
 from nbddp.controller.pool import Pool
 from nbddp.controller.trace import chrome_trace, select
 from nbddp.errors import BadOptionError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.render import (
     diagnosis_card,
@@ -128,9 +129,8 @@ def trace(
         raise BadOptionError(
             f"%ddp trace --save: {path} cannot be written: {error}. Next: another path"
         ) from None
-    print(
-        f"{len(selected_rows)} operations saved in {path}. Next: open it in https://ui.perfetto.dev"
-    )
+    saved = f"{len(selected_rows)} operations saved in {path}"
+    print(with_line_breaks(f"{saved}. Next: open it in https://ui.perfetto.dev"))
 
 
 def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | None) -> None:

@@ -14,14 +14,14 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
-from nbddp.notebook.magics import auto_mode, breakpoint_verbs, inspect_verbs, installers
+from nbddp.notebook.magics import auto_mode, inspect_verbs, installers
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.notebook.magics.verbs import find_verb
 from nbddp.notebook.render import status_table
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.flight_recorder import cell_name
-from nbddp.wire.rank_set import RankSet
 
 
 @magics_class
@@ -68,7 +68,7 @@ class DdpMagics(Magics):
         current = session.current_pool()
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if current is None else current.world_size
-        ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
+        ranks = chosen_ranks(command.ranks)
         faults = () if command.fault is None else parse_faults(command.fault, world_size)
         # The line about the start of a pool is output of this cell, too.
         is_alone = current is not None and not has_shown and session.is_whole_cell(cell)
@@ -83,12 +83,14 @@ class DdpMagics(Magics):
             cell_name=cell_name(count),
             check=command.check,
             step=command.step,
-            breakpoints=() if command.is_async else breakpoint_verbs.breakpoints(),
             faults=faults,
             sanitize=command.sanitize,
+            asks=not command.is_async,
             parent_id=session.parent_id(),
         )
         if command.is_async:
+            if session.break_points:
+                print("a cell with --async asks nothing: break points do not stop it")
             run = pool.submit(code, options)
             with pool.given_up_on_failure(run):
                 view = session.make_view(pool, run, background=True, out=command.out, cell=count)

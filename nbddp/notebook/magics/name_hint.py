@@ -11,6 +11,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from nbddp.errors import CellError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook.magics import completion
 from nbddp.settings import PREDEFINED_NAMES
 
@@ -42,7 +43,7 @@ def _print_hint(result: ExecutionResult) -> None:
     elif isinstance(error, CellError):
         hint = _of_notebook(error)
     if hint:
-        print(hint)
+        print(with_line_breaks(hint))
 
 
 def _of_notebook(error: CellError) -> str:

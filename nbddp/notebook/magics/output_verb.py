@@ -8,6 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.state import RunOutcome
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.notebook.output import MAX_CELLS, End, KeptOutput, Source
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import Rank, RankSet
@@ -58,7 +59,7 @@ def _chosen(kept: KeptOutput, ranks: str | None) -> RankSet:
     ran = kept.source.ranks
     if ranks is None:
         return ran
-    asked = RankSet.parse(ranks, kept.source.world_size)
+    asked = chosen_ranks(ranks, kept.source.world_size)
     chosen = RankSet.of(rank for rank in asked if rank in ran)
     if not chosen:
         raise BadOptionError(

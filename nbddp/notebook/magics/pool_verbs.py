@@ -13,6 +13,7 @@ from nbddp.controller.hub import Run
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.render import status_table
@@ -42,7 +43,7 @@ def start(shell: InteractiveShell, **options: Any) -> None:
         options, lambda pool: status_table.introduction(pool, every_cell=is_auto)
     )
     if pool is before:
-        print(f"already running: {status_table.headline(pool)}")
+        print(with_line_breaks(f"already running: {status_table.headline(pool)}"))
 
 
 def listen(shell: InteractiveShell, **options: Any) -> None:
@@ -78,7 +79,9 @@ def stop(shell: InteractiveShell) -> None:
         raise PoolInterruptedError(
             "%ddp stop was interrupted, and still ended all processes: no pool is running"
         ) from None
-    print(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
+    print(
+        with_line_breaks(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
+    )
 
 
 def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
@@ -104,7 +107,7 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     else:
         pool.expect_idle_beside(pool.rank_set(ranks))
         answer = pool.restart(ranks)
-    print(_ended_cell(pool, running) + answer)
+    print(with_line_breaks(_ended_cell(pool, running) + answer))
 
 
 def interrupt(shell: InteractiveShell) -> None:
@@ -113,7 +116,7 @@ def interrupt(shell: InteractiveShell) -> None:
     Raises:
         NoPoolError: no pool is running.
     """
-    print(_interrupt(session.pool()))
+    print(with_line_breaks(_interrupt(session.pool())))
 
 
 def _interrupt(pool: Pool) -> str:

@@ -21,7 +21,7 @@ from nbddp.controller.options import LINE_OPTIONS
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,
-    breakpoint_verbs,
+    break_verbs,
     catch_up_verb,
     config_verb,
     debug_verbs,
@@ -41,7 +41,8 @@ _COLUMN = 37
 _WIDTH = 100
 _INDENT = "    "
 _ENDING = (
-    "RANKS, behind -r or --ranks: all, a rank, or a list such as 0,2-3. In a cell: rank, "
+    "RANKS, behind -r or --ranks: all, a rank, a list such as 0,2-3, or dimensions of a DeviceMesh "
+    "of your variables such as dp=0,tp=1:3: of the latest one, or of --mesh NAME. In a cell: rank, "
     "world_size, local_rank, local_world_size, device, torch, dist and nbddp are defined. "
     "nbddp.show(t) draws the tensor of every rank, `with nbddp.show(t):` before and after a block."
 )
@@ -79,7 +80,7 @@ def help_page() -> str:
 def _rows(line: Line) -> Iterator[str]:
     yield _row(line.usage or line.parser.usage_line(), line.summary)
     for action in line.parser.arguments():
-        if action.option_strings and action.help:
+        if action.option_strings and action.help not in (None, argparse.SUPPRESS):
             yield _row(_INDENT + option_text(action, is_long=True), action.help)
     for usage, explanation in line.rows:
         yield _row(usage, explanation)
@@ -106,7 +107,7 @@ def _file(text: str) -> str:
 
 
 def _with_ranks(parser: Parser, **options: Any) -> Parser:
-    parser.add_argument("-r", "--ranks", **options)
+    parser.add_ranks(**options)
     return parser
 
 
@@ -178,32 +179,6 @@ def _catch_up_parser() -> Parser:
     return parser
 
 
-def _break_parser() -> Parser:
-    parser = Parser("%ddp break")
-    parser.add_argument("words", nargs="*", metavar="all_reduce|#17|line 7")
-    _with_ranks(parser, help="stop these ranks only")
-    parser.add_argument(
-        "--group", default="", metavar="NAME", help="before operations of this group only"
-    )
-    parser.add_argument(
-        "--if",
-        dest="condition",
-        default="",
-        metavar="EXPRESSION",
-        help="where it is true on the rank, for example 'rank == 2 and loss.isnan()'",
-    )
-    parser.add_argument(
-        "--nan", action="store_true", help="where the rank sends a NaN or an infinity"
-    )
-    return parser
-
-
-def _clear_parser() -> Parser:
-    parser = Parser("%ddp clear")
-    parser.add_argument("number", nargs="?", type=_positive, metavar="N")
-    return parser
-
-
 def _trace_parser() -> Parser:
     parser = Parser("%ddp trace", bare="--cell")
     parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N] only")
@@ -221,6 +196,37 @@ def _trace_parser() -> Parser:
         metavar="FILE",
         help="write all of them as JSON for ui.perfetto.dev, a track for each rank",
     )
+    return parser
+
+
+def _break_parser() -> Parser:
+    parser = break_verbs.BreakParser("%ddp break")
+    parser.add_argument("place", nargs="*", metavar="PLACE")
+    _with_ranks(parser)
+    parser.add_argument(
+        "--if",
+        dest="condition",
+        default="",
+        metavar="EXPR",
+        help="where this is true in the frame of your code, such as 'loss.isnan()'",
+    )
+    parser.add_argument(
+        "--nan", action="store_true", dest="has_nan", help="where the rank sends NaN or Inf"
+    )
+    parser.add_argument("--group", default="", metavar="NAME", help="of this group only")
+    parser.add_argument(
+        "--cell",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="the line is of cell [N], which defines a function; default: the cell that runs",
+    )
+    return parser
+
+
+def _clear_parser() -> Parser:
+    parser = Parser("%ddp clear")
+    parser.add_argument("numbers", nargs="*", type=break_verbs.break_number, metavar="N")
     return parser
 
 
@@ -340,16 +346,6 @@ _SECTIONS = (
             action=inspect_verbs.show_stacks,
         ),
         Verb(
-            _break_parser(),
-            "stop later cells before an operation, and ask what to do",
-            usage="%ddp break all_reduce|#17|line 7",
-            action=breakpoint_verbs.add,
-        ),
-        Verb(Parser("%ddp breaks"), "list the break points", action=breakpoint_verbs.show),
-        Verb(
-            _clear_parser(), "remove break point N, or all of them", action=breakpoint_verbs.clear
-        ),
-        Verb(
             _with_ranks(Parser("%ddp debug", bare="-r"), metavar="RANK"),
             "open a rank's debugger at its last exception; q leaves",
             action=debug_verbs.debug,
@@ -358,6 +354,24 @@ _SECTIONS = (
             _with_ranks(Parser("%ddp debugger", bare="-r"), metavar="RANK"),
             "choose the rank of JupyterLab's debugger (nbddp kernel only)",
             action=debug_verbs.choose_debugger,
+        ),
+        Verb(
+            _break_parser(),
+            "stop ranks of later cells before such operations, and ask what they do",
+            usage="%ddp break PLACE [-r RANKS]",
+            rows=(("    PLACE", "all_reduce, #17 (its number), line 7 (of the cell)"),),
+            action=break_verbs.set_break_point,
+        ),
+        Verb(
+            Parser("%ddp breaks"),
+            "list the break points, and how often ranks stopped there",
+            action=break_verbs.list_break_points,
+        ),
+        Verb(
+            _clear_parser(),
+            "remove break points; default: all",
+            usage="%ddp clear [N ...]",
+            action=break_verbs.clear,
         ),
         Verb(
             _trace_parser(),

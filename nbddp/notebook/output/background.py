@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from IPython.core.getipython import get_ipython
 
 from nbddp.controller.hub import NO_RANK, BackgroundEvent
 from nbddp.notebook.output import torch_log
 from nbddp.notebook.output.shows import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.render import static_page
 from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
@@ -42,7 +42,6 @@ class BackgroundOutput:
         world_size: number of ranks.
         last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
         parent_of: returns the request of a cell, by its run id; None: it is no longer known.
-        sockets: gets torch's warnings about connections.
     """
 
     def __init__(
@@ -50,9 +49,7 @@ class BackgroundOutput:
         world_size: int,
         last_parent: Callable[[], Any] = lambda: None,
         parent_of: Callable[[str], Any] = lambda run_id: None,
-        sockets: SocketLog | None = None,
     ) -> None:
-        self._sockets = sockets or SocketLog()
         self._last_parent = last_parent
         self._parent_of = parent_of
         self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
@@ -105,10 +102,13 @@ class BackgroundOutput:
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
             return  # it would clear output of other cells
-        if isinstance(event, Output) and not event.text.strip("\n"):
-            return  # an abandoned debugger ends its line
-        if isinstance(event, Output) and self._keep_log(event):
-            return
+        if isinstance(event, Output):
+            # Between cells, nbddp itself connects ranks: after deaths and freed collectives.
+            event = msgspec.structs.replace(event, text=torch_log.without_sockets(event))
+            if not event.text.strip("\n"):
+                return  # an abandoned debugger ends its line
+            if self._keep_log(event):
+                return
         self._show_logged()
         sink = self._sink(event.run_id or "")
         label = "" if event.rank == NO_RANK else self._labels.of((event.rank,))
@@ -126,7 +126,7 @@ class BackgroundOutput:
 
     def _show_text(self, sink: Sink, stream: Stream, label: str, text: str) -> None:
         if self._has_room(len(text)):
-            self._sockets.print(sink, stream, labelled(label, text))
+            sink.text(stream, labelled(label, text))
         elif not self._left_out:
             self._left_out = True
             sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))

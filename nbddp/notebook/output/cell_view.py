@@ -6,8 +6,9 @@ Runs in: the thread that waits for the cell.
 import builtins
 import getpass
 import html
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +17,8 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
-from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
+from nbddp.controller.state import Diagnosed, NoticeChanged, RunOutcome, VerdictReached
+from nbddp.controller.trace import TraceRow
 from nbddp.notebook.output import per_rank_blocks, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
@@ -33,7 +35,7 @@ from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
-from nbddp.notebook.render import diagnosis_card, rank_strip, static_page
+from nbddp.notebook.render import diagnosis_card, rank_strip, static_page, trace_table
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
@@ -232,6 +234,7 @@ class View:
         now = self._clock()
         self._emit(self._output.tick(now + self._patience_s))
         self._output.keep_order()  # the front end shows the question and the answer
+        self._pictures.tick(math.inf)  # of some ranks: they would be drawn after the answer
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
@@ -242,7 +245,7 @@ class View:
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
-        self._sink.live(Live())
+        self._sink.live(Live(strip=self._live.shown.strip))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
@@ -269,13 +272,33 @@ class View:
         self._output.keep_order()
         self._sink.text("stdout", text + "\n")
 
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        """See `CellView.show_waits`."""
+        self._show_at_prompt(
+            diagnosis_card.card(
+                diagnosed.report,
+                views=diagnosed.views,
+                means="`quit`",
+                own_timeout_s=self._settings.own_timeout_s,
+            )
+        )
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """See `CellView.show_trace`."""
+        self._show_at_prompt(trace_table.table(rows))
+
+    def _show_at_prompt(self, bundle: dict[str, str]) -> None:
+        self._emit(self._output.tick(self._clock() + self._patience_s))
+        self._output.keep_order()
+        self._sink.display(bundle, {}, None, False)
+
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
         self._emit(self._output.end(self._clock()))
         self._pictures.end()
         if self._folded is not None:
             self._folded.close()
-        self._sink.live(Live())
+        has_row = self._sink.live(self._live.last(rank_states.all_ends(outcome), self._clock()))
         if self._widgets is not None:
             self._widgets.end()
         if self._out != "nothing" and (cost := cost_line(outcome)):
@@ -290,7 +313,8 @@ class View:
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
-        if chips := rank_states.ends(outcome, has_card=bool(self._shown_cards)):
+        chips = rank_states.ends(outcome, has_card=bool(self._shown_cards))
+        if chips and not has_row:
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)

@@ -86,9 +86,9 @@ class FoldedSink:
         self.begin_new_head()
         self._sink.clear()
 
-    def live(self, live: Live) -> None:
+    def live(self, live: Live) -> bool | None:
         """See `Sink.live`."""
-        self._sink.live(live)
+        return self._sink.live(live)
 
     # --- the open block --------------------------------------------------------------------------
 

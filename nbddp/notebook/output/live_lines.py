@@ -28,6 +28,9 @@ _NOTICE_AFTER_S = 2.0
 #: An unfinished line is shown after this time: most lines end before.
 _OPEN_LINE_AFTER_S = 0.03
 _MAX_OPEN_LINES = 16
+#: The row of chips is shown after this time, where it has a place above the output. Output waits
+#: for it, so that nothing moves: most cells end before.
+_STRIP_AFTER_S = 0.25
 _MAX_ERROR_CHARS = 80
 _MAX_IMPORTS = 2
 #: A module that may be loaded before ranks are forked, and takes long where there are many.
@@ -119,24 +122,37 @@ class LiveLines:
             status.append(self._progress(now))
             if self._notice and now >= self._notice_at:
                 status.append(self._notice)
-        live = self._lines(status, self._open_lines(open_lines, now))
+        left_s = self._began + _STRIP_AFTER_S - now
+        has_strip = bool(self._labels) and (left_s <= 0 or at_once or bool(status))
+        live = self._lines(status, self._open_lines(open_lines, now), has_strip=has_strip)
         changed = None if live == self.shown else live
         if changed is not None:
             self.shown, self._shown_at = live, now
         wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
+        if left_s > 0:
+            wait_s = min(wait_s, left_s)
         if self._open_since is not None:
             wait_s = min(wait_s, _OPEN_LINE_AFTER_S)
         return changed, wait_s
 
-    def _lines(self, status: list[str], open_lines: list[str]) -> Live:
+    def _lines(self, status: list[str], open_lines: list[str], *, has_strip: bool) -> Live:
+        strip = rank_strip.html(self.states.chips) if has_strip else ""
         if not status and not open_lines:
-            return Live()
-        has_strip = bool(status) and bool(self._labels)
+            return Live(strip=strip)
         # The line of a notice has its place from the beginning.
         shown = len(status) + len(open_lines) + (len(status) == 1)
         self._height = max(self._height, shown)
-        strip = rank_strip.html(self.states.chips) if has_strip else ""
         return Live(tuple(status), tuple(open_lines), strip, self._height)
+
+    def last(self, chips: Sequence[rank_strip.Chip], now: float) -> Live:
+        """Return what stays when the cell has ended, where the row of chips has a place.
+
+        Args:
+            chips: how the ranks ended.
+            now: the time.
+        """
+        strip = rank_strip.html(chips) if self._labels and chips else ""
+        return Live(strip=strip, end=f"ended after {duration((now - self._began) * 1e9)}")
 
     def _open_lines(self, open_lines: Sequence[tuple[RankSet, str]], now: float) -> list[str]:
         if not open_lines:

@@ -93,17 +93,22 @@ def ends(outcome: RunOutcome, *, has_card: bool) -> list[Chip]:
     errors = [result.error for result in outcome.results.values() if result.error is not None]
     if any(error.ename == MISMATCH_ERROR for error in errors):
         return []  # the card has the calls; which ranks raised, and which still waited, is chance
+    chips = all_ends(outcome)
+    kinds = {(chip.state, chip.note) for chip in chips}
+    bad = [state for state, _ in kinds if state is not ChipState.DONE]
+    is_told = len(chips) <= _FEW_RANKS and (has_card or len(bad) == 1)
+    return [] if len(kinds) < 2 or is_told else chips
+
+
+def all_ends(outcome: RunOutcome) -> list[Chip]:
+    """Return how each rank ended a cell, in the order of ranks."""
     missed = _missed_calls(outcome)
-    chips = [
+    return [
         _end(outcome, result)
         if result.status != "ok" or rank not in missed
         else Chip(RankSet((rank,)), ChipState.MISSED, missed[rank])
         for rank, result in sorted(outcome.results.items())
     ]
-    kinds = {(chip.state, chip.note) for chip in chips}
-    bad = [state for state, _ in kinds if state is not ChipState.DONE]
-    is_told = len(chips) <= _FEW_RANKS and (has_card or len(bad) == 1)
-    return [] if len(kinds) < 2 or is_told else chips
 
 
 def _missed_calls(outcome: RunOutcome) -> dict[int, str]:

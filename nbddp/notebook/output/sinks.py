@@ -32,8 +32,9 @@ class Live:
 
     status: tuple[str, ...] = ()  #: the progress, and a notice
     open_lines: tuple[str, ...] = ()  #: lines without an end, such as progress bars
-    strip: str = ""  #: a row of ranks, in HTML
+    strip: str = ""  #: a row of ranks, in HTML; alone it is only for sinks that give it a place
     height: int = 0  #: at least this many lines, so that nothing below moves
+    end: str | None = None  #: the cell has ended, and this stands below the row of ranks
 
     def __bool__(self) -> bool:
         return bool(self.status or self.open_lines)
@@ -51,8 +52,12 @@ class Sink(Protocol):
     def clear(self) -> None:
         """Remove all output when the next output is shown."""
 
-    def live(self, live: Live) -> None:
-        """Replace the live lines by these; no lines: remove them."""
+    def live(self, live: Live) -> bool | None:
+        """Replace the live lines by these; no lines: remove them.
+
+        Returns:
+            True: the row of ranks stays after the end of the cell.
+        """
 
 
 class _JupyterSink:
@@ -65,12 +70,12 @@ class _JupyterSink:
     def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         raise NotImplementedError
 
-    def live(self, live: Live) -> None:
+    def live(self, live: Live) -> bool | None:
         """See `Sink.live`."""
-        if not live and not self._has_live:
-            return
-        self.display(live_bundle(live), {}, self._live_id, self._has_live)
-        self._has_live = True
+        if live or self._has_live:
+            self.display(live_bundle(live), {}, self._live_id, self._has_live)
+            self._has_live = True
+        return False
 
     def forget_live(self) -> None:
         """Note that the front end has removed the live lines with all other output."""
@@ -175,6 +180,19 @@ class TerminalSink:
         self._live_width = len(line)
 
 
+def strip_bundle(live: Live) -> dict[str, str]:
+    """The row of ranks with one line below it, as a MIME bundle: its height never changes."""
+    # A notice is more important than the progress, whose end may be cut.
+    line = clean(" | ".join(reversed(live.status)) if live.end is None else live.end)
+    return {
+        "text/plain": line,
+        "text/html": (
+            f'<div title="{html.escape(line)}">{live.strip}'
+            f"{preformatted(html.escape(line) or '&nbsp;', _LIVE_STYLE)}</div>"
+        ),
+    }
+
+
 def live_bundle(live: Live) -> dict[str, str]:
     """The live lines as a MIME bundle; without a height if there are none."""
     if not live:
@@ -183,5 +201,6 @@ def live_bundle(live: Live) -> dict[str, str]:
     padded = [*lines, *[" "] * (live.height - len(lines))]
     return {
         "text/plain": "\n".join(lines),
-        "text/html": live.strip + preformatted(html.escape("\n".join(padded)), _LIVE_STYLE),
+        "text/html": live.strip * bool(live.status)
+        + preformatted(html.escape("\n".join(padded)), _LIVE_STYLE),
     }

@@ -2,7 +2,8 @@
 
 Runs in: the notebook's process, any thread. Torch warns, once per rank, of each host name that it
 cannot look up while ranks connect. No code of the user causes that or can change it, and the logs
-of the ranks have it. Errors of connections are shown as all others.
+of the ranks have it. Errors of connections are shown as all others. Between cells nbddp
+itself connects ranks: `BackgroundOutput` leaves the lines out.
 """
 
 import threading

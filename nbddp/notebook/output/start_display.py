@@ -4,6 +4,7 @@ Runs in: the notebook's process, in the thread that waits for the start.
 """
 
 from nbddp.controller.state import PoolSnapshot, RankState
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook.output.sinks import Live, Sink
 
 
@@ -38,7 +39,7 @@ class StartDisplay:
             self._sink.live(Live())
         if text:
             # Not in the place of the progress: `jupyter console` shows no updates.
-            self._sink.text("stdout", f"{text}\n")
+            self._sink.text("stdout", f"{with_line_breaks(text, 0)}\n")
 
 
 def progress_line(snapshot: PoolSnapshot) -> str:

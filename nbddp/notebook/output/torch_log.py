@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from nbddp.notebook.render.html import with_all_numbers, without_numbers
+from nbddp.wire.messages import Output
 
 #: Sources: ``c10/util/Logging.cpp``, ``MessageLogger``; ``torch/_logging/_internal.py``.
 _HEAD = re.compile(
@@ -43,6 +44,14 @@ def is_about_sockets(text: str) -> bool:
         and match["kind"].lstrip("[") in {"W", "I"}
         and match["place"].startswith("socket.cpp:")
     )
+
+
+def without_sockets(output: Output) -> str:
+    """The text of an output without lines that warn of a connection."""
+    if output.stream != "stderr" or "socket.cpp" not in output.text:
+        return output.text
+    lines = output.text.splitlines(keepends=True)
+    return "".join(line for line in lines if not is_about_sockets(line))
 
 
 def merged(texts: Sequence[str]) -> str:

@@ -17,11 +17,22 @@ from nbddp.notebook.render.html import WIDTH, escape, one_line
 from nbddp.wire.rank_set import RankSet
 
 #: More ranks than this have one chip for neighbours in the same state.
-_MAX_CHIPS = 32
-#: With more chips than this, a note is only in the title of its chip: the row is full.
-_MAX_NOTES = 8
+_MAX_CHIPS = 64
+#: With more chips than this, words and notes are only in the legend and in titles: the row is full.
+_MAX_WORDS = 4
+#: More chips than this stand in two rows, which fit on a projector at 150 %.
+_MAX_ROW = 16
+_COLUMNS = 32
 _END_STYLE = "font-family:monospace;font-size:12px;line-height:1.7;padding-left:8px"
-_ROW_STYLE = "font-family:monospace;font-size:13px;line-height:1.7;padding-left:8px"
+#: Chips that are too wide are cut, not wrapped: the row keeps its height.
+_ROW_STYLE = "font-family:monospace;font-size:12px;line-height:18px;padding-left:8px;display:flex"
+_DENSE_STYLE = (
+    "font-family:monospace;font-size:9px;line-height:16px;padding-left:8px;display:grid;"
+    f"grid-template-columns:repeat({_COLUMNS},minmax(0,1fr));gap:1px"
+)
+_CUT = "min-width:0;overflow:hidden;white-space:nowrap"
+_DENSE_CHIP = "border:1px solid rgba(128,128,128,0.5);border-radius:2px;text-align:center"
+_LEGEND_STYLE = "opacity:0.7;padding-left:4px;white-space:nowrap"
 _CHIP_STYLE = (
     "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
     "margin-right:4px"
@@ -88,11 +99,22 @@ def html(chips: Sequence[Chip]) -> str:
     shown = list(chips)
     if len(chips) > _MAX_CHIPS:
         shown = list(_joined(replace(chip, note="") for chip in chips))
-    has_notes = len(shown) <= _MAX_NOTES
-    return (
-        f'<div role="list" aria-label="ranks" style="{_ROW_STYLE}">'
-        f"{''.join(_html(chip, has_note=has_notes) for chip in shown)}</div>"
-    )
+    is_dense, has_words = len(shown) > _MAX_ROW, len(shown) <= _MAX_WORDS
+    row = "".join(_html(chip, has_words=has_words, is_dense=is_dense) for chip in shown)
+    style = _DENSE_STYLE if is_dense else _ROW_STYLE
+    legend = "" if has_words else legend_of(chips)
+    if legend and is_dense:
+        legend = f'<div style="{_DENSE_STYLE.partition(";display")[0]};opacity:0.7">{legend}</div>'
+    elif legend:
+        row += f'<span style="{_LEGEND_STYLE}">{legend}</span>'
+        legend = ""
+    return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>{legend}'
+
+
+def legend_of(chips: Iterable[Chip]) -> str:
+    """``▸ runs  ◌ waits``: the signs that are shown, in words."""
+    states = dict.fromkeys(chip.state for chip in chips)
+    return "&ensp;".join(f"{state.sign} {state.word}" for state in states)
 
 
 def ends(chips: Sequence[Chip]) -> Mapping[str, str]:
@@ -143,12 +165,14 @@ def _joined(chips: Iterable[Chip]) -> Iterator[Chip]:
         yield Chip(RankSet.of(rank for chip in group for rank in chip.ranks), state, note)
 
 
-def _html(chip: Chip, *, has_note: bool) -> str:
+def _html(chip: Chip, *, has_words: bool, is_dense: bool) -> str:
     colour = f";background-color:{chip.state.background}" if chip.state.background else ""
-    note = ""
-    if has_note and chip.note:
-        note = f' <span style="opacity:0.8">{escape(chip.note)}</span>'
+    word = f" {chip.state.word}" if has_words else ""
+    if has_words and chip.note:
+        word += f' <span style="opacity:0.8">{escape(chip.note)}</span>'
+    style = _DENSE_CHIP if is_dense else f"{_CHIP_STYLE};text-overflow:ellipsis"
+    blank = "" if is_dense else " "
     return (
-        f'<span role="listitem" title="{escape(chip.title)}" style="{_CHIP_STYLE}{colour}">'
-        f"<b>{chip.numbers}</b> {chip.state.sign}{note}</span>"
+        f'<span role="listitem" title="{escape(chip.title)}" style="{style};{_CUT}{colour}">'
+        f"<b>{chip.numbers}</b>{blank}{chip.state.sign}{word}</span>"
     )

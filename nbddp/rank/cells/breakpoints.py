@@ -8,12 +8,15 @@ and the return of a statement, and the code between two of them.
 
 import bdb
 import cmd
+import functools
 import pdb
 import sys
 import types
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch.distributed as dist
 from IPython.core import debugger
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -98,9 +101,15 @@ class Breakpoint(UserStack):
             self.set_step()  # a statement with ``await`` has ended: the next one follows
 
 
-def install(shell: InteractiveShell) -> None:
-    """Make `breakpoint()` and the functions that it stands for open a `Breakpoint`."""
+def install(shell: InteractiveShell, cell_ranks: Callable[[], Sequence[int]]) -> None:
+    """Make `breakpoint()` and the functions that it stands for open a `Breakpoint`.
+
+    Args:
+        shell: runs the cells.
+        cell_ranks: returns the ranks of the running cell; empty: all.
+    """
     sys.breakpointhook = pdb.set_trace = debugger.set_trace = _set_trace
+    dist.breakpoint = _on_one_rank(dist.breakpoint, cell_ranks)
 
     class PostMortem(UserStack, shell.debugger_cls):  # type: ignore[misc, name-defined]
         """The debugger of ``%debug``."""
@@ -143,6 +152,31 @@ def _set_trace(
         opened.message(header)
     opened.rcLines.extend(commands or ())
     opened.open(frame or sys._getframe(1))
+
+
+def _on_one_rank(
+    original: Callable[..., None], cell_ranks: Callable[[], Sequence[int]]
+) -> Callable[..., None]:
+    """Return ``torch.distributed.breakpoint`` with a prompt in the frame of its caller.
+
+    The other ranks wait in its barrier, as with torch. A rank that leaves its prompt by ``q`` never
+    comes there: nbddp frees those that wait for it. A cell of some ranks has no barrier.
+    """
+    calls: Counter[tuple[str, int]] = Counter()  # by file and line: each cell has a file of its own
+
+    @functools.wraps(original)
+    def breakpoint_on(rank: int = 0, skip: int = 0, timeout_s: float | None = 3600) -> None:
+        frame = sys._getframe(1)
+        place = frame.f_code.co_filename, frame.f_lineno
+        calls[place] += 1
+        if calls[place] <= skip:
+            return
+        if dist.get_rank() == rank:
+            open_debugger(frame)
+        if not cell_ranks():
+            original(-1, timeout_s=timeout_s)  # opens nothing: longer timeouts, and the barrier
+
+    return breakpoint_on
 
 
 def _is_machinery(frame: types.FrameType) -> bool:

@@ -21,6 +21,7 @@ from nbddp.rank import streams, torch_private
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints, debug_adapter
 from nbddp.rank.cells.import_guard import ImportWatch
+from nbddp.rank.cells.mesh_reports import MeshReports
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.signal_wakeup import Wakeup
 from nbddp.rank.cells.swallowed_interrupt import SwallowedInterrupts
@@ -227,6 +228,7 @@ class CellExecutor:
         self._pid = os.getpid()
         #: Used by all parts that run user code.
         self.interrupts = Interrupts(loop)
+        self._meshes = MeshReports(collectives.pool_ranks if collectives is not None else tuple)
         if collectives is not None:
             collectives.watch_interrupts(lambda: self.interrupts.was_raised)
         shell.hold_interrupts = self.interrupts.held
@@ -270,6 +272,7 @@ class CellExecutor:
             elapsed_s=time.monotonic() - started,
             error=error,
             failed_at_ns=failed_at_ns,
+            meshes=self._meshes.changed(shell.user_ns),
         )
         if self._collectives is not None:
             mismatches, marks, torn = self._collectives.end_cell(has_failed=error is not None)

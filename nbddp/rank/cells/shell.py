@@ -199,6 +199,7 @@ class RankShell(InteractiveShell):
         self.after_cell: Callable[[], None] = lambda: None
         #: Ranks on which a bare ``%debug`` opens; empty: all ranks.
         self.debugs: tuple[int, ...] = ()
+        self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
         self.callbacks = Callbacks()
         #: The exception that has ended a debugger, and the user's error that it was opened on.
         self._debugger_error: tuple[BaseException, BaseException | None] | None = None
@@ -241,6 +242,7 @@ class RankShell(InteractiveShell):
         self.execution_count = request.execution_count
         self.parent_id = request.parent_id or self.parent_id
         self.debugs = request.debugs
+        self.cell_ranks = request.ranks
         self.last_error = None
         self._forget_history()
         compiler = self.compile

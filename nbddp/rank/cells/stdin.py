@@ -37,7 +37,7 @@ class Stdin:
         """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
         builtins.input = self.ask
         getpass.getpass = self._getpass
-        breakpoints.install(self._shell)
+        breakpoints.install(self._shell, lambda: self._shell.cell_ranks)
 
     def answer(self, reply: InputReply) -> None:
         """Take an answer. Called by the I/O thread."""
@@ -54,18 +54,20 @@ class Stdin:
         debugger = breakpoints.asking_debugger(sys._getframe(1))
         return self._ask(str(prompt), password=password, debugger=debugger)
 
-    def ask_stop(self, stop: Operation, reached: str, check: Callable[[], None]) -> str:
+    def ask_stop(
+        self, stop: Operation, break_points: tuple[int, ...], check: Callable[[], None]
+    ) -> str:
         """Ask what to do before an operation.
 
         Args:
             stop: the operation, which has not been issued.
-            reached: the break point there; empty: none.
+            break_points: numbers of the break points that are the reason; empty: the user steps.
             check: raises if the answer is not needed any more.
 
         Raises:
             EOFError: the notebook cannot ask.
         """
-        return self._ask("", stop=stop, reached=reached, check=check)
+        return self._ask("", stop=stop, break_points=break_points, check=check)
 
     def _ask(
         self,
@@ -74,7 +76,7 @@ class Stdin:
         password: bool = False,
         debugger: Site | None = None,
         stop: Operation | None = None,
-        reached: str = "",
+        break_points: tuple[int, ...] = (),
         check: Callable[[], None] = lambda: None,
     ) -> str:
         run_id = self._shell.run_id
@@ -94,7 +96,7 @@ class Stdin:
                     password=password,
                     debugger=debugger,
                     stop=stop,
-                    breakpoint=reached,
+                    break_points=break_points,
                 )
             )
             reply = self._wait_for_answer(replies, run_id, check)

@@ -180,8 +180,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        self._prepare(call, ())
-        if self._is_skipped(call, ()):
+        if not self._prepare(call, ())[1]:
             return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
@@ -230,35 +229,26 @@ class TracedGroup(dist.ProcessGroup):
 
     def _prepare(
         self, call: CallSignature, sent: Sequence[torch.Tensor], peer: int = -1, tag: int = 0
-    ) -> Question | None:
-        """Refuse a call that some members would not make; stop before it if the user steps.
+    ) -> tuple[Question | None, bool]:
+        """Refuse a call that some members would not make; stop before it; let faults strike.
 
         Returns:
-            The query for whose expression the call is made; None: for none.
+            The query for whose expression the call is made, None: for none; whether the call is
+            issued.
         """
         recorder = self.recorder
         refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
         pull = refusals.pull(recorder)
-        before = recorder.before_operation
-        if before is not None and pull is None and not recorder.callbacks.is_in_callback:
-            before(self.counters, call.signature, sent, peer, tag)
-            if self.counters.ended is not None:
-                raise self.counters.ended()
-        return pull
-
-    def _is_skipped(
-        self, call: CallSignature, sent: Sequence[torch.Tensor], pull: Question | None = None,
-        peer: int = -1, tag: int = 0,
-    ) -> bool:  # fmt: skip
-        """Let faults strike before an operation of the cell; returns whether one leaves it out."""
-        recorder = self.recorder
-        inject = recorder.inject
-        if inject is None or pull is not None or recorder.callbacks.is_in_callback:
-            return False
-        skips = inject(self.counters, call.signature, sent, peer, tag)
+        if pull is not None or recorder.callbacks.is_in_callback:
+            return pull, True
+        is_issued = True
+        if recorder.before_operation is not None:
+            is_issued = recorder.before_operation(self.counters, call.signature, sent, peer, tag)
+        if is_issued and recorder.inject is not None:
+            is_issued = not recorder.inject(self.counters, call.signature, sent, peer, tag)
         if self.counters.ended is not None:
             raise self.counters.ended()
-        return skips
+        return None, is_issued
 
     def _sent(
         self, call: CallSignature, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -358,8 +348,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         pull = uses = None
         if recorder.is_careful:
             sent = self._sent(call, method, args, kwargs)
-            pull = self._prepare(call, sent)
-            if self._is_skipped(call, sent, pull):
+            pull, is_issued = self._prepare(call, sent)
+            if not is_issued:
                 return SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
         if (
@@ -423,8 +413,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         uses = None
         if recorder.is_careful:
             sent = self._sent(call, direction, (tensors,), {})
-            self._prepare(call, sent, peer, int(args[-1]))
-            if self._is_skipped(call, sent, None, peer, int(args[-1])):
+            if not self._prepare(call, sent, peer, int(args[-1]))[1]:
                 return SkippedWork(tensors)
             inner, uses = self._sanitized(
                 call, direction, inner, (tensors,), {}, peer, int(args[-1])

@@ -109,7 +109,7 @@ class GroupFactory:
         group_rank, name = arguments["group_rank"], str(arguments["group_name"])
         is_member = isinstance(group_rank, int) and 0 <= group_rank < size
         ranks = list(arguments["global_ranks_in_group"]) or list(range(size))
-        expected = self._pool_ranks(ranks)
+        expected = self.pool_ranks(ranks)
         self._refuse_alone(name, expected)
         if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
             return original(**arguments)
@@ -206,7 +206,7 @@ class GroupFactory:
             self.store_wait.wait(store, member_list.keys, timeout)
         return member_list.read(self._pool)
 
-    def _pool_ranks(self, ranks: list[int]) -> tuple[int, ...]:
+    def pool_ranks(self, ranks: list[int]) -> tuple[int, ...]:
         """Convert ranks of the default group to ranks of the pool; empty: not known yet."""
         world = torch_private.default_group()
         if isinstance(world, TracedGroup):

@@ -77,7 +77,7 @@ class Collectives:
             self.factory.store_polls,
             imported_library,
         )
-        self.stops = Stops(self.recorder, launch.rank)
+        self.stops = Stops(self.recorder)
         self.faults = faults.Faults(self.recorder, self.factory)
         self.sanitizer = Sanitizer(self.recorder)
         self._abort = OperationAbort(
@@ -103,6 +103,10 @@ class Collectives:
         """Set the function that tells whether the cell was interrupted, to report such cells."""
         self._abort.was_interrupted = was_interrupted
 
+    def pool_ranks(self, ranks: list[int]) -> tuple[int, ...]:
+        """Convert ranks of the default group to ranks of the pool; empty: not known."""
+        return self.factory.pool_ranks(ranks)
+
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, request: Execute) -> None:
@@ -110,7 +114,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        self.stops.begin_cell(step=request.step, breakpoints=request.breakpoints)
+        self.stops.begin_cell(request)
         self.faults.begin_cell(request.faults, request.execution_count)
         self.sanitizer.begin_cell(is_on=request.sanitize)
         refusals.end_groups_of_dead(self.recorder, request.dead)

@@ -1,4 +1,6 @@
-"""Stops this rank before operations, until the user lets it go: ``--step``, ``%ddp break``.
+"""Stops this rank before its operations, until the user lets it go.
+
+``%%ddp --step`` stops it before each of them, ``%ddp break`` before some.
 
 Runs in: the rank process, in the thread that calls the operation. In the backward pass of
 `DistributedDataParallel` that is a thread of autograd; then the line is that of the main thread.
@@ -8,22 +10,26 @@ line comes from the notebook, see `nbddp.controller.prompts.step_commands`.
 """
 
 import bdb
+import ctypes
 import sys
 import threading
+import time
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 
 from nbddp.errors import CollectiveRefusedError
+from nbddp.rank.collectives.break_points import CellBreakPoints
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
-from nbddp.rank.collectives.sanitizer import finite
 from nbddp.wire.flight_recorder import Operation, Signature
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
+from nbddp.wire.messages import Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 
@@ -31,36 +37,34 @@ class Stops:
     """Decides whether the rank stops before an operation, and asks what it does there.
 
     Args:
-        recorder: calls `before` while the user steps, or while there are break points.
-        rank: this rank.
+        recorder: calls `before` while the user steps, or has set break points.
     """
 
-    def __init__(self, recorder: Recorder, rank: int) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._rank = rank
-        #: Asks the user, unless the last argument raises; returns the reply. The second one is the
-        #: break point that was reached, or empty. Set by the server.
-        self.ask: Callable[[Operation, str, Callable[[], None]], str] | None = None
+        #: Asks the user, with the numbers of the break points, unless the last argument raises;
+        #: returns the reply. Set by the server.
+        self.ask: Callable[[Operation, tuple[int, ...], Callable[[], None]], str] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Returns how many interrupts have reached the process. Set by the server.
         self.interrupts: Callable[[], int] = lambda: 0
-        self._breakpoints: tuple[OperationBreakpoint, ...] = ()
-        self._is_stepping = False  #: the rank stops before each operation
-        self._passes = 0  #: operations that it may do before that
-        self._failed: set[int] = set()  #: break points whose condition has raised
+        #: Names that are defined in every cell. Set by the server.
+        self.names: Mapping[str, Any] = {}
+        self._passes = 0  #: operations that the rank may do without a stop; -1: all
+        self._until = ("", 0)  #: the group and the number of a collective before which it stops
+        self._break_points = CellBreakPoints((), recorder.rank, 0, {})
         self._is_looking = False  #: code that the user has typed runs
 
-    def begin_cell(self, *, step: bool, breakpoints: Sequence[OperationBreakpoint] = ()) -> None:
-        """Stop before all operations of the cell that begins, or at break points."""
-        self._passes = 0
-        self._is_stepping = step
-        self._breakpoints = tuple(
-            each for each in breakpoints if not each.ranks or self._rank in each.ranks
+    def begin_cell(self, request: Execute) -> None:
+        """Stop before the operations of the cell that begins, if the user wants that."""
+        self._passes = 0 if request.step else -1
+        self._until = ("", 0)
+        self._break_points = CellBreakPoints(
+            request.break_points, self._recorder.rank, request.execution_count, self.names
         )
-        self._failed.clear()
-        is_watching = self.ask is not None and (step or bool(self._breakpoints))
-        self._recorder.before_operation = self.before if is_watching else None
+        is_needed = self.ask is not None and (request.step or bool(self._break_points))
+        self._recorder.before_operation = self.before if is_needed else None
         self._recorder.set_careful()
 
     def end_cell(self) -> None:
@@ -68,57 +72,60 @@ class Stops:
         self._recorder.before_operation = None
 
     def before(
-        self, counters: GroupCounters, signature: Signature, sent: Sequence[torch.Tensor] = (),
-        peer: int = -1, tag: int = 0,
-    ) -> None:  # fmt: skip
-        """Ask the user what to do before this operation, if it stops; return when it may be issued.
+        self,
+        counters: GroupCounters,
+        signature: Signature,
+        sent: Sequence[torch.Tensor] = (),
+        peer: int = -1,
+        tag: int = 0,
+    ) -> bool:
+        """Ask the user what to do before this operation, if the rank stops before it.
 
         Args:
-            counters: its group.
-            signature: its kind, shapes, dtypes.
+            counters: of its group.
+            signature: of the operation.
             sent: the tensors that the rank sends.
-            peer: of a message: the other rank.
+            peer: the other end of a message.
             tag: of a message.
+
+        Returns:
+            Whether the operation is issued.
 
         Raises:
             CollectiveRefusedError: code that the user has typed at a stop calls it.
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
-        if self._is_looking:
+        if self._is_looking or self._break_points.is_judging:
+            where = "in a condition" if self._break_points.is_judging else "at the prompt of a step"
             raise CollectiveRefusedError(
-                f"{signature.op} was called at the prompt of a step, which runs code beside the "
-                "program; nothing was sent. Next: `step` lets the program call its operation"
+                f"{signature.op} was called {where}, which runs code beside the program; nothing "
+                "was sent. Next: `step` lets the program call its operation"
             )
-        if self._passes and not self._breakpoints:
-            self._passes -= 1
-            return
-        frame, site = self._recorder.sites.call_site(sys._getframe(1))
-        operation = upcoming_operation(
-            counters.info.pg_id,
-            counters.seq,
-            signature,
-            peer,
-            tag,
-            site=site,
-            iteration=self._recorder.sites.loop_variables(frame),
-        )
-        reached = next(
-            (
-                each
-                for each in self._breakpoints
-                if each.matches(operation, counters.info, self._rank)
-                and self._holds(each, frame, sent)
+        number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
+        group, until = self._until
+        stops = not self._passes or (group == counters.info.pg_id and number >= until)
+        reasons: tuple[int, ...] = ()
+        if stops or self._break_points:
+            frame, site = self._recorder.sites.call_site(sys._getframe(1))
+            reasons = self._break_points.at(counters.info, signature, number, frame, sent)
+        if not (stops or reasons):
+            self._passes -= self._passes > 0
+            return True
+        self._passes, self._until = 0, ("", 0)
+        operation = msgspec.structs.replace(
+            upcoming_operation(
+                counters.info.pg_id,
+                counters.seq,
+                signature,
+                peer,
+                tag,
+                site=site,
+                iteration=self._recorder.sites.loop_variables(frame),
             ),
-            None,
+            time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
-        if reached is None:
-            if not self._is_stepping:
-                return
-            if self._passes:
-                self._passes -= 1
-                return
-        name = "" if reached is None else f"{reached.number}: {reached}"
+
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -129,60 +136,42 @@ class Stops:
                 raise counters.ended()
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
-        while not self._obey(StepReply.parse(self.ask(operation, name, check)), frame):
-            name = ""  # it is told once
+        while True:
+            reply = StepReply.parse(self.ask(operation, reasons, check))
+            match reply.verb:
+                case StepVerb.STEP:
+                    self._passes = reply.count - 1
+                case StepVerb.UNTIL:
+                    self._passes, self._until = -1, (counters.info.pg_id, reply.count)
+                case StepVerb.CONTINUE:
+                    self._go_on(is_left=not self._break_points)
+                case StepVerb.LEAVE:
+                    self._go_on(is_left=True)
+                case StepVerb.SKIP:
+                    return False
+                case _:
+                    self._answer(reply, frame)
+                    continue
+            return True
 
-    def _obey(self, reply: StepReply, frame: types.FrameType | None) -> bool:
-        """Do what the user wants; return whether the operation is issued now."""
+    def _go_on(self, *, is_left: bool) -> None:
+        """Stop no more, or (``is_left`` is False) at break points only."""
+        self._passes = -1
+        if is_left:
+            self.end_cell()
+            self._recorder.set_careful()
+
+    def _answer(self, reply: StepReply, frame: types.FrameType | None) -> None:
+        """Show what the user wants to see."""
         match reply.verb:
-            case StepVerb.STEP:
-                self._is_stepping, self._passes = True, reply.count - 1
-                return True
-            case StepVerb.CONTINUE:
-                self._is_stepping = False
-                if not self._breakpoints:
-                    self.end_cell()
-                    self._recorder.set_careful()
-                return True
             case StepVerb.RUN:
-                self._look(lambda: _run(reply.code, frame))
+                self._look(lambda: _run(reply, frame, self.names))
             case StepVerb.WHERE:
                 self._look(lambda: _print_stack(self._recorder, frame))
             case StepVerb.DEBUG:
                 self._look(lambda: self._debug(frame))
-        return False
-
-    def _holds(
-        self, breakpoint_: OperationBreakpoint, frame: types.FrameType | None,
-        sent: Sequence[torch.Tensor],
-    ) -> bool:  # fmt: skip
-        """Whether what a break point evaluates holds: its condition, and the tensors it looks at.
-
-        A condition that raises stops the rank, and is told once.
-        """
-        if breakpoint_.nan and not any(map(finite.value_of, sent)):
-            return False
-        if not breakpoint_.condition:
-            return True
-        holds = True
-
-        def evaluate() -> None:
-            nonlocal holds
-            names: dict[str, Any] = {} if frame is None else frame.f_globals
-            local_names = names if frame is None else frame.f_locals
-            try:
-                holds = bool(eval(breakpoint_.condition, names, local_names))  # noqa: S307
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                self._tell_failure(breakpoint_.number, error)
-
-        self._look(evaluate)
-        return holds
-
-    def _tell_failure(self, number: int, error: Exception) -> None:
-        if number not in self._failed:
-            self._failed.add(number)
-            text = "".join(traceback.format_exception_only(error)).strip()
-            print(f"the condition of break point {number} has raised {text}")  # noqa: T201
+            case _:
+                raise AssertionError(reply)
 
     def _look(self, action: Callable[[], None]) -> None:
         self._is_looking = True
@@ -201,17 +190,24 @@ class Stops:
             return  # ``q`` comes back to the prompt of the step
 
 
-def _run(code: str, frame: types.FrameType | None) -> None:
-    """Evaluate an expression and print it, or run statements, in a frame of the user's code."""
-    names: dict[str, Any] = {} if frame is None else frame.f_globals
+def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, Any]) -> None:
+    """Evaluate an expression and print it, or run statements, in a frame of the user's code.
+
+    An expression may also use the names that are ``known`` in every cell.
+    """
+    # `nbddp.show` makes one picture of the calls that ranks make in one function.
+    code, name = reply.code, f"<step {reply.count}>"
+    names: dict[str, Any] = dict(known) if frame is None else frame.f_globals
     local_names = names if frame is None else frame.f_locals
     try:
         try:
-            compiled = compile(code, "<step>", "eval")
+            compiled = compile(code, "<step>", "eval").replace(co_name=name)
         except SyntaxError:
             exec(compile(code, "<step>", "exec"), names, local_names)  # noqa: S102 - the user's code
+            if frame is not None:  # before Python 3.13 the variables of a function are a copy
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
             return
-        value = eval(compiled, names, local_names)  # noqa: S307 - the user's code
+        value = eval(compiled, names, ChainMap(local_names, names, dict(known)))  # noqa: S307 - the user's code
         if value is not None:
             print(repr(value))  # noqa: T201 - output of the cell
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything

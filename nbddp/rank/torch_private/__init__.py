@@ -15,7 +15,7 @@ from nbddp.rank.torch_private.ddp import (
     reset_modules,
     whole_modules,
 )
-from nbddp.rank.torch_private.device_meshes import forget_meshes
+from nbddp.rank.torch_private.device_meshes import forget_meshes, hook_meshes
 from nbddp.rank.torch_private.fsdp import Unit, groups_of_torn, units
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
@@ -88,6 +88,7 @@ __all__ = [
     "hook_hashed_names",
     "hook_init_rpc",
     "hook_join",
+    "hook_meshes",
     "hook_modules",
     "hook_options",
     "hook_store_connections",

@@ -112,10 +112,21 @@ def whole_modules() -> list[tuple[Any, str]]:
     the reduction of gradients in a backward that follows.
     """
     return [
-        (module, f"{ddp.number}/{module._has_rebuilt_buckets}/{ddp.reset_by}")
+        (module, f"{ddp.number}/{_buckets(module)}/{ddp.reset_by}")
         for module, ddp in list(_ddp_modules.items())
         if not _is_unfinished(module)
     ]
+
+
+def _buckets(module: Any) -> str:
+    """Return a word on the buckets: they are new, or will be sorted in the next forward, or are.
+
+    The first backward notes an order of gradients, also on a rank that waits at its end and is
+    freed there. Torch does not tell whether it began; without one a module has no gradients.
+    """
+    if module._has_rebuilt_buckets or (module.find_unused_parameters and not module.static_graph):
+        return str(module._has_rebuilt_buckets)
+    return "noted" if any(each.grad is not None for each in module.parameters()) else "new"
 
 
 def _is_unfinished(module: Any) -> bool:

@@ -1,11 +1,14 @@
-"""Clears DTensor's caches of device meshes whose groups are gone.
+"""Notes device meshes, and clears DTensor's caches of those whose groups are gone.
 
 Runs in: the rank process. Private names of torch 2.13; where one is missing, its cache stays.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
 
 #: Module, and the path in it to the function that clears a cache.
 _CACHE_CLEARS = (
@@ -17,6 +20,18 @@ _CACHE_CLEARS = (
     ("torch.distributed.tensor._redistribute", "clear_redistribute_planner_cache"),
     ("torch.distributed.tensor._redistribute", "_gen_transform_infos.cache_clear"),
 )
+
+
+def hook_meshes(note: Callable[[DeviceMesh], None]) -> None:
+    """Call ``note`` with each new mesh: also a slice or a flattened one is made by its class."""
+    original = DeviceMesh.__init__
+
+    @functools.wraps(original)
+    def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        note(self)
+
+    DeviceMesh.__init__ = init  # type: ignore[method-assign]
 
 
 def forget_meshes() -> None:

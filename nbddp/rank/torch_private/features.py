@@ -18,6 +18,7 @@ _ANY: Final = ""
 #: Origins, as `nbddp.wire.flight_recorder.origins` describes them, by file and function. The
 #: innermost function of an operation that is found here decides.
 _BY_FILE: Final[Mapping[str, Mapping[str, str]]] = {
+    "distributed/__init__.py": {"breakpoint": "breakpoint"},
     "distributed/algorithms/join.py": {_ANY: "Join"},
     "distributed/fsdp/_flat_param.py": {
         "_all_gather_flat_param": "fsdp-parameters",

@@ -233,18 +233,43 @@ def hook_timeouts(note: Callable[[Any, timedelta], None]) -> None:
 
 
 def hook_join() -> None:
-    """Keep the works that ``Join`` gives to DDP, whose C++ side uses them after Python does."""
+    """Keep the works that ``Join`` gives to DDP, whose C++ side uses them after Python does.
+
+    A ``with`` of ``Join`` also leaves its models as it found them. In torch they go on to announce
+    each forward, so a rank that has left such a block, and one that an error has kept from it, call
+    different collectives in a later loop without ``Join``.
+    """
     join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
     original = getattr(join, "notify_join_context", None)
     if join is None or original is None:
         return
     last_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    make, leave = join.__init__, join.__exit__
 
     def notify_join_context(joinable: Any) -> Any:
         work = last_works[joinable] = original(joinable)
         return work
 
+    @functools.wraps(make)
+    def init(self: Any, joinables: Any, *args: Any, **kwargs: Any) -> None:
+        before = [(each, getattr(each, "_join_config", None)) for each in joinables]
+        make(self, joinables, *args, **kwargs)
+        self._nbddp_before = before
+
+    @functools.wraps(leave)
+    def exit_(self: Any, *error: Any) -> None:
+        try:
+            leave(self, *error)
+        finally:
+            for joinable, config in getattr(self, "_nbddp_before", ()):
+                joinable._join_config = config
+                reducer, work = getattr(joinable, "reducer", None), last_works.get(joinable)
+                if reducer is not None and work is not None:
+                    # Or it would divide gradients by the number of ranks of the last forward.
+                    reducer._set_forward_pass_work_handle(work, True)
+
     join.notify_join_context = staticmethod(notify_join_context)
+    join.__init__, join.__exit__ = init, exit_
 
 
 def hide_from_compiler(package: str) -> None:

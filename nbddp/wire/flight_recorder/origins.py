@@ -25,7 +25,13 @@ _PHRASES: Final[Mapping[str, tuple[str, str]]] = {
 }
 #: Public functions, which are their own phrase.
 _FUNCTIONS: Final = frozenset(
-    ("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list")
+    (
+        "all_gather_object",
+        "breakpoint",
+        "broadcast_object_list",
+        "gather_object",
+        "scatter_object_list",
+    )
 )
 _MAX_CALL: Final = 48
 

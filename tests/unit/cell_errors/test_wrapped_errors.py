@@ -27,6 +27,14 @@ def test_own_lines_break_at_blanks():
     assert STEP in str(error)  # a program reads whole lines
 
 
+def test_lines_on_ranks_that_waited_break_at_blanks():
+    waited = "odd ranks 1-63 waited in gradient averaging in loss.backward() (all_reduce #9)"
+    assert shown(CellError(f"{waited} (cell [4], line 7) and were freed")) == [
+        waited,
+        "    (cell [4], line 7) and were freed",
+    ]
+
+
 def test_lines_of_the_user_stay():
     lines = [
         f"----> 4 {'dist.all_reduce(x); ' * 6}",
@@ -34,6 +42,7 @@ def test_lines_of_the_user_stay():
         f"\x1b[31mValueError\x1b[39m: {'no ' * 60}",
         f"  printed   {'a b ' * 40}",
         f"  log       /{'a' * 120}/rank 1.log",
+        f"ranks 1: {'they were ' * 20}",
     ]
     assert shown(CellError("\n".join(lines))) == lines
 

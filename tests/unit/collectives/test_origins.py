@@ -89,6 +89,8 @@ def site_through(*frames: tuple[str, str]) -> Site:
         # A hook of the user, called by a feature, calls its operation itself.
         ([_ENGINE, _FORWARD, ("<home>/hooks.py", "hook")], ""),
         ([_FORWARD, (_CELL, "hook"), ("distributed/distributed_c10d.py", "all_reduce")], ""),
+        ([("distributed/__init__.py", "breakpoint"),
+          ("distributed/distributed_c10d.py", "barrier")], "breakpoint"),
         # A public function may be called by a feature.
         ([("distributed/distributed_c10d.py", "gather_object")], "gather_object"),
         ([("distributed/checkpoint/utils.py", "gather"),

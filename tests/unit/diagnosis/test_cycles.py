@@ -198,7 +198,7 @@ def test_a_ring_that_one_rank_breaks():
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        ("dist.recv(x, 1 - rank)", "Let one side send first, for example the even ranks"),
+        ("dist.recv(x, 1 - rank)", "Let one side send first, or use batch_isend_irecv."),
         ("dist.irecv(x, 1 - rank).wait()", "Issue every isend and irecv of a step before"),
         ("dist.batch_isend_irecv(ops)[0].wait()", "Issue every isend and irecv of a step before"),
     ],

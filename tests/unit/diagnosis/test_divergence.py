@@ -357,7 +357,8 @@ def test_a_break_of_the_outer_loop_and_an_innocent_continue():
     )
     assert finding.next_step == (
         "Let all ranks take the `break` in line 7, inside `if rank == 1:` (line 6), in the same "
-        "iteration, or none of them."
+        "iteration: put `stop = torch.tensor(1.0 if rank == 1 else 0.0, device=device)` and "
+        "`dist.all_reduce(stop)` above the `if`, and `if stop: break` in its place."
     )
 
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from nbddp.controller.diagnosis import ChangedLine, Code
-from nbddp.controller.diagnosis.suggested_change import moved_before
+from nbddp.controller.diagnosis.suggested_change import moved_before, skipped_together
 from tests.support.changes import apply_change
 from tests.support.looks import CELL, Ranks, only
 
@@ -179,3 +179,45 @@ def test_a_call_that_was_perhaps_skipped_has_no_change():
     assert skipped(f"for x in range(2 - rank):\n{skip}") == []
     two = "    if bad:\n        continue"
     assert skipped(f"for x in range(2):\n{two}\n{skip}", line=6) == []
+
+
+TOGETHER = """\
+for step in range(5):
+    loss = f(step)
+    if torch.isnan(loss):
+        continue
+    dist.all_reduce(loss)
+"""
+
+
+def test_all_ranks_skip_a_call_if_one_of_them_does():
+    change = """
+    +    skip = torch.tensor(int(torch.isnan(loss)), device=loss.device)
+    +    dist.all_reduce(skip, op=dist.ReduceOp.MAX)
+    -    if torch.isnan(loss):
+    +    if skip:
+             continue
+         dist.all_reduce(loss)
+    """
+    shown_lines = shown(skipped_together(Code(TOGETHER), 5, 3))
+    assert shown_lines == lines_of(change)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.isnan(loss):", "isbad(loss):"),  # perhaps a collective
+        ("torch.isnan(loss):", "(bad := torch.isnan(loss)):"),
+        ("torch.isnan(loss):\n        continue", "torch.isnan(loss): continue"),
+        ("continue", "break"),
+        ("loss)\n", "loss, group=pair)\n"),  # the others do not exchange the condition
+        ("(loss)\n", "(f(step))\n"),  # on an unknown device
+        ("f(step)", "skip(step)"),
+        ("for step in range(5)", "while training()"),
+        ("    dist", "    if rank:\n        dist"),
+    ],
+)
+def test_a_condition_that_is_not_simple_stays(old: str, new: str):
+    text = TOGETHER.replace(old, new, 1 if old != "loss)\n" else -1)
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if "all_reduce" in each)
+    assert skipped_together(Code(text), line, 3) == ()

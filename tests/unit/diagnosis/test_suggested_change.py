@@ -241,6 +241,20 @@ def test_two_calls_in_two_orders():
     ]
 
 
+def test_a_message_is_copied_before_its_buffer_receives_another_one():
+    code = Code("dist.send(x, right)\ny = torch.empty(4)\ndist.recv(x, left)")
+    assert shown(in_two_orders(code, 1, "rank % 2 == 0"))[3:] == [
+        "+y = torch.empty(4)",
+        "+sent = x.clone()",
+        "+if rank % 2 == 0:",
+        "+    dist.recv(x, left)",
+        "+    dist.send(sent, right)",
+        "+else:",
+        "+    dist.send(sent, right)",
+        "+    dist.recv(x, left)",
+    ]
+
+
 def test_a_comment_stays_with_its_call():
     code = Code("# first\ndist.recv(t, 1)\n\n# then\ndist.send(s, 1)  # to 1")
     assert shown(in_two_orders(code, 2, "rank"))[4:] == [
@@ -261,6 +275,10 @@ def test_a_comment_stays_with_its_call():
         "dist.recv(t)",
         "dist.recv(t)\nprint(t)",
         "dist.recv(t)\nx = 1\ndist.send(t)",
+        "dist.recv(t)\ns = 2 * t\ndist.send(s)",
+        "dist.send(t)\nt = torch.empty(4)\ndist.recv(t)",
+        "dist.send(t)\ns = load()\ndist.recv(s)",
+        "dist.send(t[0])\ndist.recv(t)",
         "dist.recv(t)\ndist.recv(t)",
         "dist.recv(t, 0)\ndist.send(t, 1)",
         "dist.recv(t); dist.send(t)",
@@ -279,8 +297,10 @@ def circle(size: int) -> list[str]:
     pool.code[CELL] = "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(s, dst=0)"
     for rank in range(size):
         pool[rank].blocked("recv", peer=(rank - 1) % size, line=1)
-    change = only(pool).change
-    return [] if change is None else shown(change.lines)
+    finding = only(pool)
+    who = "the even ranks" if size % 2 == 0 else "rank 0"
+    assert finding.next_step.startswith(f"Let {who} send first")
+    return [] if finding.change is None else shown(finding.change.lines)
 
 
 def test_every_second_rank_sends_first_in_an_even_ring_and_one_in_an_odd_ring():

@@ -1,4 +1,4 @@
-"""The answer of ``%ddp catchup``: its last line says what works now, and what to do."""
+"""The answer of ``%ddp catchup``: what a rank has again, what it lacks, and what to do."""
 
 from typing import Any
 
@@ -6,30 +6,41 @@ import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
-from nbddp.notebook.magics.catch_up_verb import describe
+from nbddp.notebook.magics.catch_up_verb import answer
+from nbddp.notebook.render.answer import Answer
 from nbddp.wire.rank_set import RankSet
 
 
-def lines(**facts: Any) -> list[str]:
-    """The lines for rank 1 of four."""
+def said(**facts: Any) -> Answer:
+    """The answer for rank 1 of four."""
     given: dict[str, Any] = {"cells": (2, 3), **facts}
-    return describe(CatchUp(RankSet.of([1]), RankSet.of([0, 2, 3]), 0, **given)).splitlines()
+    return answer(CatchUp(RankSet.of([1]), RankSet.of([0, 2, 3]), 0, **given))
 
 
 def test_all_is_well():
-    assert lines(aside=RankSet.of([0, 2, 3]), synced=("model", "opt")) == [
+    whole = said(aside=RankSet.of([0, 2, 3]), synced=("model", "opt"), regained=("opt", "DDP"))
+    assert whole.lines == [
+        "Rank 1 has again: model, opt and DDP (from cells [2], [3]).",
+        "Next: run the training cell again.",
+    ]
+    assert whole.details == [
         "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 took part "
         "aside, and their variables are as before",
         "model and opt have the state of rank 0",
-        "All 4 ranks have model and opt: run the training cell again.",
     ]
-    assert lines(copied=("step",), deleted=("tmp",)) == [
-        "rank 1 ran cells [2], [3] again, with what they write and print",
+    copied = said(copied=("step",), deleted=("tmp",), regained=("step", "load"))
+    assert copied.lines == [
+        "Rank 1 has again: load (from cells [2], [3]); step (from rank 0).",
+        "Next: run the next cell.",
+    ]
+    assert copied.details[1:] == [
         "step has the value of rank 0, which the other ranks have, too",
         "deleted again, as on the other ranks: tmp",
-        "All 4 ranks have the variables of these cells: run the next cell.",
     ]
-    assert lines(cells=()) == ["rank 1 lacks no variable of rank 0. Next: run the next cell"]
+    assert said(cells=()).text() == (
+        "Rank 1 lacks no variable of rank 0.\nNext: run the next cell."
+    )
+    assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
 
 @pytest.mark.parametrize(
@@ -44,7 +55,7 @@ def test_all_is_well():
     ],
 )
 def test_random_numbers(facts: dict[str, Any], line: str):
-    assert lines(**facts)[1] == line
+    assert said(**facts).details[1] == line
 
 
 @pytest.mark.parametrize(
@@ -54,39 +65,50 @@ def test_random_numbers(facts: dict[str, Any], line: str):
             {"synced": ("model",), "not_synced": (("opt", "rank 1 raised ValueError: bad"),)},
             "opt did not get the state of rank 0: rank 1 raised ValueError: bad. Next: run the "
             "cell again that changed opt: %ddp catchup -r 1 --cells CELL",
-            "All 4 ranks have model; rank 1 still differs in opt: do what stands above, then run "
-            "the training cell again.",
+            "Then: run the training cell again.",
         ),
         (
             {"failed": ((3, "rank 1 raised FileNotFoundError: data.csv"),)},
             "cell [3] failed now: rank 1 raised FileNotFoundError: data.csv. Next: give it what "
             "the cell needs, then %ddp catchup -r 1",
-            "Cell [3] failed: do what stands above, then run the next cell.",
+            "Then: run the next cell.",
         ),
         (
-            {"left_out": (LeftOut(("x", "y"), Reason.FAILS_NOW, 2),)},
-            "not made again: x and y: cell [2], which defines this, failed now. Next: correct it "
-            "and run it on all ranks",
-            "Rank 1 still differs in x and y: do what stands above, then run the next cell.",
+            {
+                "failed": ((2, "rank 1 raised OSError: bad"),),
+                "left_out": (LeftOut(("x", "y"), Reason.FAILS_NOW, 2),),
+            },
+            "It still lacks x and y: cell [2] failed now: rank 1 raised OSError: bad. Next: give "
+            "it what the cell needs, then %ddp catchup -r 1",
+            "Then: run the next cell.",
         ),
         (
             {"left_out": (LeftOut(("x",), Reason.NEEDS, 2),)},
-            "not made again: x: cell [2] uses names that were not made again. Next: %ddp catchup "
+            "It still lacks x: cell [2] uses names that were not made again. Next: %ddp catchup "
             "-r 1 --cells 2, when these are there",
-            "Rank 1 still differs in x: do what stands above, then run the next cell.",
+            "Then: run the next cell.",
+        ),
+        (
+            {"left_out": (LeftOut(("x",), Reason.LOOP, 2),)},
+            "It still lacks x: cell [2] is a loop with collectives. Next: %ddp catchup -r 1 "
+            "--cells 2, to run it again",
+            "Then: run the next cell.",
         ),
         (
             {"different": ("mine",)},
-            "equal on the other ranks, and not here: mine. Next: %ddp diff mine",
-            "Rank 1 still differs in mine: do what stands above, then run the next cell.",
+            "mine: equal on the other ranks, and not here. Next: %ddp diff mine",
+            "Then: run the next cell.",
         ),
     ],
 )
-def test_problems_have_a_next_step_and_the_last_line_points_to_it(
-    facts: dict[str, Any], problem: str, end: str
-):
-    said = lines(**facts)
-    assert said[-2:] == [problem, end]
+def test_problems_have_a_next_step(facts: dict[str, Any], problem: str, end: str):
+    assert said(**facts).lines[1:] == [problem, end]
+
+
+def test_a_name_that_is_there_but_wrong_is_not_said_to_be_there_again():
+    facts = {"regained": ("opt", "x", "y"), "different": ("x",)}
+    said_of = said(**facts, not_synced=(("opt", "rank 1 raised ValueError"),))
+    assert said_of.lines[0] == "Rank 1 has again: y (from cells [2], [3])."
 
 
 FAILED = (
@@ -96,27 +118,27 @@ FAILED = (
 
 
 def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
-    assert lines(cells=(2,), synced=("model", "opt"), left_out=FAILED) == [
-        "rank 1 ran cell [2] again, with what it writes and prints",
-        "model and opt have the state of rank 0",
-        "not made again, since their cells had failed: os, signal, peer and 1 more "
-        "(cells [4], [7])",
-        "Rank 1 has model and opt again, as rank 0 has them: run the training cell again.",
+    assert said(cells=(2,), synced=("model", "opt"), left_out=FAILED).lines == [
+        "Rank 1 has again: model and opt (from cell [2]).",
+        "Not made again, since their cells had failed: os, signal, peer and 1 more "
+        "(cells [4], [7]).",
+        "Next: run the training cell again.",
     ]
-    assert lines(cells=(2, 3), left_out=(LeftOut(("x",), Reason.FAILED, 4),))[-2:] == [
-        "not made again, since its cell had failed: x (cell [4])",
-        "Rank 1 has the variables of cells [2], [3] again: run the next cell.",
-    ]
-    assert lines(cells=(), left_out=FAILED[:1]) == [
-        "not made again, since their cell had failed: os and signal (cell [4])",
-        "Rank 1 lacks no other variable of rank 0: run the next cell.",
+    assert said(cells=(), left_out=FAILED[:1]).lines == [
+        "Rank 1 lacks no other variable of rank 0.",
+        "Not made again, since their cell had failed: os and signal (cell [4]).",
+        "Next: run the next cell.",
     ]
 
 
-def test_names_of_cells_that_had_failed_are_no_part_of_a_problem():
-    assert lines(left_out=(*FAILED, LeftOut(("x",), Reason.NO_CELL)))[1:] == [
-        "not made again: x: no cell defines this. Next: %ddp push, if it came from the notebook",
-        "not made again, since their cells had failed: os, signal, peer and 1 more "
-        "(cells [4], [7])",
-        "Rank 1 still differs in x: do what stands above, then run the next cell.",
+def test_the_answer_is_short_and_folds_what_was_done():
+    made = said(synced=("model",), left_out=(LeftOut(("x",), Reason.NO_CELL),)).bundle()
+    assert made["text/plain"].splitlines() == [
+        "Rank 1 has again: model (from cells [2], [3]).",
+        "It still lacks x: no cell defines this. Next: %ddp push, if it came from the",
+        "  notebook",
+        "Then: run the training cell again.",
     ]
+    shown, folded = made["text/html"].split("<details>")
+    assert "<b>Next:</b> %ddp push, if it came" in shown
+    assert "the state of rank 0" in folded

@@ -1,5 +1,6 @@
 """The help of %ddp and the words that Tab offers, from the parsers of the verbs."""
 
+import argparse
 import inspect
 
 import pytest
@@ -36,7 +37,10 @@ def test_the_help_and_completion_know_each_option_with_its_explanation(line: Ver
     for action in line.parser.arguments():
         for option in action.option_strings:
             assert option in line.parser.completions([])
-        if action.option_strings and action.help:
+        if action.help == argparse.SUPPRESS:  # it goes with every `-r`, and is explained once
+            assert action.option_strings == ["--mesh"]
+            assert "--mesh NAME" in HELP[HELP.index("RANKS, behind -r") :]
+        elif action.option_strings and action.help:
             flags = ", ".join(action.option_strings)
             assert any(each.startswith(f"    {flags}") for each in lines[at:])
             assert action.help in block
@@ -67,7 +71,7 @@ def test_the_help_begins_with_what_is_needed_first():
         ("start", ["--backend"], {"auto", "gloo", "nccl"}),
         ("start", ["--env", "A=1"], {"--env", "--nproc-per-node"}),
         ("status", ["--live"], {"on", "off"}),
-        ("stacks", [], {"-r", "--ranks"}),
+        ("stacks", [], {"-r", "--ranks", "--mesh"}),
         ("config", ["on_death=keep"], {"on_deadlock=report", "on_mismatch=off"}),
         ("auto", [], {"on", "off"}),
         ("auto", ["on"], {"-r", "--timeout", "--out"}),

@@ -1,11 +1,13 @@
 """``docs/magics.md`` has each verb with an example, each option, and nothing that is not there."""
 
+import argparse
+
 import pytest
 
 from nbddp.notebook.magics.cell_line import CELL
 from nbddp.notebook.magics.verb import Line
 from nbddp.notebook.magics.verbs import VERBS
-from tests.support.magics_page import examples, is_alike, sections
+from tests.support.magics_page import PAGE, examples, is_alike, sections
 
 LINES: dict[str, Line] = {
     "%%ddp": CELL,
@@ -28,6 +30,9 @@ def test_each_option_and_each_of_its_values_is_explained(magic: str):
     text = sections()[magic]
     for action in LINES[magic].parser.arguments():
         options = action.option_strings
+        if action.help == argparse.SUPPRESS:  # it goes with every `-r`, and is explained once
+            assert f"`{options[-1]} NAME`" in PAGE.read_text(encoding="utf-8")
+            continue
         assert not options or any(f"`{option}" in text for option in options), options
         for value in action.choices or ():
             assert f"`{options[-1]} {value}`" in text, value

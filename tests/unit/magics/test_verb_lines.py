@@ -29,7 +29,10 @@ def test_an_unknown_verb_lists_the_legal_ones():
     assert refusal("begin -n 4") == f"%ddp has no verb 'begin'; legal: {', '.join(VERBS)}"
 
 
-@pytest.mark.parametrize(("line", "ranks"), [("", None), ("-r 2", "2"), ("--ranks=0,2-3", "0,2-3")])
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [("", None), ("-r 2", "2"), ("--ranks=0,2-3", "0,2-3"), ("-r tp=0 --mesh m", "m[tp=0]")],
+)
 @pytest.mark.parametrize("verb", ["stacks", "restart", "debug", "debugger"])
 def test_verbs_that_take_ranks(verb: str, line: str, ranks: str | None):
     assert read(f"{verb} {line}") == {"ranks": ranks}

@@ -76,20 +76,22 @@ def chips(count: int, *odd: int) -> list[Chip]:
     ]
 
 
-@pytest.mark.parametrize(("ranks", "shown"), [(2, 2), (32, 32), (64, 3)])
+@pytest.mark.parametrize(("ranks", "shown"), [(2, 2), (64, 64), (128, 3)])
 def test_neighbours_in_one_state_share_a_chip_where_there_are_many(ranks: int, shown: int):
     html = rank_strip.html(chips(ranks, 5) if ranks > 2 else chips(ranks))
     assert html.count("<b>") == shown
-    if ranks == 64:
+    if ranks == 128:
         assert "<b>0-4</b> ▸" in html
         assert "<b>5</b> ◌" in html
-        assert "<b>6-63</b> ▸" in html
+        assert "<b>6-127</b> ▸" in html
 
 
-def test_a_note_is_beside_its_chip_only_where_there_is_room():
-    assert "line 4</span></span>" in rank_strip.html(chips(8))
-    html = rank_strip.html(chips(9))
+def test_words_are_beside_a_sign_where_there_is_room_and_in_a_legend_elsewhere():
+    assert '▸ runs <span style="opacity:0.8">line 4</span></span>' in rank_strip.html(chips(4))
+    html = rank_strip.html(chips(9, 5))
     assert "line 4</span></span>" not in html
+    assert "▸ runs&ensp;◌ waits</span></div>" in html
+    assert "▸ runs&ensp;◌ waits</div>" in rank_strip.html(chips(64, 5))
     assert 'title="rank 3: runs, line 4"' in html
 
 

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ class Page:
             patch.setattr(stream, "write", lambda text, name=name: self._write(name, text))
             patch.setattr(sys, name, stream)
         shell: Any = SimpleNamespace(display_pub=self)
+        self.shell = shell
         self.sink = StillSink(shell, "live")
 
     def _write(self, name: str, text: str) -> None:
@@ -89,3 +91,55 @@ def test_cleared_text_does_not_come_back(monkeypatch: pytest.MonkeyPatch):
     page.sink.live(LIVE)
     page.sink.live(Live())
     assert [text for _, text in page.outputs] == ["c\n", ""]
+
+
+def page_with_row(monkeypatch: pytest.MonkeyPatch) -> Page:
+    """The page of a cell whose live lines have a row of ranks."""
+    found = Page(monkeypatch)
+    found.sink = StillSink(found.shell, "live", has_strip=True)
+    return found
+
+
+ROW = Live(("0/2 ranks done",), strip="<b>0</b>")
+END = Live(strip="<b>0</b>", end="ended after 3 s")
+
+
+def test_a_quick_cell_has_no_row_of_ranks(monkeypatch: pytest.MonkeyPatch):
+    page = page_with_row(monkeypatch)
+    page.sink.text("stdout", "a\n")
+    page.sink.display({"text/plain": "figure"}, {}, "x", False)
+    assert page.outputs == []
+    page.sink.live(Live(open_lines=("50 %",)))
+    assert not page.sink.live(END)
+    assert page.outputs == [("stdout", "a\n"), ("x", "figure")]
+
+
+def test_the_row_of_ranks_stands_above_all_output_and_stays(monkeypatch: pytest.MonkeyPatch):
+    page = page_with_row(monkeypatch)
+    page.sink.text("stdout", "a\n")
+    page.sink.live(Live(strip="<b>0</b>"))
+    page.sink.text("stdout", "b\n")
+    page.sink.live(replace(ROW, open_lines=("50 %",)))
+    assert page.outputs == [
+        ("live-strip", "0/2 ranks done"), ("stdout", "a\nb\n"), ("live", "50 %"),
+    ]  # fmt: skip
+    assert page.sink.live(END)
+    assert page.outputs == [("live-strip", "ended after 3 s"), ("stdout", "a\nb\n"), ("live", "")]
+
+
+def test_the_row_of_ranks_goes_where_nothing_stands_below_it(monkeypatch: pytest.MonkeyPatch):
+    page = page_with_row(monkeypatch)
+    page.sink.live(ROW)
+    assert not page.sink.live(END)
+    assert page.outputs == [("live-strip", "")]
+
+
+def test_the_row_of_ranks_stays_above_when_the_cell_clears_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    page = page_with_row(monkeypatch)
+    page.sink.live(ROW)
+    page.sink.text("stdout", "a\n")
+    page.sink.clear()
+    page.sink.text("stdout", "b\n")
+    assert page.outputs == [("live-strip", "0/2 ranks done"), ("stdout", "b\n")]

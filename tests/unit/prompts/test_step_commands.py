@@ -5,15 +5,20 @@ import pytest
 from nbddp.controller.prompts.step_commands import (
     STEP_HELP,
     EndCell,
+    Hold,
+    Look,
     Send,
-    ShowTable,
+    Sight,
     StepCommand,
     Tell,
     parse,
 )
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
 
+_GRID = Mesh(name="grid", dims=("dp", "tp"), shape=(2, 2), ranks=(0, 1, 2, 3), made_ns=1)
+_MESHES = {0: [_GRID]}
 STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
 
 
@@ -27,6 +32,11 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
         "step -r 0,2": Send(StepReply(STEP), RankSet.of([0, 2])),
         "s 3 -r 1-": Send(StepReply(STEP, count=3), RankSet.of([1, 2, 3])),
         "step -r all": Send(StepReply(STEP), RankSet.all(4)),
+        "step -r tp=0": Send(StepReply(STEP), RankSet.of([0, 2])),
+        "s 3 -r dp=1, tp=0:1": Send(StepReply(STEP, count=3), RankSet.of([2])),
+        "hold -r grid[dp=0]": Hold(RankSet.of([0, 1])),
+        "p x -r[0]": Send(StepReply(StepVerb.RUN, code="x -r[0]")),
+        "p x -rows[0]": Send(StepReply(StepVerb.RUN, code="x -rows[0]")),
         "c": Send(StepReply(CONTINUE)),
         "continue -r 3": Send(StepReply(CONTINUE), RankSet.of([3])),
         "w": Send(StepReply(WHERE)),
@@ -34,13 +44,20 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
         "print rank -r 2": Send(StepReply(StepVerb.RUN, code="rank"), RankSet.of([2])),
         "run y = x - r": Send(StepReply(StepVerb.RUN, code="y = x - r")),
         "rank 2": Send(StepReply(StepVerb.DEBUG), RankSet.of([2])),
-        "ranks": ShowTable(),
+        "ranks": Look(Sight.TABLE),
+        "waits": Look(Sight.WAITS),
+        "trace": Look(Sight.TRACE),
+        "until 17 -r 1": Send(StepReply(StepVerb.UNTIL, count=17), RankSet.of([1])),
+        "skip": Send(StepReply(StepVerb.SKIP)),
+        "hold -r 1,3": Hold(RankSet.of([1, 3])),
+        "release": Hold(RankSet.all(4), is_over=True),
+        "release -r 1": Hold(RankSet.of([1]), is_over=True),
         "q": EndCell(),
         "help": Tell(STEP_HELP),
     }.items(),
 )
 def test_a_line(line: str, command: StepCommand):
-    assert parse(line, 4) == command
+    assert parse(line, 4, _MESHES) == command
 
 
 @pytest.mark.parametrize(
@@ -51,13 +68,18 @@ def test_a_line(line: str, command: StepCommand):
         "step two": "is no command here",
         "print": "is no command here",
         "quit now": "is no command here",
+        "until": "is no command here",
+        "skip 2": "is no command here",
+        "show": "show TENSOR",
+        "hold": "`hold -r 3`",
         "rank 9": "one of the ranks 0 to 3",
         "rank": "one of the ranks 0 to 3",
         "step -r 7": "ranks 0 to 3",
+        "step -r pp=0": "no DeviceMesh has the dimension pp; legal: grid (dp=0 to dp=1",
     }.items(),
 )
 def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
-    command = parse(line, 4)
+    command = parse(line, 4, _MESHES)
     assert isinstance(command, Tell)
     assert words in command.text
 
@@ -67,6 +89,9 @@ def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
     [
         StepReply(STEP, count=12),
         StepReply(CONTINUE),
+        StepReply(StepVerb.UNTIL, count=5),
+        StepReply(StepVerb.LEAVE),
+        StepReply(StepVerb.SKIP),
         StepReply(WHERE),
         StepReply(StepVerb.DEBUG),
         StepReply(StepVerb.RUN, code="x  = 'a b'"),

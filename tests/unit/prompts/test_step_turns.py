@@ -13,11 +13,13 @@ class Cell:
     """A cell of four ranks, and a clock."""
 
     def __init__(self) -> None:
-        self.turns = StepTurns(RankSet.all(4), world_size=4)
+        self.turns = StepTurns(RankSet.all(4), world_size=4, meshes={})
         self.now = 100.0
         self.number = 0
 
-    def stop(self, *ranks: int, op: str = "all_reduce", line: int = 3) -> None:
+    def stop(
+        self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = ()
+    ) -> None:
         for rank in ranks:
             self.number += 1
             operation = Operation(
@@ -30,7 +32,7 @@ class Cell:
             )
             request = InputRequest(
                 run_id="r", rank=rank, question=self.number, prompt="", password=False,
-                stop=operation,
+                stop=operation, break_points=at,
             )  # fmt: skip
             self.turns.add(request, self.number, self.now)
 
@@ -180,3 +182,45 @@ def test_an_interrupt_drops_the_stops_before_it():
     cell.stop(0, 1)
     assert [request.rank for request in cell.turns.drop(1)] == [0]
     assert cell.turns.ranks == RankSet.of([1])
+
+
+def test_a_row_names_the_break_point():
+    cell = Cell()
+    cell.stop(2, at=(1, 4))
+    assert "with SUM (break points 1, 4) cell [5]" in cell.table()[-1]
+
+
+def test_a_held_rank_stays_where_the_others_go_on():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    assert cell.say("hold -r 1").tells == (
+        "rank 1 is held: only a command with -r, or release, lets it go",
+    )
+    assert [rank for rank, _ in sent(cell.say("p x"))] == [0, 1, 2, 3]
+    cell.stop(0, 1, 2, 3)
+    assert [rank for rank, _ in sent(cell.say("step"))] == [0, 2, 3]
+    assert cell.table()[-1].startswith("rank 1 held before all_reduce #7")
+    cell.now += 3.1
+    assert cell.say("step").tells == (
+        "rank 1 is held, and no other rank has stopped. Next: release, or -r RANKS",
+    )
+    assert sent(cell.say("step -r 1")) == [(1, "step 1")]
+    cell.stop(1)
+    cell.now += 3.1
+    assert cell.say("release").tells == ("no rank is held",)
+    assert sent(cell.say("continue")) == [(1, "continue")]
+
+
+def test_until_goes_to_a_later_collective_only():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    assert cell.say("until 7").tells == ("rank 0 is at all_reduce #7. Next: until 8, or more",)
+    assert sent(cell.say("until 8 -r 0")) == [(0, "until 8")]
+
+
+def test_an_operation_that_fills_its_tensor_is_not_skipped():
+    cell = Cell()
+    cell.stop(0, 1, 2)
+    cell.stop(3, op="all_gather")
+    assert cell.say("skip").tells[0].startswith("all_gather fills a tensor that would hold no")
+    assert sent(cell.say("skip -r 0,1")) == [(0, "skip"), (1, "skip")]

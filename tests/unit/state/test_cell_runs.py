@@ -1,11 +1,20 @@
 """A cell begins, ends, is interrupted or given up; ranks die in it."""
 
+from typing import Any
+
 import pytest
 
 from nbddp.controller.state.actions import SendToRanks
-from nbddp.controller.state.stimuli import AbandonRequested, InterruptRequested, RunRequested, Tick
+from nbddp.controller.state.stimuli import (
+    AbandonRequested,
+    InterruptRequested,
+    RespawnRequested,
+    RunRequested,
+    Tick,
+)
 from nbddp.settings import Settings
 from nbddp.wire.fault_grammar import parse_faults
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.messages import Execute, FaultStruck, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
@@ -74,6 +83,26 @@ def test_the_outcome_has_the_faults_on_purpose():
     )
     pool.run()
     assert pool.machine.injected == []
+
+
+def test_meshes_are_kept_until_they_change_or_the_process_is_fresh():
+    pool = make(2)
+    mesh = Mesh(name="m", dims=("dp",), shape=(2,), ranks=(0, 1), made_ns=1)
+
+    def meshes_after(**more: Any) -> list[tuple[Mesh, ...]]:
+        run_id = pool.run()
+        for rank in range(2):
+            pool.finished(rank, run_id, **more)
+        return [info.meshes for info in pool.machine.ranks.infos]
+
+    assert meshes_after() == [(), ()]
+    assert meshes_after(meshes=(mesh,)) == [(mesh,), (mesh,)]
+    assert meshes_after() == [(mesh,), (mesh,)]
+    pool.exited(1)
+    pool.feed(RespawnRequested(RankSet.of([1])))
+    assert [info.meshes for info in pool.machine.ranks.infos] == [(mesh,), ()]
+    pool.ready(1)
+    assert meshes_after(meshes=()) == [(), ()]
 
 
 def test_the_end_of_another_cell_is_ignored():

@@ -1,5 +1,7 @@
 """No rank waits at a prompt for a cell that is over."""
 
+import msgspec
+
 from nbddp.controller.state.actions import EndRun, LifeAction, SendToRanks
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
@@ -9,6 +11,7 @@ from nbddp.controller.state.stimuli import (
     Tick,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder import Site
 from nbddp.wire.messages import InputReply, InputRequest
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, outcome_in
@@ -68,6 +71,27 @@ def test_a_cell_whose_time_is_up_ends_its_questions_when_it_is_given_up():
     assert ended(pool.feed(Tick(), after_s=5.0)) == []
     pool.feed(ask(run_id, 0, 2))  # a debugger asks again
     assert (run_id, 0, 2) in ended(pool.feed(Tick(), after_s=SETTINGS.interrupt_grace_s))
+
+
+def test_the_timeout_of_a_cell_stands_still_while_a_debugger_asks():
+    pool = make()
+    run_id = pool.run("0", timeout_s=5.0)
+    stopped = msgspec.structs.replace(ask(run_id, 0), debugger=Site(cell=1, line=2))
+    pool.feed(stopped, after_s=4.0)
+    assert pool.machine.next_deadline() is None
+    assert pool.feed(Tick(), after_s=100.0) == []
+    assert not pool.feed(InputAnswered(0, stopped.question))
+    assert pool.machine.next_deadline() == pool.now + 1.0
+    assert pool.feed(Tick(), after_s=0.9) == []
+    assert pool.feed(Tick(), after_s=0.1) != []
+
+
+def test_the_timeout_goes_on_when_the_asking_rank_has_ended():
+    pool = make()
+    run_id = pool.run(timeout_s=5.0)
+    pool.feed(msgspec.structs.replace(ask(run_id, 0), debugger=Site(cell=1, line=2)))
+    pool.finished(0, run_id)
+    assert pool.machine.next_deadline() == pool.now + 5.0
 
 
 def test_ranks_that_have_ended_get_no_end_of_input():

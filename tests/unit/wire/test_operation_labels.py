@@ -99,6 +99,12 @@ def test_each_kind_of_operation_has_one_name(found: Operation, label: str, brief
             "all_gather_object (all_reduce #24)",
             "all_reduce #24 (all_gather_object)",
         ),
+        (
+            "breakpoint",
+            "dist.breakpoint(1)",
+            "breakpoint (all_reduce #24)",
+            "all_reduce #24 (breakpoint)",
+        ),
         ("Join", "", "Join's exchange between the ranks (all_reduce #24)", "all_reduce #24 (Join)"),
     ],
 )

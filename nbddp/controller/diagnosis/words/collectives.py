@@ -10,7 +10,11 @@ from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange
 from nbddp.controller.diagnosis.skipped_calls import skipping_exit
-from nbddp.controller.diagnosis.suggested_change import moved_before, moved_out
+from nbddp.controller.diagnosis.suggested_change import (
+    moved_before,
+    moved_out,
+    skipped_together,
+)
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
@@ -36,7 +40,8 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
         "`if`, a `break`, or a loop with a different number of iterations around it."
     )
-    change = _change(places, culprits, reports)
+    is_of_all = group is not None and group.desc == "default_pg"
+    change = _change(places, culprits, reports, is_of_all=is_of_all)
     if places and operation is not None:
         step = next_step(places, operation, culprits, change)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
@@ -55,7 +60,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
 
 
-def _change(places: Places, culprits: RankSet, reports: RankReports) -> CodeChange | None:
+def _change(
+    places: Places, culprits: RankSet, reports: RankReports, *, is_of_all: bool
+) -> CodeChange | None:
     """Move the call to where all ranks come, or give all ranks as many iterations."""
     if len(places) != 1:
         return None
@@ -63,7 +70,8 @@ def _change(places: Places, culprits: RankSet, reports: RankReports) -> CodeChan
     branches, site, graph = divergence.branches, divergence.site, reports.graph
     leaving = skipping_exit(divergence, culprits, graph, reports.run_id)
     if leaving is not None:
-        change = moved_before(divergence.code, site.line, leaving.condition.line)
+        lines = divergence.code, site.line, leaving.condition.line
+        change = moved_before(*lines) or (skipped_together(*lines) if is_of_all else ())
         return code_change(site, change)
     if not branches:
         return even_loop(divergence, reports.sources, len(graph.views))

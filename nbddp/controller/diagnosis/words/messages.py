@@ -30,11 +30,13 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         all_of_them = "all" if len(operations) > 2 or cause.alike else "both"
         problem = f"{all_of_them} {does} first, and nobody {other}"
     first = "send" if kinds == {"recv"} else "receive"
-    step = f"Let one side {first} first, for example the even ranks, or use batch_isend_irecv."
+    change = _other_order(cause, reports)
+    who = "one side" if change is None else _first_ranks(change)
+    step = f"Let {who} {first} first, or use batch_isend_irecv."
     sources = [operation.site.source for operation in operations]
     if any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."
-    return cycle(cause, reports, problem, step, _other_order(cause, reports))
+    return cycle(cause, reports, problem, step, change)
 
 
 def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
@@ -101,6 +103,13 @@ def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
         if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
             return False
     return True
+
+
+def _first_ranks(change: CodeChange) -> str:
+    """The ranks that begin with the other call after a change."""
+    (condition,) = (line.source for line in change.lines if line.source.lstrip()[:3] == "if ")
+    is_even = condition.rstrip().endswith("% 2 == 0:")
+    return "the even ranks" if is_even else f"rank {condition.rstrip(': ').rpartition(' ')[2]}"
 
 
 def _other_order(cause: Cause, reports: RankReports) -> CodeChange | None:

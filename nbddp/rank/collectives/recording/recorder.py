@@ -49,8 +49,9 @@ class Recorder:
         self.mismatches: list[Mismatch] = []
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
-        #: Called before an operation is issued, while the user steps, see `stops.Stops.before`.
-        self.before_operation: Callable[..., None] | None = None
+        #: Called before an operation is issued, while the user steps or has break points,
+        #: see `stops.Stops.before`; returns whether it is issued.
+        self.before_operation: Callable[..., bool] | None = None
         #: Called before an operation is issued, and may leave it out, see `faults.Faults.before`.
         self.inject: Callable[..., bool] | None = None
         #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.

@@ -43,13 +43,14 @@ def value_of(tensor: torch.Tensor) -> Value:
     with torch.no_grad(), dispatch_watch.unseen():
         try:
             values = tensor.detach()
+            values = values.float() if values.itemsize == 1 else values  # they have no sum
             values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
             if math.isfinite(float(values.sum())):  # the sum of finite ones may be infinite
                 return ""
             if bool(values.isnan().any()):
                 return "NaN"
             return "Inf" if bool(values.isinf().any()) else ""
-        except (RuntimeError, NotImplementedError):  # dtypes of 8 bits cannot be added
+        except (RuntimeError, NotImplementedError):  # without values: a meta tensor
             return ""
 
 

@@ -1,0 +1,118 @@
+"""The verbs of ``%ddp`` about break points: break, breaks, clear.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import Pool
+from nbddp.errors import BadOptionError
+from nbddp.line_breaks import with_line_breaks
+from nbddp.notebook import session
+from nbddp.notebook.magics.arg_parser import Parser
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
+from nbddp.wire.break_points import group_names
+from nbddp.wire.fault_grammar import OPERATIONS
+from nbddp.wire.rank_set import NO_RANKS
+
+
+class BreakParser(Parser):
+    """The parser of ``%ddp break``."""
+
+    def completions(self, before: Sequence[str]) -> list[str]:
+        """The words that may follow the words ``before``."""
+        options = super().completions(before)
+        return options if self.awaits_value(before) else [*sorted(OPERATIONS), "line", *options]
+
+
+def break_number(text: str) -> int:
+    """Read the number of a break point.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of `%ddp breaks`")
+    return int(text)
+
+
+def set_break_point(
+    shell: InteractiveShell,
+    *,
+    place: list[str],
+    ranks: str | None,
+    group: str,
+    condition: str,
+    has_nan: bool,
+    cell: int,
+) -> None:
+    """Set a break point.
+
+    Args:
+        shell: not used.
+        place: the words for the operation, its number, or a line.
+        ranks: ranks that stop; None: all.
+        group: name of the operation's group; empty: any.
+        condition: evaluated on each rank; empty: none.
+        has_nan: only where a rank sends NaN or Inf.
+        cell: the cell of the line; 0: the one that runs.
+
+    Raises:
+        BadOptionError: the place or an option is not legal, or the pool was started with
+            ``--plain``.
+    """
+    pool = session.current_pool()
+    options = (session.last_options() or PoolOptions()) if pool is None else pool.options
+    if options.plain:
+        raise BadOptionError(
+            "%ddp break: the pool was started with --plain, so ranks stop before no operation. "
+            "Next: %ddp stop, then %ddp start without --plain"
+        )
+    point = session.break_points.add(
+        place,
+        ranks=NO_RANKS if ranks is None else chosen_ranks(ranks, options.world_size),
+        group=group,
+        condition=condition,
+        has_nan=has_nan,
+        cell=cell,
+    )
+    print(with_line_breaks(f"break point {point.number}: ranks of later cells stop before {point}"))
+    known = _known_groups(pool) if group and pool is not None else {}
+    if known and group not in known:
+        names = ", ".join(dict.fromkeys(known.values()))
+        print(with_line_breaks(f"no group is called {group!r} so far; groups now: {names}"))
+
+
+def list_break_points(shell: InteractiveShell) -> None:
+    """List the break points.
+
+    Args:
+        shell: not used.
+    """
+    print(session.break_points.listing())
+
+
+def clear(shell: InteractiveShell, *, numbers: list[int]) -> None:
+    """Remove break points.
+
+    Args:
+        shell: not used.
+        numbers: of those to remove; empty: all.
+
+    Raises:
+        BadOptionError: there is no break point of a number.
+    """
+    removed = session.break_points.clear(numbers)
+    texts = [f"break point {point.number} is removed: {point}" for point in removed]
+    print("\n".join(texts) or "no break points were set")
+
+
+def _known_groups(pool: Pool) -> dict[str, str]:
+    """Return the best name of each group that ranks have now, by each of its names."""
+    looks = [view.look for view in pool.survey().views.values() if view.look is not None]
+    names = [group_names(info) for look in looks for info in look.groups]
+    return {name: by_group[0] for by_group in names for name in by_group}

@@ -1,0 +1,65 @@
+"""``%ddp break``, ``breaks`` and ``clear`` in a real kernel."""
+
+from tests.support.kernel import Kernel
+
+SUM = "%%ddp\nx = torch.full((2,), float(rank + 1))\ndist.all_reduce(x)\nprint(x.tolist())"
+
+
+def test_a_break_point_stops_cells_until_it_is_cleared(kernel: Kernel):
+    kernel.ok("%ddp break all_reduce -r 1 --if 'x.sum() > 2'  # why")
+    kernel.ok("%ddp break #9999 --group nobody")
+    cell = kernel.run(SUM, "print x", "show x", "trace", "continue")
+    assert cell.questions == ["(step) "] * 4
+    assert "rank 0  waits in all_reduce #" in cell.text
+    assert "(break point 1)" in cell.text
+    assert "[1]   tensor([2., 2.])" in cell.lines
+    shown = "".join(message.text for message in cell.page)
+    assert "trace: " in shown
+    assert "x\nfloat32 (2,)\nnot shown by rank 0" in shown
+    assert "[0-1] [3.0, 3.0]" in cell.lines
+    listed = kernel.run("%ddp breaks").lines
+    assert [line.split("  ")[-1] for line in listed] == ["hits", "1 on rank 1", "none"]
+    assert "no break point 7; legal: 1, 2" in kernel.run("%ddp clear 7").error
+    kernel.ok("%ddp clear")
+    assert kernel.run(SUM).questions == []
+    assert "no break points are set" in kernel.run("%ddp breaks").text
+
+
+def test_a_picture_has_the_ranks_that_were_asked(kernel: Kernel):
+    cell = kernel.run(
+        SUM.replace("%%ddp", "%%ddp --step"), "show x -r 1", "show x", "show x", "continue"
+    )
+    pictures = [m.text.splitlines()[2:4] for m in cell.page if m.text.startswith("x\nfloat32")]
+    assert pictures == [["not shown by rank 0", "rank 0   rank 1"]] + 2 * [
+        ["rank 0   rank 1", "1 1      2 2"]
+    ]
+
+
+def test_a_group_that_is_not_there_yet_is_named(kernel: Kernel):
+    cell = kernel.run("%ddp break all_reduce --group tp")
+    assert "no group is called 'tp' so far; groups now: default" in cell.text
+    kernel.ok("%ddp clear")
+
+
+def test_later_pools_have_the_break_points(kernel: Kernel):
+    kernel.ok("%ddp stop")
+    kernel.ok("%ddp break all_reduce")
+    assert "ranks 0 to 1" in kernel.run("%ddp break send -r 7").error
+    kernel.ok("%ddp start")
+    assert kernel.run(SUM, "continue").questions == ["(step) "]
+    kernel.ok("%ddp clear")
+
+
+def test_bad_lines_say_what_is_legal(kernel: Kernel):
+    assert "Did you mean all_reduce; legal" in kernel.run("%ddp break all_redcue").error
+    assert "%ddp break needs a place" in kernel.run("%ddp break -r 0").error
+    assert "is not an expression" in kernel.run("%ddp break send --if 'x ='").error
+    assert "ranks 0 to 1" in kernel.run("%ddp break send -r 7").error
+
+
+def test_a_background_cell_does_not_stop(kernel: Kernel):
+    kernel.ok("%ddp break all_reduce")
+    cell = kernel.run(SUM.replace("%%ddp", "%%ddp --async"))
+    assert "break points do not stop it" in cell.text
+    kernel.ok("handle = _\nhandle.wait()")
+    kernel.ok("%ddp clear")
