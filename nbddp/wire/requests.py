@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from nbddp.settings import Settings
-
 from nbddp.wire.break_points import BreakPoint
 from nbddp.wire.faults import Fault
 from nbddp.wire.flight_recorder import GroupInfo
