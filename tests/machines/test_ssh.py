@@ -13,6 +13,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
+from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from tests.support.network_hosts import NetworkHost
 from tests.support.polling import poll_until
@@ -96,13 +97,14 @@ def test_a_cut_line_loses_nothing(site: SshSite, cut_s: float):
         poll_until(lambda: "3\n" in cell.view.text(2))
         two.set_cable(plugged=False)
         if cut_s > settings.silent_after_s:
-            poll_until(lambda: pool._processes.hub.nodes.silent == {1})
+            poll_until(lambda: pool.snapshot.silent_nodes == {1})
+            assert f"1 n2 ({two.address}), silent" in survey(pool).bundle()["text/plain"]
         threading.Event().wait(cut_s)
         two.set_cable(plugged=True)
         view = cell.join(60.0)
         assert view.error is None
         assert view.texts() == dict.fromkeys(range(4), "".join(f"{n}\n" for n in range(100)))
-        assert pool._processes.hub.nodes.silent == frozenset()
+        assert pool.snapshot.silent_nodes == frozenset()
         pool.run("dist.barrier()")
 
 

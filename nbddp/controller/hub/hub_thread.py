@@ -20,6 +20,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
@@ -456,6 +458,9 @@ class HubThread:
         its loop, so a change of many ranks makes few snapshots.
         """
         snapshot = self._recovery.snapshot()
+        if self._remote_nodes is not None:
+            view = self._remote_nodes.view
+            snapshot = replace(snapshot, nodes=view.facts, silent_nodes=view.silent)
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 

@@ -11,6 +11,7 @@ import msgspec
 
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.wire.mesh_ranks import MeshesByRank
+from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -25,6 +26,9 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     joining: RankSet  #: fresh ranks without groups, since other members are still in a cell
     lost_agents: frozenset[int]  #: nodes whose agents have ended
     store_is_lost: bool  #: existing groups still work; new ones cannot be made
+    #: The machines of the nodes, in order, once all have joined; empty: all are this machine.
+    nodes: tuple[NodeFacts, ...] = ()
+    silent_nodes: frozenset[int] = frozenset()  #: nodes of which nothing is heard now
     #: While agents of other machines are awaited: how many have come, and what the engine waits
     #: for, or what the user has to do, in some lines.
     joined: int = 0

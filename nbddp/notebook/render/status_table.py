@@ -111,8 +111,18 @@ def survey(pool: Pool) -> Survey:
         headline=headline(pool),
         rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
         log_paths=[info.log_path for info in snapshot.ranks],
-        notes=_notes(pool, snapshot, diagnosed),
+        notes=[*_notes(pool, snapshot, diagnosed), *_node_lines(snapshot)],
     )
+
+
+def _node_lines(snapshot: PoolSnapshot) -> list[str]:
+    """``nodes: 0 n1 (10.0.0.1), 1 n2 (10.0.0.2), silent``, if they are machines of their own."""
+    names = []
+    for node, facts in enumerate(snapshot.nodes):
+        state = ", silent" if node in snapshot.silent_nodes else ""
+        state = ", lost" if node in snapshot.lost_agents else state
+        names.append(f"{node} {facts.host} ({facts.address}){state}")
+    return [f"nodes: {'; '.join(names)}"] if names else []
 
 
 def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
