@@ -1,5 +1,6 @@
 """Ranks chosen by dimensions of a DeviceMesh, in the lines of the magics."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +38,14 @@ def test_verbs_take_dimensions(meshed: Kernel):
     meshed.ok("%ddp vars pushed -r tp=1")
     meshed.run("%%ddp\n1 / 0")
     assert meshed.run("%ddp debug -r tp=1", "q").questions == ["[1]   ipdb> "]
+
+
+def test_the_prompt_of_a_step_takes_dimensions(meshed: Kernel):
+    code = "%%ddp --step\ndist.all_reduce(torch.ones(1))"
+    cell = meshed.run(code, "p rank + 10 -r dp=1", "p rank + 20 -r grid[dp=0]", "c -r pp=0", "c")
+    values = [line for line in cell.lines if re.match(r"\[\d\]   \d", line)]
+    assert values == ["[1]   11", "[0]   20"]
+    assert "no DeviceMesh has the dimension pp; legal: other (" in cell.text
 
 
 def test_a_wrong_choice_lists_what_is_legal(meshed: Kernel):
