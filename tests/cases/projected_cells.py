@@ -24,7 +24,7 @@ for step in range(5):
     dist.all_reduce(loss)
     if rank == 0:
         mean = loss.item() / world_size""",
-        "before the continue in line 5",
+        "Call all_reduce before `if rank == 2 and step == 1:` (line 4)",
     ),
     ProjectedCell(
         "another shape on one rank",
@@ -35,7 +35,7 @@ if rank == 1:
     grad = grad.mean()
 dist.all_reduce(grad)
 print(grad)""",
-        "rank 1 changed grad in line 4",
+        "rank 1 changed `grad` in line 4",
     ),
     ProjectedCell(
         "pairs that receive first",
@@ -47,7 +47,7 @@ theirs = torch.empty(4)
 dist.recv(theirs, src=peer)
 dist.send(mine, dst=peer)
 print(theirs)""",
-        "Let one side send first",
+        "Let the even ranks send first",
     ),
     ProjectedCell(
         "a rank that is killed",
