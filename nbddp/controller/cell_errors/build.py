@@ -195,7 +195,7 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
         return []
     if not all(evidence.is_end_of_wait(report, rank, results[rank].error) for rank in raised):
         return []
-    return [f"  proven    {report.proven[0].headline.rstrip('.')}"]
+    return [f"  proven    {report.proven[0].headline.rstrip('.')}", *advice(report.proven[0])]
 
 
 def _handling(outcome: RunOutcome) -> list[str]:
