@@ -18,8 +18,8 @@ def lines(**facts: Any) -> list[str]:
 
 def test_all_is_well():
     assert lines(aside=RankSet.of([0, 2, 3]), synced=("model", "opt")) == [
-        "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 took part "
-        "aside, and their variables are as before",
+        "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 ran along, "
+        "and their variables are as before",
         "model and opt have the state of rank 0",
         "All 4 ranks have model and opt: run the training cell again.",
     ]
