@@ -98,7 +98,10 @@ def card(
     )
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
-    is_above_error = acted or layouts[0].finding.is_error
+    first = layouts[0].finding
+    # Ranks outside of the cell: it may be a prompt of the debugger, which has no error below it.
+    is_whole = all(each.status != "idle" for each in first.ranks.values())
+    is_above_error = (acted and is_whole) or first.is_error
     page = _html(sections, details, injected, is_above_error=is_above_error)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
