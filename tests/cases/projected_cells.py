@@ -35,7 +35,7 @@ if rank == 1:
     grad = grad.mean()
 dist.all_reduce(grad)
 print(grad)""",
-        "rank 1 changed grad in line 4",
+        "rank 1 changed `grad` in line 4",
     ),
     ProjectedCell(
         "pairs that receive first",

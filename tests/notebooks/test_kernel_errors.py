@@ -33,7 +33,7 @@ def test_lines_below_a_magic_that_runs_a_cell(kernel: Kernel):
     assert "----> 4     1 / 0" in cell.error
     cell = kernel.run("%%ddp\n%%capture out\nif rank == 1:\n    dist.barrier()")
     assert f"cell [{cell.number}], line 4: dist.barrier()" in cell.page[0].text
-    assert "Line 4 is inside `if rank == 1:` (line 3)" in cell.page[0].text
+    assert "Line 4 is inside `if rank == 1:` (line 3)" in cell.error
     cell = kernel.run("%%ddp\n1 / 0")
     assert f"Cell In[{cell.number}], line 2" in cell.error
 

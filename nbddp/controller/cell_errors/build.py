@@ -8,6 +8,7 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
+from nbddp.controller.cell_errors.advice import advice
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.next_steps import after_exits, sync_step
 from nbddp.controller.diagnosis import describe_handled
@@ -160,8 +161,9 @@ def _wrong(outcome: RunOutcome) -> CellError | None:
     if mismatch is None:
         return None
     head = [f"{_headline('MismatchError')}: {mismatch.headline.rstrip('.')}"]
-    body = [f"  proven    {mismatch.reason}", f"  next      {mismatch.next_step}"]
-    return MismatchError(_join(head, body), brief=_join(head))
+    next_step = advice(mismatch)
+    whole = _join(head, [f"  proven    {mismatch.reason}"], next_step)
+    return MismatchError(whole, brief=_join(head, next_step))
 
 
 def _why_freed(outcome: RunOutcome) -> str:
@@ -193,7 +195,7 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
         return []
     if not all(evidence.is_end_of_wait(report, rank, results[rank].error) for rank in raised):
         return []
-    return [f"  proven    {report.proven[0].headline.rstrip('.')}"]
+    return [f"  proven    {report.proven[0].headline.rstrip('.')}", *advice(report.proven[0])]
 
 
 def _handling(outcome: RunOutcome) -> list[str]:
@@ -210,12 +212,12 @@ def _handling(outcome: RunOutcome) -> list[str]:
 
 
 def _next_step(outcome: RunOutcome) -> list[str]:
-    """The line on what to change: below a long card it is the one that a reader sees first."""
+    """The lines on what to change: below a long card they are what a reader sees first."""
     report = outcome.report
     is_clear = report is not None and report.proven and not outcome.rebuild_failure
     if not is_clear or report is None or evidence.was_caused_by_interrupt(outcome):
         return []
-    return [f"  next      {report.proven[0].next_step}"] if report.proven[0].next_step else []
+    return advice(report.proven[0])
 
 
 def _is_shown_by_card(outcome: RunOutcome) -> bool:

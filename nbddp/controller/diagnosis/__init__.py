@@ -29,6 +29,7 @@ from nbddp.controller.diagnosis.report import (
     RankStatus,
     Report,
 )
+from nbddp.controller.diagnosis.small_diff import marked_lines
 from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "holds",
     "iteration",
     "last_operation",
+    "marked_lines",
     "peer_of",
     "place",
     "quote",

@@ -152,7 +152,7 @@ def _details(result: CatchUp) -> list[str]:
         ran = f"{ranks.describe()} ran {_cells(result.cells)} again, with {what}"
         if result.aside:
             were = result.aside.verb("its variables are", "their variables are")
-            ran += f"; {result.aside.describe()} took part aside, and {were} as before"
+            ran += f"; {result.aside.describe()} ran along, and {were} as before"
         lines.append(ran)
     if result.synced:
         lines.append(f"{_names(result.synced)} {_have(result.synced)} the state of {source}")

@@ -9,9 +9,8 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
-from nbddp.controller.diagnosis import ChangedLine, CodeChange, CodeLine
+from nbddp.controller.diagnosis import ChangedLine, CodeChange, CodeLine, marked_lines
 from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, rank_numbers, shorten
 from nbddp.wire.flight_recorder import Site, cell_name
 
@@ -19,11 +18,6 @@ _MAX_SOURCE = 100
 _MAX_RANKS = 24  #: characters
 _FIELD = "text-align:left;border:none;padding:0 10px 0 0;vertical-align:top;white-space:pre"
 _MARGIN = f"{_FIELD};text-align:right"
-_MARKS: Mapping[Literal["same", "removed", "added"], str] = {
-    "same": " ",
-    "removed": "-",
-    "added": "+",
-}
 _COLOURS: Mapping[str, str] = {
     "-": "background-color:rgba(220,60,60,.16)",
     "+": "background-color:rgba(40,160,80,.18)",
@@ -110,13 +104,7 @@ def _title(change: CodeChange) -> str:
 
 
 def _change_rows(lines: Sequence[ChangedLine]) -> list[tuple[str, str]]:
-    """Mark and source of each line, without the indentation that all have."""
-    sources = [_clean(line.source) for line in lines]
-    common = min((len(_indent(source)) for source in sources if source.strip()), default=0)
-    return [
-        (_MARKS[line.change], shorten(source[common:], _MAX_SOURCE))
-        for line, source in zip(lines, sources, strict=True)
-    ]
+    return [(mark, shorten(source, _MAX_SOURCE)) for mark, source in marked_lines(lines)]
 
 
 # --- parts of both -------------------------------------------------------------------------------

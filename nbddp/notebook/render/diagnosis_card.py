@@ -8,7 +8,8 @@ Runs in: the notebook's process. Pure.
 
 The order of a section: the headline, the next step and its change of the code, the ranks and their
 lines, the evidence. In HTML, the answer and one short piece of evidence are open, and the rest is
-folded: a projector shows the answer and the error below the card at once.
+folded: a projector shows the answer and the error below the card at once. Where ranks are freed,
+the error says the next step, and the card does not say it again: HTML has it folded.
 """
 
 import re
@@ -97,10 +98,15 @@ def card(
     )
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
-    page = _html(sections, details, injected, is_kept_told=acted)
+    first = layouts[0].finding
+    # Ranks outside of the cell: it may be a prompt of the debugger, which has no error below it.
+    is_whole = all(each.status != "idle" for each in first.ranks.values())
+    is_above_error = (acted and is_whole) or first.is_error
+    page = _html(sections, details, injected, is_above_error=is_above_error)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
-    return {"text/plain": _text(sections, injected), "text/html": page}
+    text = _text(sections, injected, is_above_error=is_above_error)
+    return {"text/plain": text, "text/html": page}
 
 
 def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:
@@ -246,14 +252,15 @@ def _no_finding(report: Report) -> Finding:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _text(sections: Sequence[_Section], injected: Sequence[str]) -> str:
+def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:
     lines: list[str] = []
     for text in _injected(injected):
         lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
     for section in sections:
         lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
-        lines += _text_sentences(section.next_step)
-        lines += code_excerpt.change_text(section.change)
+        if not is_above_error or section is not sections[0]:
+            lines += _text_sentences(section.next_step)
+            lines += code_excerpt.change_text(section.change)
         for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
             lines += rank_rows.text(f"  {mark}{entry.names} {entry.doing}", entry)
@@ -282,7 +289,7 @@ def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _html(
-    sections: Sequence[_Section], details: str, injected: Sequence[str], *, is_kept_told: bool
+    sections: Sequence[_Section], details: str, injected: Sequence[str], *, is_above_error: bool
 ) -> str:
     """The card.
 
@@ -290,13 +297,14 @@ def _html(
         sections: the findings; the first one is open, the others are folded below their titles.
         details: HTML of more folded parts.
         injected: faults on purpose, which come first.
-        is_kept_told: the error below the card says what the ranks keep.
+        is_above_error: the error below the card says what to change, and what the ranks keep.
     """
     first, *others = sections
-    evidence, folded = _evidence(first, is_kept_told=is_kept_told)
+    evidence, folded = _evidence(first, is_above_error=is_above_error)
+    answer = [] if is_above_error else _answer(first)
     colour = _BLUE if injected else first.layout.colour
     parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in _injected(injected)]
-    parts += [f"<div>{_heading(first)}</div>", *_answer(first), evidence, folded]
+    parts += [f"<div>{_heading(first)}</div>", *answer, evidence, folded]
     for section in others:
         body = "".join([*_answer(section), *_whole_evidence(section)])
         parts.append(
@@ -329,16 +337,17 @@ def _whole_evidence(section: _Section) -> Iterator[str]:
     yield from _html_sentences(section.sentences, FAINT)
 
 
-def _evidence(section: _Section, *, is_kept_told: bool) -> tuple[str, str]:
+def _evidence(section: _Section, *, is_above_error: bool) -> tuple[str, str]:
     """The evidence that is open, and what is folded; a notice, above no error, is open."""
     layout, finding = section.layout, section.layout.finding
     if not finding.proven:
         return "".join(_whole_evidence(section)), ""
     rows, code = _rows(layout), code_excerpt.html(finding.code)
-    is_code_open = section.change is None and 0 < len(finding.code) <= _MAX_OPEN_LINES
+    has_open_change = section.change is not None and not is_above_error
+    is_code_open = not has_open_change and 0 < len(finding.code) <= _MAX_OPEN_LINES
     is_short = len(layout.lines) <= _MAX_OPEN_ROWS and not layout.more
-    are_rows_open = section.change is None and not is_code_open and is_short
-    hidden = {"Proven:", "Perhaps:", *(["Now:"] if is_kept_told else [])}
+    are_rows_open = not has_open_change and not is_code_open and is_short
+    hidden = {"Proven:", "Perhaps:", *(["Now:"] if is_above_error else [])}
     told = [pair for pair in section.sentences if pair[0] not in hidden]
     untold = [pair for pair in section.sentences if pair[0] in hidden]
     shown = [rows * are_rows_open, code * is_code_open, *_html_sentences(told, FAINT)]
@@ -347,9 +356,10 @@ def _evidence(section: _Section, *, is_kept_told: bool) -> tuple[str, str]:
         ranks, places = len(finding.ranks), layout.places
         where = f"{ranks} rank{'s' * (ranks != 1)}, {places} place{'s' * (places != 1)}"
         folded += _folded(f"Where each rank is ({where})", inside)
-    if untold:
-        name = "Why, and what now" if untold[-1][0] == "Now:" else "Why"
-        folded += _folded(name, "".join(_html_sentences(untold, FAINT)))
+    answer = "".join(_answer(section)) if is_above_error else ""
+    if untold or answer:
+        name = "Why, and what now" if is_above_error else "Why"
+        folded += _folded(name, answer + "".join(_html_sentences(untold, FAINT)))
     return "".join(shown), folded
 
 

@@ -278,7 +278,10 @@ class CellExecutor:
             mismatches, marks, torn = self._collectives.end_cell(has_failed=error is not None)
             finished = msgspec.structs.replace(
                 finished,
-                was_freed=error is not None and self._collectives.was_freed(self._exception),
+                was_freed=error is not None
+                and self._collectives.was_freed(
+                    self._exception, self._shell.raised_at or time.monotonic()
+                ),
                 mismatches=mismatches,
                 marks=marks,
                 torn=torn,

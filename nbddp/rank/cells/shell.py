@@ -8,6 +8,7 @@ import asyncio
 import base64
 import sys
 import threading
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -191,6 +192,7 @@ class RankShell(InteractiveShell):
         self.rank = rank
         self.run_id: RunId | None = None
         self.last_error: ErrorInfo | None = None
+        self.raised_at = 0.0  #: monotonic time of the last error, before it was formatted
         #: Id of the front end's request; empty: there is no front end that shows widgets.
         self.parent_id = ""
         #: Called with each MIME bundle that is shown.
@@ -244,6 +246,7 @@ class RankShell(InteractiveShell):
         self.debugs = request.debugs
         self.cell_ranks = request.ranks
         self.last_error = None
+        self.raised_at = 0.0
         self._forget_history()
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
@@ -305,6 +308,7 @@ class RankShell(InteractiveShell):
         running_compiled_code: bool = False,
     ) -> None:
         """Note the traceback for `RunFinished`; `SystemExit` has none."""
+        self.raised_at = time.monotonic()
         is_on_main_thread = threading.current_thread() is threading.main_thread()
         with self.hold_interrupts() if is_on_main_thread else nullcontext():
             self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)

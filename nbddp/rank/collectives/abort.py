@@ -11,6 +11,7 @@ No object of the user is changed: the groups are marked as broken, and are rebui
 (`rebuild`).
 """
 
+import math
 import socket
 import sys
 import threading
@@ -48,14 +49,15 @@ class OperationAbort:
         self._factory = factory
         self._recorder = recorder
         self._store_port = store_port
-        #: Operations were aborted in this cell, which distinguishes their errors from the user's.
-        self.was_fired = False
+        #: The time at which operations were aborted in this cell, which distinguishes their errors
+        #: from the user's.
+        self.fired_at = math.inf
         #: Returns whether an interrupt was raised in the code of the cell.
         self.was_interrupted: Callable[[], bool] = lambda: False
 
     def begin_cell(self) -> None:
         """Forget aborts of earlier cells; broken groups stay broken."""
-        self.was_fired = False
+        self.fired_at = math.inf
         self._factory.store_wait.ended = None
 
     def handle(self, request: AbortOperations) -> OperationsAborted:
@@ -73,7 +75,8 @@ class OperationAbort:
             if blocked_outside or self.is_rebuilding():
                 self._factory.store_wait.ended = reason
         else:
-            self.was_fired = self.was_fired or bool(chosen) or blocked_outside
+            if chosen or blocked_outside:
+                self.fired_at = min(self.fired_at, time.monotonic())
             sockets.settle(fd for group in chosen for fd in group.fds)
             for group in chosen:
                 _abort_group(group)

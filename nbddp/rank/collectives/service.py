@@ -154,8 +154,13 @@ class Collectives:
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)
 
-    def was_freed(self, error: BaseException | None) -> bool:
-        """Return whether an abort has caused an error of the cell."""
+    def was_freed(self, error: BaseException | None, raised_at: float) -> bool:
+        """Return whether an abort has caused an error of the cell.
+
+        Args:
+            error: None: it is not known.
+            raised_at: monotonic time, before the error was formatted, which may take long.
+        """
         seen: set[int] = set()
         current = error
         while current is not None and id(current) not in seen:
@@ -164,7 +169,8 @@ class Collectives:
             seen.add(id(current))
             current = current.__cause__ or current.__context__
         # The error that C++ raises to its caller cannot be replaced everywhere.
-        return self._abort.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
+        is_later = raised_at >= self._abort.fired_at
+        return is_later and isinstance(error, RuntimeError | KeyboardInterrupt)
 
     def rebuild(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
         """Rebuild groups; arguments and exceptions are those of `GroupRebuild.rebuild`."""

@@ -99,7 +99,8 @@ def test_a_timeout_of_the_user_is_the_error_and_the_proven_cause_stands_below():
     assert type(error) is CellError
     assert text(error).endswith(
         "CellError: rank 0 raised RuntimeError: Timed out\n"
-        "  proven    Rank 1 never called all_reduce #17; ranks 0,2 wait for it"
+        "  proven    Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  next      Call it on all ranks."
     )
 
 

@@ -112,5 +112,8 @@ def test_a_cell_that_ended_well_and_wrong():
         "  proven    it has finished.\n"
         "  next      Call it on all ranks."
     )
-    assert len(rendered(error).splitlines()) == 1
+    assert rendered(error) == (
+        "MismatchError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  next      Call it on all ranks."
+    )
     assert error.by_rank == {}

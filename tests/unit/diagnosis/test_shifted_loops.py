@@ -39,7 +39,7 @@ def test_a_loop_that_goes_on_without_hanging():
     assert not finding.is_error
     assert finding.headline == (
         "Since all_reduce #2, rank 2 was at step 2, the others at step 1: "
-        "the results since then are mixed."
+        "the results since then combine different iterations."
     )
     assert [str(each) for each in finding.ranks.values()] == [
         "rank 0 called all_reduce #2 at step 1, at cell [3], line 4: `dist.all_reduce(x)`",
@@ -90,7 +90,7 @@ def test_beside_a_deadlock():
     assert shift.next_step == ""
     assert shift.headline == (
         "Since all_reduce #2, rank 2 was at step 2, the others at step 1, for the same reason: "
-        "the results since then are mixed."
+        "the results since then combine different iterations."
     )
 
 
@@ -113,7 +113,8 @@ def test_one_collective_only():
     loops(pool[1], 0, 2, 2)
     (finding,) = finished(pool)
     assert finding.headline == (
-        "In all_reduce #2, rank 0 was at step 1, rank 1 was at step 2: its result is mixed."
+        "In all_reduce #2, rank 0 was at step 1, rank 1 was at step 2: its result combines "
+        "different iterations."
     )
 
 
@@ -138,7 +139,7 @@ def test_many_iterations_are_not_listed():
     assert finding.culprits == RankSet.all(8)
     assert finding.headline == (
         "Since all_reduce #1, rank 0 was at step 0, rank 1 was at step 1, others at other "
-        "iterations: the results since then are mixed."
+        "iterations: the results since then combine different iterations."
     )
 
 

@@ -24,8 +24,8 @@ def test_all_is_well():
         "Next: run the training cell again.",
     ]
     assert whole.details == [
-        "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 took part "
-        "aside, and their variables are as before",
+        "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 ran along, "
+        "and their variables are as before",
         "model and opt have the state of rank 0",
     ]
     copied = said(copied=("step",), deleted=("tmp",), regained=("step", "load"))

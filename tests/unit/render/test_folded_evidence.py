@@ -29,29 +29,43 @@ def test_the_answer_is_open_and_the_evidence_is_folded():
     parts = ("Next:", "new()", "<b>rank 2</b>", "[0]", "Proven:", "Now:")
 
     def seen_of(**options: Any) -> tuple[bool, ...]:
-        page = open_part(html(verdict(missing(**options)), acted=True))
+        page = open_part(html(verdict(missing(**options))))
         return tuple(part in page for part in parts)
 
-    assert seen_of(change=CHANGE, code=code) == (True, True, False, False, False, False)
-    assert seen_of(code=code) == (True, False, False, True, False, False)
-    assert seen_of(code=code * 6) == (True, False, True, False, False, False)
-    assert seen_of() == (True, False, True, False, False, False)
+    assert seen_of(change=CHANGE, code=code) == (True, True, False, False, False, True)
+    assert seen_of(code=code) == (True, False, False, True, False, True)
+    assert seen_of(code=code * 6) == (True, False, True, False, False, True)
+    assert seen_of() == (True, False, True, False, False, True)
+
+
+def test_above_an_error_only_the_evidence_is_open():
+    code = (CodeLine(CALL, RankSet.of([0])),)
+    why = missing(change=CHANGE, code=code)
+    for bundle in (
+        card(verdict(why), acted=True),
+        card(verdict(missing(change=CHANGE, code=code, is_error=True))),
+    ):
+        page = open_part(bundle["text/html"])
+        assert "[0]" in page
+        assert "Next:" not in page + bundle["text/plain"]
+        assert "new()" not in page + bundle["text/plain"]
+        assert "new()" in bundle["text/html"]
 
 
 def test_all_of_it_is_in_the_text_and_one_click_away():
     code = (CodeLine(CALL, RankSet.of([0])),)
     why = missing(change=CHANGE, code=code, suspicions=("rank 2 took another branch",))
-    bundle = card(verdict(why), acted=True)
+    bundle = card(verdict(why))
     for shown in bundle.values():
-        for part in ("new()", "rank 2", "[0]", "Proven:", "Perhaps:", "Now:", "are freed"):
+        for part in ("new()", "rank 2", "[0]", "Proven:", "Perhaps:", "Now:"):
             assert part in shown
 
 
 def test_a_summary_says_what_is_inside():
-    page = html(verdict(missing(change=CHANGE)), acted=True)
-    assert summaries(page) == ["Where each rank is (4 ranks, 2 places)", "Why, and what now"]
     page = html(verdict(missing(change=CHANGE)))
-    assert summaries(page)[1] == "Why"
+    assert summaries(page) == ["Where each rank is (4 ranks, 2 places)", "Why"]
+    page = html(verdict(missing(change=CHANGE)), acted=True)
+    assert summaries(page) == ["Why, and what now"]
 
 
 def test_a_card_without_an_error_below_it_says_how_to_go_on():

@@ -92,7 +92,7 @@ def test_a_consequence_is_one_line_without_a_next_step():
     for rank in (0, 1):
         pool[rank].blocked(line=4, iteration=(("step", 3),))
     pool[2].finished()
-    found = shown(pool)
+    found = card(pool.diagnose())["text/plain"]
     assert found.count("Next:") == 1
     assert "Warning" not in found
     assert "\n  Also: since all_reduce #2, rank 2 was at step 2, the others at step 1," in found

@@ -132,7 +132,11 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
         parts[1] = f"the others at {iteration(loop.operation, loop.names)}"
     since = "Since" if loop.lasts and loop.is_first else "In"
     since = since if loop.is_first or not loop.lasts else "At the latest since"
-    mixed = "the results since then are mixed" if loop.lasts else "its result is mixed"
+    mixed = (
+        "the results since then combine different iterations"
+        if loop.lasts
+        else "its result combines different iterations"
+    )
     ahead, size = loop.ahead, len(reports.graph.views)
     same = ", for the same reason" if cause.is_consequence else ""
     skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)

@@ -1,0 +1,39 @@
+"""The last lines of an error: what to change, and the change as a small diff.
+
+Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
+"""
+
+from nbddp.controller.diagnosis import CodeChange, Finding, marked_lines
+from nbddp.wire.flight_recorder import cell_name
+
+#: Lines of a diff; the card has all of them.
+_MAX_LINES = 8
+#: JupyterLab breaks longer lines on a projector at 150 %.
+_WIDTH = 82
+_COLOURS = {"-": "\x1b[31m", "+": "\x1b[32m"}
+_OFF = "\x1b[39m"
+
+
+def advice(finding: Finding) -> list[str]:
+    """The next step of a finding and its change of the code; none if it has no next step."""
+    if not finding.next_step:
+        return []
+    return [f"  next      {finding.next_step}", *_diff(finding.change)]
+
+
+def _diff(change: CodeChange | None) -> list[str]:
+    if change is None:
+        return []
+    rows = [_row(mark, source) for mark, source in marked_lines(change.lines)]
+    if len(rows) > _MAX_LINES:
+        hidden = len(rows) - _MAX_LINES + 1
+        rows = [*rows[: _MAX_LINES - 1], f"      ... and {hidden} more lines, on the card"]
+    place = cell_name(change.cell) if change.cell else change.file
+    return [f"    {place}, for example", *rows]
+
+
+def _row(mark: str, source: str) -> str:
+    line = f"      {mark} {source}".rstrip()
+    line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+    colour = _COLOURS.get(mark, "")
+    return f"{colour}{line}{_OFF}" if colour else line
