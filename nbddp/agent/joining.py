@@ -23,6 +23,8 @@ from nbddp.wire.messages import PROTOCOL_VERSION, AdmitAgent, AgentJoined, Refus
 #: Until the hub has said how long it may be silent, this long.
 _JOIN_PATIENCE_S = 120.0
 _TICK_S = 0.5
+#: What ends an agent: its engine, Ctrl-C in its terminal, the end of the terminal.
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def join_and_serve(
@@ -47,10 +49,13 @@ def join_and_serve(
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
+    for number in _END_SIGNALS:
+        signal.signal(number, _end_joining)
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
+    _say(facts.host, f"has reached {address}, and waits for the other nodes")
     admitted = _admission(uplink, lifeline_fd)
     uplink.patience_s = admitted.patience_s
     launch = AgentLaunch(
@@ -67,14 +72,22 @@ def join_and_serve(
     agent = Agent(launch, maker, parent_watch, uplink, facts.address)
     if lifeline_fd >= 0:
         agent.listen_for_end(lifeline_fd)
-    signal.signal(
-        signal.SIGTERM, lambda *_: agent.end_without_hub(f"{facts.engine or 'a process'} ended it")
-    )
-    sys.stderr.write(
-        f"nbddp agent on {facts.host}: node {admitted.node} of {admitted.nnodes} of pool "
-        f"{invitation.pool_id}\n"
-    )
+    for number in _END_SIGNALS:
+        signal.signal(number, lambda which, _: agent.end_without_hub(_ended_by(which)))
+    _say(facts.host, f"node {admitted.node} of {admitted.nnodes} of pool {invitation.pool_id}")
     serve_and_exit(agent, folder)
+
+
+def _say(host: str, text: str) -> None:
+    sys.stderr.write(f"nbddp agent on {host}: {text}\n")
+
+
+def _ended_by(number: int) -> str:
+    return f"it was ended by {signal.Signals(number).name}"
+
+
+def _end_joining(number: int, _: object) -> NoReturn:
+    raise AgentJoinError(f"not joined: {_ended_by(number)}")
 
 
 def _admission(uplink: RemoteUplink, lifeline_fd: int) -> AdmitAgent:

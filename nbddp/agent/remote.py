@@ -139,7 +139,7 @@ def serve(source: str) -> NoReturn:
     """Join the pool of an invitation, serve it, and end this process.
 
     Raises:
-        AgentJoinError: this machine could not join; the message says why.
+        AgentJoinError: this machine does not reach the hub; the message says why.
     """
     invitation = read_invitation(source)
     lifeline_fd = _take_stdin() if source == STDIN else -1
@@ -167,9 +167,13 @@ def serve(source: str) -> NoReturn:
 
     try:
         join_and_serve(invitation, address, facts, folder, maker=maker, lifeline_fd=lifeline_fd)
-    finally:  # it did not join
+    except AgentJoinError as error:
+        sys.stderr.write(f"nbddp: {error}\n")
         end_helpers()
         shutil.rmtree(folder, ignore_errors=True)
+        sys.stderr.flush()
+        # sys.exit would let multiprocessing look for files in the folder.
+        os._exit(1)
 
 
 def _first_line(fd: int) -> bytes:

@@ -128,6 +128,8 @@ class RankExited(MessageBase, frozen=True):
     last_line_age_s: float = 0.0  #: seconds between that and the notice of the end
     memory_available: int = 0  #: of its machine, in bytes, when its end was noticed; 0: not known
     memory_total: int = 0
+    #: Its agent was lost, as ``reason`` says: its records are not known, and it cannot be replaced.
+    lost_agent: bool = False
 
 
 class RanksStopped(MessageBase, frozen=True):

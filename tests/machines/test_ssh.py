@@ -80,8 +80,9 @@ def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
     with pool_on(site, one, two) as pool:
         pool.run("x = rank")
         two.power_off()
-        with pytest.raises(CellError, match="n2"):
+        with pytest.raises(CellError, match="n2") as caught:
             pool.run("dist.barrier()")
+        assert "pull what you need (x = %ddp pull x -r 0-1)" in " ".join(str(caught.value).split())
         states = [info.state for info in pool.ranks()]
         assert states == [RankState.IDLE] * 2 + [RankState.EXITED] * 2
         assert pool.pull("x", ranks="0-1") == [0, 1]
@@ -104,7 +105,7 @@ def test_a_cut_line_loses_nothing(site: SshSite, cut_s: float):
         view = cell.join(60.0)
         assert view.error is None
         assert view.texts() == dict.fromkeys(range(4), "".join(f"{n}\n" for n in range(100)))
-        assert pool.snapshot.silent_nodes == frozenset()
+        poll_until(lambda: not pool.snapshot.silent_nodes)
         pool.run("dist.barrier()")
 
 
@@ -139,5 +140,5 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_the_words_of_ssh(site: Ssh
 
 def test_fewer_hosts_than_nodes_are_refused():
     options = PoolOptions.checked(1, launcher="ssh", hosts=["a"], nnodes=2)
-    with pytest.raises(BadOptionError, match="2 nodes need as many hosts, and there is 1"):
+    with pytest.raises(BadOptionError, match="there are 1 hosts for 2 nodes"):
         start(options)

@@ -58,7 +58,10 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     next_step = _COMMAND.sub(r"`\1`", " ".join(facts.next_step.split()))
     first = outcome.results[dead.ranks[0]]
     how = _predicate(first).main_clause() if len(dead) == 1 else "exited"
-    words = exited_ranks(dead, how, f"{next_step}.", where=_crash_sites(outcome, dead))
+    lost_agent = all((end := outcome.results[r].exited) and end.lost_agent for r in dead)
+    words = exited_ranks(
+        dead, how, f"{next_step}.", where=_crash_sites(outcome, dead), lost_agent=lost_agent
+    )
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
     return Finding(
@@ -89,7 +92,7 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         seen = result.exited.last_line
         before = f", last seen {result.exited.last_line_age_s:.1f} s before its end" if seen else ""
         last = result.exited.last_operation
-        aside, site = _NO_OPERATION, seen
+        aside, site = ("", "") if result.exited.lost_agent else _NO_OPERATION, seen
         if last is not None and last.run_id == outcome.run_id:
             name = f"{last.label()}{f' at {iteration(last)}' if last.iteration else ''}"
             aside, site = last_operation(name), seen or last.site

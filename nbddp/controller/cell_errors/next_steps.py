@@ -43,6 +43,13 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     if fresh and not outcome.rebuild_failure:
         step = sync_step(fresh, others) if others else "run the cells that define them again"
         return AfterExits(replaced, keeps_others, next_step=step)
+    if kept and any(r.exited is not None and r.exited.lost_agent for r in outcome.results.values()):
+        step = (
+            f"pull what you need (x = %ddp pull x -r {kept}), then %ddp stop, and start without "
+            f"the lost node   ({kept.describe()} {kept.verb('keeps', 'keep')} {their} variables "
+            "until then)"
+        )
+        return AfterExits(next_step=step)
     if not outcome.rebuild_failure and not outcome.is_plain and kept:
         keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
         step = f"%ddp restart -r {outcome.ranks('exited')}   ({kept.describe()} {keep_theirs})"

@@ -198,6 +198,8 @@ class HubThread:
             if refusal is None:
                 self._run = run
                 self._feed(requested)
+                if self._remote_nodes is not None:
+                    self._do_all(self._remote_nodes.silent_notices())
             self._publish()
             answer.put(refusal)
 

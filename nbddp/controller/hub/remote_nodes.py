@@ -53,7 +53,8 @@ class RemoteNodes:
         if guest >= 0:
             return ""  # it has a node
         if not secrets.compare_digest(joined.token.encode(), self._token.encode()):
-            self._channel.forget(guest)
+            reason = "it does not show the token of this pool"
+            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
         decision = self._lobby.join(guest, joined, agents.ended)
         self._carry_out(decision, agents)
@@ -86,6 +87,10 @@ class RemoteNodes:
             self._lobby.leave(node)
         elif node == ended.node:
             agents.note_end(node, ended.reason or "it was asked to end")
+
+    def silent_notices(self) -> list[NotifyUser]:
+        """Return what a user should know who begins a cell now."""
+        return [NotifyUser(None, self._silent_text(node)) for node in sorted(self.view.silent)]
 
     def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser]:
         """Keep the connections alive, and return what the user should know about them.

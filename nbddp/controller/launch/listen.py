@@ -4,6 +4,7 @@ Runs in: the notebook's process.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from nbddp.controller.launch.engine import EngineOptions
@@ -47,8 +48,8 @@ class ListenEngine:
     def state(self) -> str:
         """Return the lines that start agents."""
         nodes = self._options.nnodes
-        agent = f"nbddp agent --connect {self._path}"
-        module = f"-m {agent}"
+        module = f"-m nbddp agent --connect {self._path}"
+        agent = f"{sys.executable} {module}"
         return "\n".join(
             [
                 "Start one agent on each node, in one of these ways; each node must see the file:",
@@ -57,6 +58,7 @@ class ListenEngine:
                 f"  Open MPI  mpirun -np {nodes} --map-by node --bind-to none {agent}",
                 f"  torchrun  torchrun --nnodes {nodes} --nproc-per-node 1 --rdzv-backend c10d "
                 f"--rdzv-endpoint HOST:PORT {module}",
+                "            (HOST: one of the nodes; PORT: a free one there)",
             ]
         )
 

@@ -32,8 +32,8 @@ class SshEngine:
     def __init__(self, options: EngineOptions) -> None:
         if len(options.hosts) < options.nnodes:
             raise BadOptionError(
-                f"--launcher ssh: {options.nnodes} nodes need as many hosts, and there "
-                f"{'is' if len(options.hosts) == 1 else 'are'} {len(options.hosts)}; "
+                f"--launcher ssh: a host for each node is needed, and there are "
+                f"{len(options.hosts)} hosts for {options.nnodes} nodes; "
                 "legal: --hosts a,b or --hostfile FILE"
             )
         self._options = options
@@ -75,7 +75,11 @@ class SshEngine:
         """Return how the ssh of a node has ended, and what it has written."""
         process = self._processes.get(node)
         how = process.end() if process is not None else ""
-        return how and f"ssh {self._options.hosts[node]} {how}"
+        host = self._options.hosts[node]
+        return how and (
+            f"ssh {host} {how}. Next: try `ssh {host}` in a terminal; --python PATH names the "
+            "Python there"
+        )
 
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""

@@ -444,6 +444,7 @@ class PoolMachine:
                         out_of_memory=False,
                         last_output=last,
                         reason=reason,
+                        lost_agent=True,
                     ),
                     now,
                 )

@@ -72,7 +72,7 @@ def stop(shell: InteractiveShell) -> None:
     if pool is None:
         print("no pool is running")
         return
-    running = pool.running_cell
+    running, snapshot = pool.running_cell, pool.snapshot
     try:
         session.stop(pool)
     except KeyboardInterrupt:  # raised when everything has ended
@@ -82,6 +82,12 @@ def stop(shell: InteractiveShell) -> None:
     print(
         with_line_breaks(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
     )
+    for node in sorted(snapshot.silent_nodes):
+        silent = (
+            f"nothing is heard of node {node} ({snapshot.nodes[node].host}): its ranks end when it "
+            "is reached again, or when its agent has heard nothing for a while"
+        )
+        print(with_line_breaks(silent))
 
 
 def restart(shell: InteractiveShell, *, ranks: str | None) -> None:

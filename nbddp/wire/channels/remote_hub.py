@@ -48,6 +48,9 @@ class RemoteHubChannel(AgentsChannel):
     Args:
         host: address of this machine at which the agents reach it; a number, as ``10.0.0.1``.
         port: 0: any free one.
+
+    Raises:
+        OSError: this machine does not have the address, or the port is taken.
     """
 
     def __init__(self, host: str, port: int = 0) -> None:
@@ -72,7 +75,11 @@ class RemoteHubChannel(AgentsChannel):
         # An agent whose line was cut comes back before this end knows that the old line is dead.
         socket.router_handover = True
         keep_alive(socket)
-        socket.bind(f"tcp://{host}:{port or '*'}")
+        try:
+            socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(error.errno, error.strerror) from None
         self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self._keys = (server[0].decode(), agents[0].decode(), agents[1].decode())
 

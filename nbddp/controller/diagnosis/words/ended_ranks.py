@@ -16,7 +16,13 @@ _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
 
 
 def exited_ranks(
-    ranks: RankSet, how: str, next_step: str, *, where: str = "", others: str = ""
+    ranks: RankSet,
+    how: str,
+    next_step: str,
+    *,
+    where: str = "",
+    others: str = "",
+    lost_agent: bool = False,
 ) -> Words:
     """Return the words about ranks that have exited, in a cell that still runs or has ended.
 
@@ -26,8 +32,11 @@ def exited_ranks(
         next_step: a sentence.
         where: the line that a fatal signal hit, with a preposition and a blank in front.
         others: a sentence about other ranks, with a blank in front.
+        lost_agent: the ranks went with their agent; perhaps their processes still run.
     """
     ended = ranks.verb("its process has ended", "their processes have ended")
+    if lost_agent:
+        ended = f"the connection to {ranks.verb('its', 'their')} agent was given up"
     return Words(f"{subject(ranks)} {how}.", f"{ended}{where}.{others}", next_step)
 
 
