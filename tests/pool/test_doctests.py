@@ -24,6 +24,7 @@ NAMES = [thing.__name__ for thing in (*FUNCTIONS, *CLASSES)]
 ERROR_NAMES = [kind.__name__ for kind in ERRORS]
 #: Errors without an example, and why.
 WITHOUT_EXAMPLE = {
+    "AgentJoinError": "`nbddp agent` prints it, in a process of its own",
     "BadMessageError": "never reaches the user: such a message is dropped",
     "InvalidTransitionError": "a bug in nbddp",
     "NoTorchError": "needs an environment without torch",

@@ -16,6 +16,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
@@ -44,10 +45,12 @@ def reason_to_skip() -> str:
     lacking = [tool for tool in ("ip", "unshare", "nsenter") if shutil.which(tool) is None]
     if lacking:
         return f"{', '.join(lacking)} is not installed"
-    probe = subprocess.run(["ip", "netns", "add", f"{_NAME}p"], capture_output=True, check=False)
-    if probe.returncode:
-        return "this container may not make network namespaces"
-    _ip("netns", "del", f"{_NAME}p")
+    with TemporaryDirectory() as folder:
+        try:
+            with HostNetwork(Path(folder)) as network:
+                network.add_host("probe")
+        except (OSError, subprocess.CalledProcessError, AssertionError) as error:
+            return f"this machine allows no namespaces: {error}"
     return ""
 
 

@@ -176,6 +176,18 @@ class HubThread:
         """Hand a stimulus to the state machine."""
         self._call(lambda: self._feed(stimulus))
 
+    def apply(self, stimulus: Stimulus) -> None:
+        """Hand a stimulus to the state machine, and wait until it is in force for all events."""
+        is_done = threading.Event()
+
+        def feed() -> None:
+            self._feed(stimulus)
+            is_done.set()
+
+        self._call(feed)
+        while self.is_alive and not is_done.wait(0.2):
+            pass
+
     def begin(self, run: Run, requested: RunRequested) -> str | None:
         """Begin a cell, and wait until the hub thread has sent it.
 

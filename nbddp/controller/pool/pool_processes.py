@@ -243,7 +243,7 @@ class PoolProcesses:
         self.check_alive()
         with self._config_lock:
             self.config = with_changes(self.config, changes)
-            self.hub.post(Configured(self.config))
+            self.hub.apply(Configured(self.config))
             return self.config
 
     # --- shared memory -------------------------------------------------------------------------
