@@ -8,8 +8,8 @@ from nbddp.wire.flight_recorder import cell_name
 
 #: Lines of a diff; the card has all of them.
 _MAX_LINES = 8
-#: JupyterLab breaks longer lines on a projector at 150 %.
-_WIDTH = 82
+#: Two lines of JupyterLab on a projector at 150 %: what differs is often at the end of a line.
+_WIDTH = 164
 _COLOURS = {"-": "\x1b[31m", "+": "\x1b[32m"}
 _OFF = "\x1b[39m"
 

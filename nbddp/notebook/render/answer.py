@@ -28,11 +28,12 @@ class Answer:
 
     def bundle(self) -> dict[str, str]:
         """The answer as a MIME bundle."""
-        parts = [f"<div>{_with_bold_step(line)}</div>" for line in self.lines]
-        if self.details:
+        parts = []
+        if self.details:  # above: after Shift+Enter a notebook shows the end of an output
             body = "".join(f"<div>{escape(line)}</div>" for line in self.details)
             summary = f'<summary style="{SUMMARY_STYLE}">{escape(self.summary)}</summary>'
             parts.append(f"<details>{summary}{body}</details>")
+        parts += [f"<div>{_with_bold_step(line)}</div>" for line in self.lines]
         return {
             "text/plain": self.text(),
             "text/html": f'<div style="{_STYLE}">{"".join(parts)}</div>',

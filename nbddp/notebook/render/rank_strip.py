@@ -32,7 +32,12 @@ _DENSE_STYLE = (
 )
 _CUT = "min-width:0;overflow:hidden;white-space:nowrap"
 _DENSE_CHIP = "border:1px solid rgba(128,128,128,0.5);border-radius:2px;text-align:center"
-_LEGEND_STYLE = "opacity:0.7;padding-left:4px;white-space:nowrap"
+#: Without words a chip is never cut; the legend is.
+_NARROW = "padding:0 3px;margin-right:2px;flex:none"
+_LEGEND_STYLE = (
+    "opacity:0.7;padding-left:4px;white-space:nowrap;min-width:0;overflow:hidden;"
+    "text-overflow:ellipsis"
+)
 _CHIP_STYLE = (
     "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
     "margin-right:4px"
@@ -171,6 +176,8 @@ def _html(chip: Chip, *, has_words: bool, is_dense: bool) -> str:
     if has_words and chip.note:
         word += f' <span style="opacity:0.8">{escape(chip.note)}</span>'
     style = _DENSE_CHIP if is_dense else f"{_CHIP_STYLE};text-overflow:ellipsis"
+    if not has_words and not is_dense:
+        style = f"{_CHIP_STYLE};{_NARROW}"
     blank = "" if is_dense else " "
     return (
         f'<span role="listitem" title="{escape(chip.title)}" style="{style};{_CUT}{colour}">'

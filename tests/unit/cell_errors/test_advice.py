@@ -51,5 +51,5 @@ def test_a_long_line_is_cut_and_cannot_move_the_cursor():
     error = changed(ChangedLine("added", 0, "f('\x1b[2J" + "x" * 200))
     last = rendered(error).split("\n")[-1]
     assert last.startswith("      + f(' [2Jxxx")
-    assert len(last) == 82
+    assert len(last) == 164
     assert last.endswith("…")
