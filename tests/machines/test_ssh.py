@@ -17,7 +17,7 @@ from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from tests.support.network_hosts import NetworkHost
 from tests.support.polling import poll_until
-from tests.support.remote_pools import QUICK, start
+from tests.support.remote_pools import DEFAULTS, start
 from tests.support.ssh_hosts import SshSite
 from tests.support.views import begin_cell
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
 @contextmanager
 def pool_on(
-    site: SshSite, *hosts: NetworkHost, settings: Settings = QUICK, **more: object
+    site: SshSite, *hosts: NetworkHost, settings: Settings = DEFAULTS, **more: object
 ) -> Iterator[Pool]:
     """A pool with two ranks on each host."""
     options = PoolOptions.checked(
@@ -77,7 +77,7 @@ def test_ssh_carries_the_connection_where_hosts_cannot_reach_the_notebook(site: 
 
 def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
     one, two = site.add_host("n1"), site.add_host("n2")
-    with pool_on(site, one, two) as pool:
+    with pool_on(site, one, two, settings=Settings(node_timeout_s=10.0)) as pool:
         pool.run("x = rank")
         two.power_off()
         with pytest.raises(CellError, match="n2") as caught:
