@@ -32,6 +32,7 @@ import asyncio, sys, threading, time
 _ones = torch.ones(1)
 dist.all_reduce(_ones)
 assert _ones.item() == world_size
+assert sys.gettrace() is None, f"the test has left a trace function: {{sys.gettrace()}}"
 for _each in threading.enumerate():
     if _each is threading.main_thread() or _each.name.startswith(("nbddp-", "asyncio_")):
         continue

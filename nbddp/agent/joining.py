@@ -18,7 +18,13 @@ from nbddp.wire import codec
 from nbddp.wire.channels import Poller, RemoteUplink
 from nbddp.wire.launch_specs import AgentLaunch, Invitation
 from nbddp.wire.message_types import NodeFacts
-from nbddp.wire.messages import PROTOCOL_VERSION, AdmitAgent, AgentJoined, RefuseAgent
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AdmitAgent,
+    AgentEnded,
+    AgentJoined,
+    RefuseAgent,
+)
 
 #: Until the hub has said how long it may be silent, this long.
 _JOIN_PATIENCE_S = 120.0
@@ -56,7 +62,12 @@ def join_and_serve(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
     _say(facts.host, f"has reached {address}, and waits for the other nodes")
-    admitted = _admission(uplink, lifeline_fd)
+    try:
+        admitted = _admission(uplink, lifeline_fd)
+    except AgentJoinError as error:
+        uplink.send(AgentEnded(node=-1, reason=str(error)))
+        uplink.close(linger_s=0.5)
+        raise
     uplink.patience_s = admitted.patience_s
     launch = AgentLaunch(
         hub=address,
@@ -103,7 +114,6 @@ def _admission(uplink: RemoteUplink, lifeline_fd: int) -> AdmitAgent:
             except BadMessageError:
                 continue
             if isinstance(request, RefuseAgent):
-                uplink.close(linger_s=0.5)
                 raise AgentJoinError(f"the notebook has refused this agent: {request.reason}")
             if isinstance(request, AdmitAgent):
                 return request

@@ -31,14 +31,17 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Return ``(name, address)`` of each interface with an address; the loopback comes last."""
+    """Return ``(name, address)`` of each interface with an address; the loopback comes last.
+
+    Empty on systems other than Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has no address
                 request = struct.pack("256s", name[:15].encode())
-                if not sys.platform.startswith("linux"):
-                    raise OSError(errno.ENOTSUP, "Linux only")
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
                 found.append((name, socket.inet_ntoa(answer[20:24])))
     return sorted(found, key=lambda item: item[1].startswith(_LOOPBACK))

@@ -53,7 +53,7 @@ class AgentJoined(MessageBase, frozen=True):
 class AgentEnded(MessageBase, frozen=True):
     """Last message of an agent on another machine: its ranks have ended."""
 
-    node: Node
+    node: int  #: -1: it had none yet
     reason: str  #: empty: the hub has asked for it
 
 

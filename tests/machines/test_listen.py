@@ -1,6 +1,7 @@
 """Agents that the user starts: by a file, by standard input, by a variable."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -86,6 +87,29 @@ def test_agents_join_by_a_file_standard_input_and_a_variable(
     finally:
         pool.stop()
     assert not (home / ".nbddp").exists()
+
+
+def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
+    home: Path, agents: list["subprocess.Popen[bytes]"]
+):
+    options = PoolOptions.checked(1, nnodes=2, launcher="listen", address="127.0.0.1")
+    results = start_in_background(options)
+    path = invitation_file(home)
+    words = [*AGENT, str(path)]
+    first = subprocess.Popen(words, stderr=subprocess.PIPE)
+    agents.append(first)
+    assert first.stderr is not None
+    assert b"waits for the other nodes" in first.stderr.readline()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(20) == 1
+    assert b"not joined: it was ended by SIGINT" in first.stderr.read()
+    agents += [subprocess.Popen(words), subprocess.Popen(words)]
+    pool = poll_until(lambda: results)[0]
+    assert isinstance(pool, Pool)
+    try:
+        pool.run("dist.barrier()")
+    finally:
+        pool.stop()
 
 
 def test_an_agent_that_joins_nothing_says_why(home: Path, tmp_path: Path):

@@ -15,6 +15,7 @@ from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
+from nbddp.system import process_tree
 from tests.support.network_hosts import NetworkHost
 from tests.support.polling import poll_until
 from tests.support.remote_pools import DEFAULTS, start
@@ -121,11 +122,14 @@ def test_the_end_of_the_notebook_ends_everything_on_all_hosts(site: SshSite, tmp
     assert notebook.stdout is not None
     assert notebook.stdout.readline() == b"up\n"
     assert one.processes("nbddp")
+    clients = process_tree.descendants_of(notebook.pid)
+    assert len(clients) == 2  # each ssh
     notebook.kill()
     notebook.wait()
     notebook.stdout.close()
     for host in (one, two):
         poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+    poll_until(lambda: all(process_tree.is_ending(pid) for pid in clients))
 
 
 def test_a_host_that_ssh_does_not_reach_is_named_with_the_words_of_ssh(site: SshSite):

@@ -13,6 +13,9 @@ from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
 
+#: Seconds between looks at the connections.
+_LOOK_S = 0.5
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -21,8 +24,6 @@ class NodeView:
     joined: int = 0  #: agents that have come
     facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
     silent: frozenset[int] = frozenset()  #: nodes of which nothing is heard now
-    clock_offsets_ns: tuple[int, ...] = ()  #: clock of each node minus that of the notebook
-    clock_errors_ns: tuple[int, ...] = ()
 
 
 class RemoteNodes:
@@ -42,6 +43,7 @@ class RemoteNodes:
         self._token = token
         self._lobby = lobby
         self._settings = settings
+        self._look_at = 0.0
         self.view = NodeView()
 
     def join(self, guest: int, joined: AgentJoined, agents: Agents) -> str:
@@ -58,11 +60,8 @@ class RemoteNodes:
             return ""
         decision = self._lobby.join(guest, joined, agents.ended)
         self._carry_out(decision, agents)
-        self.view = replace(
-            self.view,
-            joined=self._lobby.joined,
-            facts=tuple(facts for _, facts in sorted(self._lobby.nodes.items())),
-        )
+        facts = tuple(facts for _, facts in sorted(self._lobby.nodes.items()))
+        self.view = replace(self.view, joined=self._lobby.joined, facts=facts)
         return decision.failure
 
     def _carry_out(self, decision: LobbyDecision, agents: Agents) -> None:
@@ -84,9 +83,15 @@ class RemoteNodes:
     def end(self, node: int, ended: AgentEnded, agents: Agents) -> None:
         """Note that an agent has ended, as it says."""
         if node < 0:
-            self._lobby.leave(node)
+            self._forget_guest(node)
         elif node == ended.node:
             agents.note_end(node, ended.reason or "it was asked to end")
+
+    def _forget_guest(self, guest: int) -> None:
+        """Forget an agent that has gone before it had a node: another one may come for it."""
+        self._channel.forget(guest)
+        self._lobby.leave(guest)
+        self.view = replace(self.view, joined=self._lobby.joined)
 
     def silent_notices(self) -> list[NotifyUser]:
         """Return what a user should know who begins a cell now."""
@@ -101,7 +106,13 @@ class RemoteNodes:
             is_up: whether the pool is up. While it starts an agent may be silent for seconds: it
                 waits for its fork server, which loads torch. The start has a limit of its own.
         """
+        if now < self._look_at:
+            return []
+        self._look_at = now + _LOOK_S
         self._channel.beat(now)
+        for guest in self._lobby.guests:
+            if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
+                self._forget_guest(guest)
         if not is_up:
             return []
         silent = set()
@@ -122,13 +133,7 @@ class RemoteNodes:
             notices.append(
                 NotifyUser(None, f"node {node} ({host}) is heard again: nothing was lost")
             )
-        clocks = [self._channel.clock(node) for node in sorted(self._lobby.nodes)]
-        self.view = replace(
-            self.view,
-            silent=frozenset(silent),
-            clock_offsets_ns=tuple(clock[0] if clock else 0 for clock in clocks),
-            clock_errors_ns=tuple(clock[1] if clock else 0 for clock in clocks),
-        )
+        self.view = replace(self.view, silent=frozenset(silent))
         return notices
 
     def _silent_text(self, node: int) -> str:

@@ -15,6 +15,17 @@ from nbddp.errors import PoolStartError
 from nbddp.wire.launch_specs import Invitation
 
 _LOG_BYTES = 2000
+_ASK_S = 5.0
+
+
+def ask(words: Sequence[str]) -> str:
+    """Return the output of a command that ends soon; empty: it cannot be run, or takes too long."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=_ASK_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 class EngineProcess:

@@ -6,19 +6,17 @@ the job. The invitation goes through its standard input, whose end also ends the
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 
 from nbddp.controller.launch.engine import EngineOptions
-from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.controller.launch.engine_process import EngineProcess, ask
 from nbddp.errors import PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
 _STOP_S = 2.0
-_SQUEUE_S = 5.0
 _ASK_EVERY_S = 2.0
 #: What a user gives in place of the defaults; the short form and the begin of the long one.
 _CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
@@ -66,22 +64,12 @@ class SlurmEngine:
 
     def _ask_queue(self) -> str:
         choice = ["-j", self._job] if self._job else ["-n", self._job_name]
-        try:
-            answer = subprocess.run(
-                ["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"],  # noqa: S607 - the site's own
-                capture_output=True,
-                text=True,
-                timeout=_SQUEUE_S,
-                check=False,
-            ).stdout
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return job_state(answer)
+        return job_state(ask(["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"]))
 
     def end(self, node: int) -> str:
         """Return how ``srun`` has ended, and what it has written."""
         how = "" if self._process is None else self._process.end()
-        return how and f"srun {how}"
+        return how and f"srun {how}. Next: try `srun hostname` in a terminal"
 
     def stop(self) -> None:
         """End the step, and the job if ``srun`` has made one, also while it is queued."""

@@ -6,18 +6,23 @@ has ended, the agent ends as well.
 """
 
 import shlex
-import subprocess
 import sys
 
 from nbddp.controller.launch.engine import EngineOptions
-from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.controller.launch.engine_process import EngineProcess, ask
 from nbddp.errors import BadOptionError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
 _JOIN_S = 60.0
 _STOP_S = 1.0
-_TIMEOUT_S = 10
+#: Without the last two a connection that was cut when the notebook ended would stay for ever.
+_OPTIONS = (
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=15",
+    "ServerAliveCountMax=4",
+)
 
 
 class SshEngine:
@@ -59,7 +64,7 @@ class SshEngine:
             host = self._options.hosts[node]
             python = shlex.quote(self._options.python or sys.executable)
             command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
-            argv = ["ssh", "-T", "-o", f"ConnectTimeout={_TIMEOUT_S}", "-o", "BatchMode=yes"]
+            argv = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
             if self._options.tunnel:
                 port = network.split_address(invitation.addresses[0])[1]
                 # The far end listens on its loopback only; CURVE protects it from other users.
@@ -92,15 +97,6 @@ class SshEngine:
 
 def _host_name(host: str) -> str:
     """Return the address that ssh would use for a host of its configuration."""
-    try:
-        answer = subprocess.run(
-            ["ssh", "-G", host],  # noqa: S607 - the user's own ssh
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return host.rpartition("@")[2]
-    names = [line.split()[1] for line in answer.splitlines() if line.startswith("hostname ")]
+    lines = ask(["ssh", "-G", host]).splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("hostname ")]
     return names[0] if names else host.rpartition("@")[2]

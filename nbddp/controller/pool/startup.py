@@ -101,9 +101,13 @@ class PoolStartup:
         self._on_segment_released = on_segment_released
         self._sources = sources
         self._on_progress = on_progress
-        self._folder = _make_folder()
-        self._hold_fd = pool_folder.hold(self._folder)
-        pool_folder.remove_stale_folders(self._folder)
+        #: For sockets and logs; agents on other machines have folders there.
+        self._folder: Path | None = None
+        self._hold_fd = -1
+        if not options.has_machines:
+            self._folder = _make_folder()
+            self._hold_fd = pool_folder.hold(self._folder)
+            pool_folder.remove_stale_folders(self._folder)
         self._agents: list[AgentHandle] = []
         self._engine: Engine | None = None
         self._joins_until = math.inf
@@ -132,17 +136,17 @@ class PoolStartup:
         if lacking and not options.has_machines:
             raise PoolStartError(f"the pool did not start: {lacking}")
         token = secrets.token_hex(16)
-        if options.has_machines:
+        if self._folder is None:
             self._hub = self._start_remote_agents(token)
         else:
-            self._hub = self._start_local_agents(token)
+            self._hub = self._start_local_agents(token, self._folder)
         self._wait_until_up(self._hub, is_interrupted)
         return self._hub
 
-    def _start_local_agents(self, token: str) -> HubThread:
+    def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
         env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
-        socket_path = self._folder / f"hub-{self._generation}.sock"
+        socket_path = folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
             token,
@@ -155,7 +159,7 @@ class PoolStartup:
                 token=token,
                 pool_id=self._pool_id,
                 node=node,
-                folder=str(self._folder),
+                folder=str(folder),
                 controller_pid=os.getpid(),
                 settings=self._settings,
             )
@@ -247,7 +251,8 @@ class PoolStartup:
         try:
             self._end_processes()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
             if self._hold_fd >= 0:
                 os.close(self._hold_fd)
                 self._hold_fd = -1
@@ -277,7 +282,7 @@ class PoolStartup:
         return self._options.spec(
             pool_id=self._pool_id,
             generation=self._generation,
-            init_file=str(self._folder / "init"),
+            init_file="" if self._folder is None else str(self._folder / "init"),
             sys_path=user_paths(sys.path) if self._options.has_machines else sys.path,
             use_arena=self._use_arena,
         )

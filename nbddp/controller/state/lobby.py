@@ -42,6 +42,11 @@ class Lobby:
         self.nodes: dict[int, NodeFacts] = {}
 
     @property
+    def guests(self) -> list[int]:
+        """The agents that have no node yet."""
+        return list(self._guests)
+
+    @property
     def joined(self) -> int:
         """The number of agents that have come."""
         return len(self.nodes) or len(self._guests)
@@ -55,12 +60,13 @@ class Lobby:
             vacant: nodes whose agents were lost.
         """
         if joined.version != PROTOCOL_VERSION:
-            return LobbyDecision(
-                refused={guest: "its nbddp speaks another version of the protocol"},
-                failure=f"the nbddp of {joined.facts.host} speaks version {joined.version} of the "
-                f"protocol, this one {PROTOCOL_VERSION}. Next: install the same nbddp on all "
-                "machines",
+            reason = (
+                f"the nbddp of {joined.facts.host} speaks version {joined.version} of the "
+                f"protocol, that of the notebook {PROTOCOL_VERSION}. Next: install the same nbddp "
+                "on all machines"
             )
+            # A running pool needs no further agent.
+            return LobbyDecision(refused={guest: reason}, failure="" if self.nodes else reason)
         if self.nodes:
             return self._replace(guest, joined.facts, sorted(vacant))
         self._guests[guest] = joined.facts

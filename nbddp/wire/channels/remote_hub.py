@@ -19,7 +19,7 @@ from zmq.utils import z85
 from nbddp.errors import BadMessageError
 from nbddp.wire.channels.hub import AgentsChannel
 from nbddp.wire.channels.session import Session, begins_session
-from nbddp.wire.channels.sockets import Frame
+from nbddp.wire.channels.sockets import Frame, keep_alive
 from nbddp.wire.launch_specs import Invitation
 
 #: Connections that may wait to be accepted: all agents of a large pool at once.
@@ -183,11 +183,3 @@ class RemoteHubChannel(AgentsChannel):
             self.refused_keys += not is_ours
             status = b"200" if is_ours else b"400"
             self._zap.send_multipart([version, request, status, b"", b"nbddp", b""])
-
-
-def keep_alive(socket: "zmq.Socket[bytes]") -> None:
-    """Let the system notice dead connections, and let no address translator drop idle ones."""
-    socket.tcp_keepalive = 1
-    socket.tcp_keepalive_idle = 30
-    socket.tcp_keepalive_intvl = 10
-    socket.tcp_keepalive_cnt = 3

@@ -12,8 +12,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from nbddp.errors import BadMessageError
 from nbddp.system import network
-from nbddp.wire.channels.remote_hub import keep_alive
 from nbddp.wire.channels.session import Session
+from nbddp.wire.channels.sockets import keep_alive
 from nbddp.wire.channels.uplink import Uplink
 from nbddp.wire.launch_specs import Invitation
 

@@ -37,6 +37,14 @@ def ipc_address(path: Path) -> str:
     return f"ipc://{path}"
 
 
+def keep_alive(socket: "zmq.Socket[bytes]") -> None:
+    """Let the system notice dead connections, and let no address translator drop idle ones."""
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = 30
+    socket.tcp_keepalive_intvl = 10
+    socket.tcp_keepalive_cnt = 3
+
+
 class Waker:
     """Wakes a thread that waits in `Poller.wait`. `wake` may be called from any thread."""
 

@@ -76,6 +76,9 @@ def test_the_python_of_the_notebook_counts_since_values_are_pickled():
 def test_another_version_of_the_protocol_ends_the_start():
     _, decision = joined(agent("n1", version=99))
     assert decision.failure.startswith("the nbddp of n1 speaks version 99 of the protocol")
+    lobby, _ = joined(agent("n1"))
+    late = lobby.join(-2, agent("n2", version=99))
+    assert (set(late.refused), late.failure) == ({-2}, "")  # the running pool goes on
 
 
 def test_a_late_agent_is_refused_or_takes_the_place_of_a_lost_one():
