@@ -55,15 +55,16 @@ def join_and_serve(
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
+    signals: list[int] = []  # noted only: an exception in any line would skip the goodbye
     for number in _END_SIGNALS:
-        signal.signal(number, _end_joining)
+        signal.signal(number, lambda which, _: signals.append(which))
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
     _say(facts.host, f"has reached {address}, and waits for the other nodes")
     try:
-        admitted = _admission(uplink, lifeline_fd)
+        admitted = _admission(uplink, lifeline_fd, signals)
     except AgentJoinError as error:
         uplink.send(AgentEnded(node=-1, reason=str(error)))
         uplink.close(linger_s=0.5)
@@ -85,6 +86,8 @@ def join_and_serve(
         agent.listen_for_end(lifeline_fd)
     for number in _END_SIGNALS:
         signal.signal(number, lambda which, _: agent.end_without_hub(_ended_by(which)))
+    for noted in signals:
+        agent.end_without_hub(_ended_by(noted))
     _say(facts.host, f"node {admitted.node} of {admitted.nnodes} of pool {invitation.pool_id}")
     serve_and_exit(agent, folder)
 
@@ -97,11 +100,7 @@ def _ended_by(number: int) -> str:
     return f"it was ended by {signal.Signals(number).name}"
 
 
-def _end_joining(number: int, _: object) -> NoReturn:
-    raise AgentJoinError(f"not joined: {_ended_by(number)}")
-
-
-def _admission(uplink: RemoteUplink, lifeline_fd: int) -> AdmitAgent:
+def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> AdmitAgent:
     poller = Poller()
     poller.add(uplink)
     if lifeline_fd >= 0:
@@ -117,6 +116,8 @@ def _admission(uplink: RemoteUplink, lifeline_fd: int) -> AdmitAgent:
                 raise AgentJoinError(f"the notebook has refused this agent: {request.reason}")
             if isinstance(request, AdmitAgent):
                 return request
+        if signals:
+            raise AgentJoinError(f"not joined: {_ended_by(signals[0])}")
         if reason := uplink.lost_reason():
             raise AgentJoinError(f"not joined: {reason}")
         if lifeline_fd in ready and not os.read(lifeline_fd, 4096):

@@ -140,6 +140,7 @@ def serve(source: str) -> NoReturn:
 
     Raises:
         AgentJoinError: this machine does not reach the hub; the message says why.
+        PoolStartError: there is no folder for sockets.
     """
     invitation = read_invitation(source)
     lifeline_fd = _take_stdin() if source == STDIN else -1
@@ -147,7 +148,7 @@ def serve(source: str) -> NoReturn:
     facts = node_facts(own)
     for name in step_variables(os.environ):
         del os.environ[name]
-    folder = Path(tempfile.mkdtemp(prefix=pool_folder.PREFIX))
+    folder = pool_folder.make()
     pool_folder.hold(folder)
     pool_folder.remove_stale_folders(folder)
     tempfile.tempdir = str(folder)

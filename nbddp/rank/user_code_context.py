@@ -9,7 +9,7 @@ import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
@@ -96,9 +96,13 @@ class Callbacks:
 
     def _end(self) -> None:
         with self._ending:
-            thread, self.thread = self.thread, 0
-            if thread and thread != threading.main_thread().ident:
-                _raise_in(thread, None)  # an interrupt that came too late is not for what follows
+            self.thread = 0
+        with suppress(KeyboardInterrupt):
+            # An interrupt that came too late is raised here, and not in what follows: Python looks
+            # for one at the end of each iteration. It must not be taken back by an exception NULL:
+            # CPython 3.11 then looks for one forever, and a trace function never returns.
+            for _ in range(2):
+                pass
         self._in_callback.set(False)
 
     def interrupt(self) -> None:
@@ -109,13 +113,13 @@ class Callbacks:
                 self.before_interrupt()
                 signal.pthread_kill(thread, signal.SIGINT)  # also wakes it from a wait
             elif thread:
-                _raise_in(thread, KeyboardInterrupt)
+                _interrupt(thread)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise ``error`` in a thread as soon as it runs Python code; None: take it back."""
+def _interrupt(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in a thread as soon as it runs Python code."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+        ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
     )
 
 

@@ -7,15 +7,36 @@ lives, so that a stale folder is recognized even if all processes of its pool we
 import fcntl
 import os
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from nbddp.errors import PoolStartError
+
 PREFIX = "nbddp-"
+#: ``sun_path`` holds 108 bytes on Linux and 104 on macOS, including the closing zero.
+_MAX_SOCKET_PATH_BYTES = 100
+_NAME_BYTES = 15
+#: Room for the names of sockets below the folder, multiprocessing's included.
+_SOCKET_NAME_BYTES = 34
 #: Each process that uses the folder holds a shared lock on this file. A folder without the file
 #: does not belong to a pool.
 _IN_USE = "in-use.lock"
 #: Logs of a pool that was killed are kept this long, because they may say why.
 _KEPT_S = 24 * 60 * 60.0
+
+
+def make() -> Path:
+    """Make a folder with mode 0700, whose path is short enough for the sockets in it.
+
+    Raises:
+        PoolStartError: all temporary folders have longer paths.
+    """
+    room = _MAX_SOCKET_PATH_BYTES - _NAME_BYTES - _SOCKET_NAME_BYTES
+    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):  # noqa: S108
+        if parent and len(os.fsencode(parent)) <= room:
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    raise PoolStartError(f"no folder for sockets has a path of {room} bytes or less; set TMPDIR")
 
 
 def hold(folder: Path) -> int:

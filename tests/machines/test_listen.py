@@ -17,6 +17,8 @@ from tests.support.polling import poll_until
 from tests.support.remote_pools import start
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
+#: Each agent loads torch, which takes long on a busy machine.
+START_S = 100.0
 AGENT = [sys.executable, "-P", "-m", "nbddp", "agent", "--connect"]
 
 
@@ -75,7 +77,7 @@ def test_agents_join_by_a_file_standard_input_and_a_variable(
     stdin.write(text.encode() + b"\n")
     stdin.flush()
     agents.append(subprocess.Popen([*AGENT, "env"], env={**os.environ, "NBDDP_CONNECT": text}))
-    pool = poll_until(lambda: results)[0]
+    pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
     try:
         pool.run("import os\nt = torch.ones(1) * rank\ndist.all_reduce(t)")
@@ -104,7 +106,7 @@ def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
     assert first.wait(20) == 1
     assert b"not joined: it was ended by SIGINT" in first.stderr.read()
     agents += [subprocess.Popen(words), subprocess.Popen(words)]
-    pool = poll_until(lambda: results)[0]
+    pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
     try:
         pool.run("dist.barrier()")
@@ -139,6 +141,6 @@ def test_the_check_reaches_the_hub_and_joins_nothing(
     assert "(lo)" in answer
     assert results == []
     agents.append(subprocess.Popen([*AGENT, str(path)]))
-    pool = poll_until(lambda: results)[0]
+    pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
     pool.stop()

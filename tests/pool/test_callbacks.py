@@ -90,6 +90,19 @@ def test_a_callback_that_hangs_is_seen_and_interrupted(pool: Pool, way: str):
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
+def test_a_cell_can_be_traced_after_a_callback_beside_another(pool: Pool):
+    """A debugger, or a fault at a line, traces: CPython 3.11 hung, see `Callbacks._end`."""
+    slider = Slider(pool, "seen.append(1)", before="seen = []")
+    cell = begin_cell(pool, "print('runs')\nwhile not seen: time.sleep(0.01)", ranks=[1])
+    poll_until(lambda: cell.view.text(1), LIMIT_S)
+    slider.move(1)
+    cell.join()
+    poll_until(lambda: not pool._processes.in_callback(), LIMIT_S)
+    view = run_cell(pool, "a = 1\nprint(a)", faults="rank 1: delay 0.01s at line 2")
+    assert len(view.struck()) == 1
+    assert view.texts() == {0: "1\n", 1: "1\n"}
+
+
 def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     body = "seen.append(1)\nprint('begins', len(seen))\nwhile len(seen) == 1: time.sleep(0.01)"
     slider = Slider(pool, body, before="seen = []")

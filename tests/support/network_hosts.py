@@ -1,7 +1,7 @@
 """Hosts that are namespaces of this machine: their own network, name, processes and /dev/shm.
 
     with HostNetwork() as network:
-        host = network.add_host("n1")          # 198.18.77.2; this machine is 198.18.77.1
+        host = network.add_host("n1")          # 198.18.70.2; this machine is 198.18.70.1
         host.run(["hostname"])
         host.set_cable(plugged=False)          # no packet passes, and neither end is told
         host.power_off()                       # all of its processes are gone at once
@@ -19,9 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-_NETWORK = f"198.18.{70 + int(_WORKER)}"
-_NAME = f"nbt{_WORKER}"
+#: Networks of tests that run at the same time.
+_NUMBERS = range(70, 250)
 _UP_S = 10.0
 #: Debian's installer gives the own name this address, over which Gloo stumbles.
 _DEBIAN_ADDRESS = "127.0.1.1"
@@ -61,11 +60,11 @@ def _ip(*words: str) -> None:
 class NetworkHost:
     """One host."""
 
-    def __init__(self, name: str, number: int, folder: Path) -> None:
+    def __init__(self, name: str, number: int, network: int, folder: Path) -> None:
         self.name = name
-        self.address = f"{_NETWORK}.{number + 1}"
-        self._namespace = f"{_NAME}-{name}"
-        self._link = f"{_NAME}v{number}"
+        self.address = f"198.18.{network}.{number + 1}"
+        self._namespace = f"nbt{network}-{name}"
+        self._link = f"nbt{network}v{number}"
         hosts = folder / f"hosts-{name}"
         hosts.write_text(f"127.0.0.1 localhost\n{_DEBIAN_ADDRESS} {name}\n")
         _ip("netns", "add", self._namespace)
@@ -73,7 +72,7 @@ class NetworkHost:
             *("link", "add", self._link, "type", "veth"),
             *("peer", "name", "eth0", "netns", self._namespace),
         )
-        _ip("link", "set", self._link, "master", f"{_NAME}b", "up")
+        _ip("link", "set", self._link, "master", f"nbt{network}b", "up")
         _ip("-n", self._namespace, "addr", "add", f"{self.address}/24", "dev", "eth0")
         _ip("-n", self._namespace, "link", "set", "eth0", "up")
         self._init = subprocess.Popen(
@@ -135,27 +134,33 @@ class NetworkHost:
 class HostNetwork:
     """A bridge with this machine and hosts at it."""
 
-    #: Address of this machine.
-    address = f"{_NETWORK}.1"
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hosts: list[NetworkHost] = []
+        self._number = 0
+        self.address = ""  #: of this machine
 
     def __enter__(self) -> Self:
-        bridge = f"{_NAME}b"
-        _ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        for self._number in _NUMBERS:
+            bridge = f"nbt{self._number}b"
+            try:
+                _ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
+                break
+            except subprocess.CalledProcessError:  # another test has it, or there are no rights
+                if self._number == _NUMBERS[-1]:
+                    raise
+        self.address = f"198.18.{self._number}.1"
         _ip("addr", "add", f"{self.address}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
         return self
 
     def add_host(self, name: str) -> NetworkHost:
         """Make a host."""
-        host = NetworkHost(name, len(self._hosts) + 1, self._folder)
+        host = NetworkHost(name, len(self._hosts) + 1, self._number, self._folder)
         self._hosts.append(host)
         return host
 
     def __exit__(self, *exc: object) -> None:
         for host in self._hosts:
             host.close()
-        _ip("link", "del", f"{_NAME}b")
+        _ip("link", "del", f"nbt{self._number}b")

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.support.network_hosts import HostNetwork, NetworkHost
@@ -48,7 +49,10 @@ class SshSite:
         _write_command(self.commands / "ssh", f'exec {shutil.which("ssh")} -F {self._config} "$@"')
         #: The Python of the hosts: this one, with this very nbddp.
         self.python = folder / "python"
-        _write_command(self.python, f'PYTHONPATH={_REPOSITORY} exec {sys.executable} "$@"')
+        # What a host without power leaves behind is removed with this.
+        self._temporary = tempfile.TemporaryDirectory(prefix="nbh-")
+        variables = f"PYTHONPATH={_REPOSITORY} TMPDIR={self._temporary.name}"
+        _write_command(self.python, f'{variables} exec {sys.executable} "$@"')
 
     def add_host(self, name: str) -> NetworkHost:
         """Make a host that ssh knows under this name."""
@@ -74,6 +78,7 @@ class SshSite:
         for server in self._servers:
             server.terminate()
             server.wait()
+        self._temporary.cleanup()
 
 
 def _write_command(path: Path, line: str) -> None:

@@ -3,8 +3,8 @@
 Runs in: the notebook's process.
 """
 
-import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from nbddp.controller.launch.engine import EngineOptions
@@ -70,6 +70,6 @@ class ListenEngine:
         """Remove the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-            if not os.listdir(self._path.parent):  # noqa: PTH208 - a name is enough
+            with suppress(OSError):  # other pools have files there
                 self._path.parent.rmdir()
             self._path = None

@@ -10,7 +10,6 @@ import secrets
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -45,7 +44,6 @@ from nbddp.settings import Settings
 from nbddp.system import network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
 from nbddp.wire.channels import (
-    MAX_IPC_PATH_BYTES,
     HubChannel,
     RemoteHubChannel,
     ipc_address,
@@ -60,9 +58,6 @@ _KILLED_S = 2.0
 #: An agent that does not say in this time that its ranks have ended is blocked.
 _ANSWER_S = 3.0
 _STOPPED = "the pool did not start: it was stopped"
-_FOLDER_NAME_BYTES = 15
-#: Room for the names of sockets below the pool's folder, multiprocessing's included.
-_SOCKET_NAME_BYTES = 34
 
 
 class _NoAnswerError(Exception):
@@ -105,7 +100,7 @@ class PoolStartup:
         self._folder: Path | None = None
         self._hold_fd = -1
         if not options.has_machines:
-            self._folder = _make_folder()
+            self._folder = pool_folder.make()
             self._hold_fd = pool_folder.hold(self._folder)
             pool_folder.remove_stale_folders(self._folder)
         self._agents: list[AgentHandle] = []
@@ -371,15 +366,3 @@ def _refuse_without_gil() -> None:
             "Next: set PYTHON_GIL=1 in the environment before Jupyter starts, "
             "or use a Python that is not free-threaded"
         )
-
-
-def _make_folder() -> Path:
-    """Make a folder with mode 0700, whose path is short enough for sockets."""
-    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):  # noqa: S108
-        if (
-            parent
-            and len(os.fsencode(parent)) + _FOLDER_NAME_BYTES + _SOCKET_NAME_BYTES
-            <= MAX_IPC_PATH_BYTES
-        ):
-            return Path(tempfile.mkdtemp(prefix=pool_folder.PREFIX, dir=parent))
-    raise PoolStartError("no folder for sockets has a path shorter than 50 bytes; set TMPDIR")

@@ -18,7 +18,6 @@ from nbddp.wire.channels.ranks import AgentDownlink, RankChannel
 from nbddp.wire.channels.remote_hub import RemoteHubChannel
 from nbddp.wire.channels.remote_uplink import RemoteUplink
 from nbddp.wire.channels.sockets import (
-    MAX_IPC_PATH_BYTES,
     Channel,
     Frame,
     HasFileno,
@@ -29,7 +28,6 @@ from nbddp.wire.channels.sockets import (
 from nbddp.wire.channels.uplink import AgentUplink, Uplink
 
 __all__ = [
-    "MAX_IPC_PATH_BYTES",
     "AgentDownlink",
     "AgentUplink",
     "AgentsChannel",

@@ -8,6 +8,7 @@ https://rfc.zeromq.org/spec/27/) comes from the thread that owns the socket. Byt
 never reach the decoder of messages.
 """
 
+import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ class RemoteHubChannel(AgentsChannel):
             socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
             self.close()
-            raise OSError(error.errno, error.strerror) from None
+            raise OSError(error.errno, os.strerror(error.errno or 0)) from None
         self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self._keys = (server[0].decode(), agents[0].decode(), agents[1].decode())
 

@@ -16,8 +16,6 @@ from nbddp.wire import codec
 
 #: A buffer that travels beside a message.
 Frame = bytes | bytearray | memoryview
-#: ``sun_path`` holds 108 bytes on Linux and 104 on macOS, including the closing zero.
-MAX_IPC_PATH_BYTES = 100
 #: Messages with text that may wait in a socket; further text waits, bounded, in the agent.
 EVENT_HIGH_WATER = 64
 _WAKE_UPS_READ = 4096

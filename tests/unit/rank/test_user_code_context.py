@@ -1,5 +1,7 @@
 """Interrupts of callbacks that are just ending."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -14,17 +16,17 @@ WAIT_S = 10.0
 def test_an_interrupt_is_for_its_callback_only(is_late: bool, monkeypatch: pytest.MonkeyPatch):
     callbacks = Callbacks()
     chosen, ended = threading.Event(), threading.Event()
-    raise_in = user_code_context._raise_in
+    interrupt = user_code_context._interrupt
     seen: list[str] = []
 
-    def raise_late(thread: int, error: type[BaseException] | None) -> None:
+    def interrupt_late(thread: int) -> None:
         """The callback would end here, between the choice of its thread and the interrupt."""
-        if error is not None and is_late:
+        if is_late:
             chosen.set()
             assert not ended.wait(0.2)
-        raise_in(thread, error)
+        interrupt(thread)
 
-    monkeypatch.setattr(user_code_context, "_raise_in", raise_late)
+    monkeypatch.setattr(user_code_context, "_interrupt", interrupt_late)
 
     def serve() -> None:
         try:
@@ -53,3 +55,28 @@ def test_an_interrupt_is_for_its_callback_only(is_late: bool, monkeypatch: pytes
     assert seen == ([] if is_late else ["in the callback"])
     assert callbacks.thread == 0
     assert not callbacks.is_in_callback
+
+
+TRACE = """
+import os, sys, threading
+from nbddp.rank.user_code_context import Callbacks
+
+def run():
+    with callbacks.running():
+        pass
+
+callbacks = Callbacks()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+sys.settrace(lambda frame, event, arg: None)
+(lambda: print("called"))()
+os._exit(0)
+"""
+
+
+def test_a_trace_function_returns_after_a_callback_beside_a_cell():
+    """CPython 3.11 would never leave the first traced call, see `Callbacks._end`."""
+    words = [sys.executable, "-c", TRACE]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("called\n", "")
