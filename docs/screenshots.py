@@ -25,6 +25,8 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 RANKS = (2, 8, 64)
 #: Screenshots have few colours: this many keep the letters smooth and the files small.
 COLOURS = 128
+#: More ranks have no button of their own in the panel.
+MAX_BUTTONS = 16
 #: A file in the folder of the notebooks.
 GATE = "go-on"
 #: What is longer is cut.
@@ -44,6 +46,7 @@ class View:
     source: str
     before: str = ""  #: a cell that is run first and not taken
     answers: tuple[str, ...] = ()  #: what the reader types at its prompts
+    clicks: tuple[str, ...] = ()  #: buttons that the reader presses; taken before the last one
     until: str = ""  #: taken when this is seen, while the cell runs; it ends when there is a `GATE`
 
 
@@ -97,6 +100,12 @@ VIEWS = (
         "%%ddp --step\nx = torch.tensor([rank % 2 + 1.0])\ndist.all_reduce(x)\nprint(x)",
         answers=("print x", "step -r 0", "step"),
     ),
+    View(
+        "panel",
+        "%%ddp --step --panel\nx = torch.ones(2) * rank\ndist.all_reduce(x)\n"
+        "y = x.sum()\ndist.all_reduce(y)\nprint(y)",
+        clicks=("Step", "0", "Step chosen", "Continue"),
+    ),
     View("vars", "%ddp vars loss model", before=_MODEL),
     View("diff", "%ddp diff model", before=_MODEL),
     View(
@@ -133,6 +142,14 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
             gate.touch()
             cell.wait_done(LIMIT_S)
             gate.unlink()
+        elif view.clicks:
+            cell = book.start(view.source)
+            for name in view.clicks[:-1]:
+                press(cell, name)
+            cell.output.locator('td[title="rank 0: waits in it"]').first.wait_for()
+            written += shoot(book, ranks, {view.name: cell})
+            press(cell, view.clicks[-1])
+            cell.wait_done(LIMIT_S)
         elif view.answers:
             cells[view.name] = book.start(view.source)
             for text in view.answers:
@@ -144,6 +161,11 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
     written += shoot(book, ranks, cells)
     book.close()
     return written
+
+
+def press(cell: BookCell, name: str) -> None:
+    """Press a button in the output of a cell when it can be pressed."""
+    cell.output.get_by_role("button", name=name, exact=True).click(timeout=LIMIT_S * 1000)
 
 
 def shoot(book: Book, ranks: int, cells: dict[str, BookCell]) -> list[Path]:
@@ -179,7 +201,8 @@ def main() -> int:
         browsing() as browser,
     ):
         for ranks in options.n:
-            for path in take(server, browser, ranks, views):
+            shown = [view for view in views if ranks <= MAX_BUTTONS or not view.clicks]
+            for path in take(server, browser, ranks, shown):
                 print(f"{path.stat().st_size / 1000:6.1f} kB  {path.relative_to(Path.cwd())}")
     total = sum(path.stat().st_size for path in IMAGES.glob("*.png"))
     print(f"{total / 1000:6.1f} kB  in all")

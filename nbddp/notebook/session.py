@@ -48,7 +48,7 @@ from nbddp.notebook.output import (
     WidgetBlocks,
 )
 from nbddp.notebook.render import status_table
-from nbddp.notebook.widgets import Relay
+from nbddp.notebook.widgets import Relay, StepPanel
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
@@ -394,6 +394,7 @@ def make_view(
     out: AnyOut = "folded",
     is_alone: bool = False,
     cell: int | None = None,
+    has_panel: bool = False,
 ) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.
 
@@ -404,6 +405,7 @@ def make_view(
         out: the value of ``--out``.
         is_alone: whether the cell of the notebook has no output but that of the ranks.
         cell: the number of the cell, under which its output is kept; None: it is not.
+        has_panel: whether a panel takes the commands for stopped ranks.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     folds = pool.settings.fold_output  # else the text has no limit
@@ -442,6 +444,7 @@ def make_view(
         # The pool, not the run: a later cell may update a display.
         display_scope=pool.pool_id,
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
+        panel=_step_panel(run, sink, pool.world_size) if has_panel and is_front_end else None,
         out=out,
         can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
@@ -507,6 +510,17 @@ def _blocks(run: Run, sink: Sink, labels: Labels) -> WidgetBlocks | None:
     parent = _parent(kernel)
     _relay.note_run(run.run_id, parent)
     return WidgetBlocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
+
+
+def _step_panel(run: Run, sink: Sink, world_size: int) -> StepPanel | None:
+    kernel = getattr(get_ipython(), "kernel", None)
+    if _relay is None or kernel is None:
+        return None
+
+    def display(data: Mapping[str, Any], display_id: str, update: bool) -> None:
+        sink.display(data, {}, display_id, update)
+
+    return StepPanel(_relay, display, f"nbddp-panel-{run.run_id}", _parent(kernel), world_size)
 
 
 def _parent(kernel: Any) -> dict[str, Any]:

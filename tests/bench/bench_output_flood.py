@@ -56,6 +56,12 @@ class CountingView:
     def tell(self, text: str) -> None:
         pass
 
+    def show_steps(self, table: str, rows: object) -> None:
+        """Count nothing."""
+
+    def end_steps(self, rows: object) -> None:
+        """Count nothing."""
+
     def show_waits(self, diagnosed: object) -> None:
         """Do nothing."""
 

@@ -379,3 +379,59 @@ def test_widgets_end_with_their_rank_and_with_the_pool():
         kernel.wait_for(lambda: not views(now(front, cell)))
         assert now(front, cell).page[0].text == "[0]   scale: 0\n[1]   scale: 7"
         kernel.wait_for(lambda: front.models == {})
+
+
+PANEL = """%%ddp --step --panel
+x = torch.ones(2) * rank
+dist.all_reduce(x)
+print(x.tolist())"""
+
+
+def test_a_panel_writes_the_commands_of_the_prompt(front: FrontEnd, subshell: str):
+    kernel = front.kernel
+
+    def wait_model(kind: str, **state: object) -> str:
+        found = [""]
+
+        def is_open() -> bool:
+            found[0] = next(
+                (i for i in front.ids(kind) if state.items() <= front.models[i].items()), ""
+            )
+            return bool(found[0])
+
+        kernel.wait_for(is_open)
+        return found[0]
+
+    def send(model: str, **data: object) -> None:
+        front.send(model, data, subshell)
+
+    running = kernel.execute(PANEL)
+    send(wait_model("Play"), method="update", state={"value": 1}, buffer_paths=[])
+    wait_model("Button", description="Step", disabled=False)
+    chosen = wait_model("ToggleButton", description="0")
+    send(chosen, method="update", state={"value": True}, buffer_paths=[])
+    click = {"method": "custom", "content": {"event": "click"}}
+    send(wait_model("Button", description="Step chosen"), **click)
+    kernel.wait_text(running, "(step) step -r 0\n")
+    field = wait_model("Text", disabled=False)
+    kernel.wait_for(lambda: "rank 0: waits in it" in front.models[front.ids("HTML")[-1]]["value"])
+    send(field, method="update", state={"value": "print x"}, buffer_paths=[])
+    send(field, method="custom", content={"event": "submit"})
+    kernel.wait_text(running, "[1]   tensor([1., 1.])")
+    send(wait_model("Button", description="Step", disabled=False), **click)
+    cell = kernel.finish(running)
+    assert cell.status == "ok"
+    assert cell.text.endswith(
+        "(step) step -r 0\n(step) print x\n[1]   tensor([1., 1.])\n(step) step\n[0-1] [1.0, 1.0]\n"
+    )
+    updates = [m for m in cell.of("update_display_data") if "panel" in (m.display_id or "")]
+    assert WIDGET not in updates[-1].content["data"]
+    assert "✓  ✓" in updates[-1].content["data"]["text/plain"]
+    assert not front.ids("Play")
+
+
+def test_a_panel_that_is_never_heard_gives_way_to_the_prompt(front: FrontEnd):
+    cell = front.kernel.run(PANEL, "step", stdin=True)
+    assert cell.status == "ok"
+    assert "sends no clicks while a cell runs, so the prompt takes the commands" in cell.text
+    assert "[0-1] [1.0, 1.0]" in cell.text

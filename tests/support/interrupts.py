@@ -34,7 +34,20 @@ class PressingView(RecordingView):
 
 
 def interrupted(
-    pool: Pool, code: str, presses: int = 1, ranks: int = 2, ended: tuple[int, ...] = ()
+    pool: Pool,
+    code: str,
+    presses: int = 1,
+    ranks: int = 2,
+    *,
+    ended: tuple[int, ...] = (),
+    before: str = "pass",
 ) -> RunOutcome:
-    run = pool.submit(f"print('in', flush=True)\n{code}\n", CellOptions(ranks=pool.all_ranks))
+    """Run a cell and interrupt it.
+
+    Args:
+        code: runs while Ctrl-C is pressed; the first press may come before its first line.
+        before: runs before Ctrl-C is pressed.
+    """
+    code = f"{before}\nprint('in', flush=True)\n{code}\n"
+    run = pool.submit(code, CellOptions(ranks=pool.all_ranks))
     return pool.wait(run, PressingView(presses, ranks=ranks, ended=ended))

@@ -7,6 +7,7 @@ from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.trace import TraceRow
@@ -38,6 +39,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
+        self.rows: Sequence[OperationRow] = ()  #: of stopped ranks, at the end
         self.sights: list[Diagnosed | Sequence[TraceRow]] = []
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
@@ -66,6 +68,12 @@ class RecordingView:
 
     def tell(self, text: str) -> None:
         self.told.append(text)
+
+    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
+        self.tell(table)
+
+    def end_steps(self, rows: Sequence[OperationRow]) -> None:
+        self.rows = rows
 
     def show_waits(self, diagnosed: Diagnosed) -> None:
         self.sights.append(diagnosed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.prompts import PromptTurns, Sight, StepTurns
+from nbddp.controller.prompts import OperationRow, PromptTurns, Sight, StepTurns
 from nbddp.controller.state import (
     Diagnosed,
     NoticeChanged,
@@ -70,6 +70,12 @@ class CellView(Protocol):
     def tell(self, text: str) -> None:
         """Show lines of nbddp's own, after all output so far."""
 
+    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
+        """Show what each rank does, as lines and as the last operations."""
+
+    def end_steps(self, rows: Sequence[OperationRow]) -> None:
+        """Show the last operations of ranks that have stopped; the cell is about to end."""
+
     def show_waits(self, diagnosed: Diagnosed) -> None:
         """Show which rank waits for which, after all output so far."""
 
@@ -104,6 +110,12 @@ class SilentView:
         """Do nothing."""
 
     def tell(self, text: str) -> None:
+        """Do nothing."""
+
+    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
+        """Do nothing."""
+
+    def end_steps(self, rows: Sequence[OperationRow]) -> None:
         """Do nothing."""
 
     def show_waits(self, diagnosed: Diagnosed) -> None:
@@ -216,6 +228,8 @@ class CellWait:
             outcome = self._run.outcome
             assert outcome is not None  # noqa: S101 - it is set before the end marker is queued
             outcome = self._explain(outcome)
+            if rows := self._steps.rows({}):
+                self._view.end_steps(rows)
             if outcome.missed_faults:
                 self._view.tell(missed_text(outcome.missed_faults))
             self._view.end(outcome)
@@ -237,7 +251,8 @@ class CellWait:
             case RunFinished() | RankExited():
                 self._hold_or_show(event)
                 self._turns.leave(event.rank)
-                self._steps.leave(event.rank, now)
+                has_failed = isinstance(event, RankExited) or event.error is not None
+                self._steps.leave(event.rank, now, has_failed=has_failed)
                 return
             case NoticeChanged():
                 self._turns.note(event.report, now)
@@ -342,7 +357,7 @@ class CellWait:
 
     def _show_steps(self) -> None:
         others = {} if self._steps.are_all_stopped else self._describe()
-        self._view.tell(self._steps.table(others))
+        self._view.show_steps(self._steps.table(others), self._steps.rows(others))
 
     def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
         self._view.leave_prompt(request)

@@ -5,6 +5,7 @@ Runs in: the thread that waits for the cell.
 
 from nbddp.controller.prompts.break_points import BreakPoints
 from nbddp.controller.prompts.commands import HELP
+from nbddp.controller.prompts.operation_rows import OperationRow, Progress, progress_in
 from nbddp.controller.prompts.step_commands import STEP_HELP, Sight
 from nbddp.controller.prompts.step_turns import StepTurns
 from nbddp.controller.prompts.turns import Answer, PromptTurns, Turn
@@ -14,8 +15,11 @@ __all__ = [
     "STEP_HELP",
     "Answer",
     "BreakPoints",
+    "OperationRow",
+    "Progress",
     "PromptTurns",
     "Sight",
     "StepTurns",
     "Turn",
+    "progress_in",
 ]

@@ -20,6 +20,7 @@ from nbddp.controller.diagnosis import (
     iteration,
     place,
 )
+from nbddp.controller.prompts.operation_rows import OperationRow, OperationRows
 from nbddp.controller.prompts.step_commands import EndCell, Hold, Look, Send, Sight, Tell, parse
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
@@ -85,6 +86,7 @@ class StepTurns:
         self._commands = itertools.count(1)
         self._held: set[Rank] = set()  #: ranks that only commands with ``-r`` let go
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
+        self._rows = OperationRows()
         self._is_fresh = True  #: a table is due
         self._hints: tuple[str, ...] = (_HINT,)  #: lines that were not shown yet
         #: Ranks whose output is held back, so that it is shown together and in their order.
@@ -108,14 +110,17 @@ class StepTurns:
             together_s = _TOGETHER_S if self._due_at else _PATIENCE_S
             self._due_at = max(self._due_at, now + together_s)
         self._open[request.rank, request.question] = request, number
+        if request.stop is not None:
+            self._rows.stop(request.rank, request.stop)
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)
         self.gathered = RankSet.of(set(self.gathered) - {request.rank})
         self._see_if_all_are_there(now)
 
-    def leave(self, rank: Rank, now: float) -> None:
+    def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
         """Note that a rank has ended the cell."""
         self._inside.discard(rank)
+        self._rows.leave(rank, has_failed=has_failed)
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
         self.gathered = RankSet.of(set(self.gathered) - {rank})
@@ -186,6 +191,15 @@ class StepTurns:
             for name, text, where in rows
         )
 
+    def rows(self, others: Mapping[Rank, PerRank]) -> tuple[OperationRow, ...]:
+        """Return the last operations, with the progress of each rank; ``others`` as for `table`."""
+        waiting = {
+            rank
+            for rank, other in others.items()
+            if other.predicate.verb is RankVerb.WAITS and rank in self._inside
+        }
+        return self._rows.rows(waiting)
+
     # --- what the user says ----------------------------------------------------------------------
 
     def answer(self, line: str, now: float) -> StepAnswer:
@@ -247,6 +261,9 @@ class StepTurns:
         if not self._is_fresh:  # one thread of each rank says it
             keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
         requests = [self._open.pop(key)[0] for key in sorted(keys)]
+        if lets_go:
+            for request in requests:
+                self._rows.let_go(request.rank, reply.verb)
         self._due_at = now + _PATIENCE_S
         if reply.verb is StepVerb.DEBUG:
             self._debugged.update(ranks)

@@ -30,6 +30,7 @@ class CellCommand:
     trace: bool = False
     check: bool = False
     step: bool = False
+    panel: bool = False
     sanitize: bool = False
     out: Out = "folded"
     fault: Sequence[str] | None = None  #: see `nbddp.wire.fault_grammar`
@@ -73,6 +74,11 @@ def _cell_parser() -> Parser:
         help="stop all ranks before each collective or message, and ask what they do",
     )
     parser.add_argument(
+        "--panel",
+        action="store_true",
+        help="with buttons in the place of the prompt, where ranks stop before operations",
+    )
+    parser.add_argument(
         "--fault",
         nargs="+",
         action="extend",
@@ -103,10 +109,11 @@ def parse_cell(text: str) -> CellCommand:
             f"{asked[1] or 4}. Next: %%ddp for all ranks, or %%ddp -r 0-1 for some"
         )
     command = CellCommand(**vars(CELL.parser.read(text)))
-    if command.step and command.is_async:
+    if (command.step or command.panel) and command.is_async:
+        option = "--step" if command.step else "--panel"
         raise BadOptionError(
-            "%%ddp: --step asks you what the ranks do, and a cell with --async asks nothing. Next: "
-            "leave out one of the two"
+            f"%%ddp: {option} asks you what the ranks do, and a cell with --async asks nothing. "
+            "Next: leave out one of the two"
         )
     return command
 

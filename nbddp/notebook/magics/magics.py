@@ -96,7 +96,13 @@ class DdpMagics(Magics):
                 view = session.make_view(pool, run, background=True, out=command.out, cell=count)
                 return CellHandle(pool, run, view, options.cell_name)
         try:
-            make_view = partial(session.make_view, out=command.out, is_alone=is_alone, cell=count)
+            make_view = partial(
+                session.make_view,
+                out=command.out,
+                is_alone=is_alone,
+                cell=count,
+                has_panel=command.panel,
+            )
             pool.run_cell(code, options, make_view)
         finally:
             if command.trace:

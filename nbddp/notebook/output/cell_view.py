@@ -17,6 +17,7 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
+from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed, NoticeChanged, RunOutcome, VerdictReached
 from nbddp.controller.trace import TraceRow
 from nbddp.notebook.output import per_rank_blocks, rank_states
@@ -35,10 +36,16 @@ from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
-from nbddp.notebook.render import diagnosis_card, rank_strip, static_page, trace_table
+from nbddp.notebook.render import (
+    diagnosis_card,
+    rank_strip,
+    static_page,
+    step_panel,
+    trace_table,
+)
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
-from nbddp.notebook.widgets import WIDGET_MIME, without_widget
+from nbddp.notebook.widgets import WIDGET_MIME, NoClicksError, StepPanel, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
 from nbddp.wire.faults import ON_PURPOSE
@@ -59,6 +66,7 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
+_NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -82,6 +90,7 @@ class View:
         can_ask: whether the front end has a stdin.
         display_scope: see `OutputSpec`.
         widgets: None: the front end shows no widgets.
+        panel: takes the commands for ranks that have stopped; None: the prompt does.
         out: ``--out`` of the cell.
         can_redraw: see `OutputSpec`.
         shows_html: whether displays of several ranks can stand in a grid.
@@ -103,6 +112,7 @@ class View:
         can_ask: bool,
         display_scope: str,
         widgets: WidgetBlocks | None = None,
+        panel: StepPanel | None = None,
         out: AnyOut = "folded",
         can_redraw: bool = False,
         shows_html: bool = False,
@@ -128,6 +138,7 @@ class View:
         self._can_redraw = can_redraw
         self._shows_html = shows_html
         self._widgets = widgets
+        self._panel = panel
         self._output = _OUTPUTS[out](
             OutputSpec(
                 run.ranks,
@@ -248,6 +259,14 @@ class View:
         self._sink.live(Live(strip=self._live.shown.strip))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
+        if is_stop and self._panel is not None:
+            try:
+                line = self._panel.ask()
+            except NoClicksError:
+                self._leave_panel()
+            else:
+                self._sink.text("stdout", f"{_STEP_PROMPT}{line}\n")
+                return line
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
         try:
@@ -271,6 +290,26 @@ class View:
         self._emit(self._output.tick(self._clock() + self._patience_s))
         self._output.keep_order()
         self._sink.text("stdout", text + "\n")
+
+    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
+        """See `CellView.show_steps`."""
+        if self._panel is None or self._out == "nothing":
+            self.tell(table)
+        else:
+            self._panel.update(step_panel.bundle(rows, self._panel.world_size))
+
+    def end_steps(self, rows: Sequence[OperationRow]) -> None:
+        """See `CellView.end_steps`."""
+        if self._panel is not None:
+            self._panel.update(step_panel.bundle(rows, self._panel.world_size))
+            self._panel.end()
+
+    def _leave_panel(self) -> None:
+        """Go on with the prompt: the front end sends no clicks while a cell runs."""
+        assert self._panel is not None  # noqa: S101 - see `ask`
+        self._panel.end()
+        self._panel = None
+        self._sink.text("stdout", _NO_CLICKS)
 
     def show_waits(self, diagnosed: Diagnosed) -> None:
         """See `CellView.show_waits`."""

@@ -1,4 +1,4 @@
-"""Widgets that live in ranks, shown in the notebook.
+"""Widgets that live in ranks, shown in the notebook, and the panel of stepped cells.
 
 Runs in: the notebook's process.
 
@@ -17,6 +17,15 @@ from nbddp.notebook.widgets.static_text import (
     display_id_of,
     without_widget,
 )
+from nbddp.notebook.widgets.step_panel import NoClicksError, StepPanel
 from nbddp.wire.widget_references import WIDGET_MIME
 
-__all__ = ["WIDGET_ID_SUFFIX", "WIDGET_MIME", "Relay", "display_id_of", "without_widget"]
+__all__ = [
+    "WIDGET_ID_SUFFIX",
+    "WIDGET_MIME",
+    "NoClicksError",
+    "Relay",
+    "StepPanel",
+    "display_id_of",
+    "without_widget",
+]

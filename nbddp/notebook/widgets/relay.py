@@ -15,7 +15,7 @@ and no other.
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from comm.base_comm import BaseComm
@@ -84,6 +84,8 @@ class Proxy(BaseComm):
             self._relay.note_state(self.comm_id, data, msg.get("buffers") or ())
         if self._rank is not None:
             self._relay.send_to_rank(self._rank, "comm_msg", msg)
+        else:
+            self._relay.hear(self.comm_id, data)
 
     def handle_close(self, msg: dict[str, Any]) -> None:
         """Tell the rank that the front end has closed the comm."""
@@ -111,6 +113,7 @@ class Relay:
         self.parent_by_run: dict[str, Any] = {}  #: the front end's requests
         self.last_parent: Any = None  #: request of the last cell that was shown
         self._held: dict[str, dict[str, Any]] = {}  # new state by model, not yet sent
+        self._listeners: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         self._sent_at: dict[str, float] = {}
         self._sender: threading.Thread | None = None
         self._has_held = threading.Event()
@@ -275,6 +278,28 @@ class Relay:
                 model.state.update(data.get("state") or {})
                 self._update_binaries(model, data, buffers)
 
+    def listen(self, comm_id: str, listener: Callable[[Mapping[str, Any]], None]) -> None:
+        """Give the front end's messages about a model of the relay to a listener.
+
+        Args:
+            comm_id: id of the model, which has no listener any more when it is closed.
+            listener: gets the data of each message, in a thread of the kernel.
+        """
+        with self._lock:
+            self._listeners[comm_id] = listener
+
+    def hear(self, comm_id: str, data: Mapping[str, Any]) -> None:
+        """Give a message of the front end to the listener of its model."""
+        with self._lock:
+            listener = self._listeners.get(comm_id)
+        if listener is not None:
+            listener(data)
+
+    def states_of(self, comm_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the states of open models, as the front end has changed them."""
+        with self._lock:
+            return {i: dict(self.models[i].state) for i in comm_ids if i in self.models}
+
     def _update_binaries(
         self, model: Model, data: Mapping[str, Any], buffers: Sequence[Any]
     ) -> None:
@@ -404,6 +429,7 @@ class Relay:
         self.models.pop(comm_id, None)
         self._retired.pop(comm_id, None)
         self._held.pop(comm_id, None)
+        self._listeners.pop(comm_id, None)
         self._kernel.comm_manager.comms.pop(comm_id, None)
 
     def _publish(

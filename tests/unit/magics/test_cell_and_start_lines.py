@@ -80,8 +80,8 @@ def test_a_bad_option_is_told_with_the_legal_ones():
         parse_cell("--no-such-option")
     assert str(caught.value) == (
         "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
-        "--out folded|merged|ranks|quiet, --check, --step, --fault 'FAULT' ..., --sanitize. "
-        "Next: %ddp help"
+        "--out folded|merged|ranks|quiet, --check, --step, --panel, --fault 'FAULT' ..., "
+        "--sanitize. Next: %ddp help"
     )
     assert "'maybe'" in refusal("status --live maybe")
     assert "; legal: --live [on|off]. Next" in refusal("status --live maybe")
