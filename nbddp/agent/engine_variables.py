@@ -1,4 +1,4 @@
-"""What the program that has started an agent says in environment variables.
+"""The environment variables of the program that has started an agent.
 
 Runs in: agents on other machines. Pure.
 

@@ -114,7 +114,7 @@ class ProcessMaker:
             raise RuntimeError("the notebook has ended")
         if self._is_held():
             raise RuntimeError(
-                f"the fork server (pid {self.fork_server_pid}) stands still and does not go on; "
+                f"the fork server (pid {self.fork_server_pid}) is stopped and does not continue; "
                 "does a debugger hold it? Next: let it go, or %ddp restart"
             )
         process = self._context.Process(target=_enter, args=(module, launch), name=name)

@@ -29,7 +29,7 @@ from nbddp.wire.messages import (
 #: Until the hub has said how long it may be silent, this long.
 _JOIN_PATIENCE_S = 120.0
 _TICK_S = 0.5
-#: What ends an agent: its engine, Ctrl-C in its terminal, the end of the terminal.
+#: Signals that end an agent: its engine, Ctrl-C in its terminal, the end of the terminal.
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

@@ -32,7 +32,7 @@ STDIN = "-"
 #: The source that is the variable `CONNECT_ENV`.
 ENVIRONMENT = "env"
 CONNECT_ENV = "NBDDP_CONNECT"
-#: The hub is tried for so long, each address for so long: an engine may be quicker than a network.
+#: Time limits for the hub and for each address: an engine may be quicker than a network.
 _REACH_S = 15.0
 _CONNECT_S = 2.0
 _RETRY_S = 0.5

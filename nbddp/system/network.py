@@ -14,7 +14,7 @@ from contextlib import suppress
 #: Linux, ``linux/sockios.h``: the address of an interface.
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127."
-#: A probe of a port waits so long for an answer.
+#: A probe of a port waits this long for an answer.
 _PROBE_S = 0.3
 #: An address that is routed nowhere (RFC 5737): asks for the default route.
 _ELSEWHERE = "192.0.2.1"

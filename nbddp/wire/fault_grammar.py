@@ -43,7 +43,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "store": "store: slow 100 ms",
     "random": "random: seed=7, rate=0.01",
 }
-#: What a moment may be.
+#: The legal moments.
 _MOMENTS = "before all_reduce #3, before the next barrier, at line 12, at step 5"
 _NUMBER = r"(\d+(?:\.\d+)?)"
 

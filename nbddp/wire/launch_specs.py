@@ -45,7 +45,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent on another machine needs to join a pool. It is secret."""
+    """The address and keys, a secret, with which an agent on another machine joins a pool."""
 
     pool_id: str
     addresses: tuple[str, ...]  #: of the hub: ``tcp://10.0.0.1:5555``, in the order of trial

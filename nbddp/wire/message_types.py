@@ -60,7 +60,7 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent on another machine says about its node."""
+    """Facts about the node of an agent on another machine."""
 
     host: str  #: name of the machine
     address: str  #: of the machine, towards the hub

@@ -83,7 +83,7 @@ class AdmitAgent(MessageBase, frozen=True):
     node: Node
     nnodes: int
     settings: Settings
-    patience_s: float  #: without a sign of life of the hub for so long, the agent ends
+    patience_s: float  #: the agent ends if it hears nothing of the hub for this long
 
 
 class RefuseAgent(MessageBase, frozen=True):

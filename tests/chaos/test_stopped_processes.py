@@ -171,7 +171,7 @@ def test_a_fork_server_that_a_debugger_holds(
     line = told.wait_for("the fork server of node 0", "does not resume")
     assert "Cells run, but ranks that exit cannot be replaced" in line
     _check_works(pool)
-    with pytest.raises(PoolBrokenError, match=r"the fork server .*stands still"):
+    with pytest.raises(PoolBrokenError, match=r"the fork server .*is stopped"):
         pool.restart(1)
     pool.restart()
     _check_works(pool)

@@ -117,7 +117,7 @@ def _conditions(code: Code, line: int, call: int) -> tuple[Branch, ...]:
 def _is_bound(
     name: str, assignments: Sequence[_Assignment], code: Code, around: Collection[Branch]
 ) -> bool:
-    """Whether every rank that makes the call has run one of these assignments, anew."""
+    """Whether every rank that makes the call has run one of these assignments again."""
     return any(
         name in _targets(each)
         and name not in names_in(each.value)

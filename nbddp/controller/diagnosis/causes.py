@@ -35,7 +35,7 @@ class Cause:
     shifted: ShiftedLoop | None = None
     crossed: CrossedLines | None = None
     parted: PartedReplicas | None = None
-    #: What the sanitizer saw on each culprit.
+    #: The faults that the sanitizer saw on each culprit.
     fault_by_rank: Mapping[Rank, SanitizerFault] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()

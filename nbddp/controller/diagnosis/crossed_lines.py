@@ -91,7 +91,7 @@ def _crosses(number: int, mine: _Calls, theirs: _Calls) -> bool:
 
 
 def key_of(operation: Operation) -> str:
-    """What stands for a call: the name of its tensor, or else its line."""
+    """The name for a call: that of its tensor, or else its line."""
     return tensor_of(operation) or str(operation.site.position)
 
 

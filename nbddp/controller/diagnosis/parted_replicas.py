@@ -19,7 +19,7 @@ class PartedReplicas:
     step: int  #: the first one after which they differ; 0: before the first one of the cell
     tensor: str  #: the first that differs, then or, if ``is_late``, at the end of the cell
     others: int  #: number of other tensors that differ then
-    is_late: bool  #: the hashes of single tensors were not kept for so many steps
+    is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
 
     @property

@@ -140,6 +140,6 @@ class RemoteNodes:
         host = self._lobby.nodes[node].host
         return (
             f"nothing was heard of node {node} ({host}) for {self._settings.silent_after_s:g} s: "
-            "the network is cut, or the machine stands still. nbddp waits for it until "
+            "the network is cut, or the machine is stopped. nbddp waits for it until "
             f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
         )

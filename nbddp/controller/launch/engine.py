@@ -1,4 +1,4 @@
-"""What starts agents on other machines: an engine of one's own, or one that a package adds.
+"""The interface of engines, which start agents on other machines; a package can add one.
 
 Runs in: the notebook's process.
 
@@ -14,7 +14,7 @@ from nbddp.wire.launch_specs import Invitation
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What a user has said about the agents."""
+    """The options of the user about the agents."""
 
     nnodes: int
     nproc_per_node: int

@@ -80,7 +80,7 @@ class EngineProcess:
         """End the program: by the end of its input, then by SIGTERM, then by SIGKILL.
 
         Args:
-            patience_s: wait so long before each of them.
+            patience_s: seconds to wait before each of them.
         """
         self.close_input()
         for number in (0, signal.SIGTERM, signal.SIGKILL):

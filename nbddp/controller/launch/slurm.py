@@ -18,7 +18,7 @@ from nbddp.wire.launch_specs import Invitation
 
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
-#: What a user gives in place of the defaults; the short form and the begin of the long one.
+#: Options that replace a default: the short form, and the begin of the long one.
 _CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
 
 

@@ -16,7 +16,7 @@ from nbddp.wire.launch_specs import Invitation
 
 _JOIN_S = 60.0
 _STOP_S = 1.0
-#: Without the last two a connection that was cut when the notebook ended would stay for ever.
+#: Without the last two a connection that was cut when the notebook ended would never end.
 _OPTIONS = (
     "BatchMode=yes",
     "ConnectTimeout=10",

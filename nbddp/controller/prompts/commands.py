@@ -35,7 +35,7 @@ class Forward:
 
     @property
     def leaves(self) -> str:
-        """What the ranks do after it if they are not expected back: ``goes on``; else empty."""
+        """A predicate of ranks that are not expected back after it: ``goes on``; else empty."""
         return _LEAVE.get(next(iter(self.text.split()), ""), "")
 
     @property

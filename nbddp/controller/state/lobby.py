@@ -16,7 +16,7 @@ from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
 
 @dataclass(frozen=True)
 class LobbyDecision:
-    """What becomes of agents that have come."""
+    """The fate of agents that have come."""
 
     #: Nodes by numbers of guests.
     admitted: Mapping[int, int] = field(default_factory=dict)

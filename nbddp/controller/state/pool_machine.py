@@ -333,7 +333,7 @@ class PoolMachine:
         return [SendToRanks(requested.ranks, requested.execute)]
 
     def _see_debuggers(self, now: float) -> None:
-        """Let the timeout of the cell stand still while the user is in a debugger."""
+        """Pause the timeout of the cell while the user is in a debugger."""
         run = self.run
         if run is None or run.times_out_at is None:
             return

@@ -26,7 +26,7 @@ class Pauses:
         self._spans.append((begin_ns, end_ns))
 
     def left_out_of(self, rows: Sequence[TraceRow]) -> list[TraceRow]:
-        """Return rows whose clock stands still during the pauses."""
+        """Return rows whose clock does not run during the pauses."""
         if not self._spans:
             return list(rows)
         return [

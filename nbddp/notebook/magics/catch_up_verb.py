@@ -143,7 +143,7 @@ def _failed_before(result: CatchUp) -> str:
 
 
 def _details(result: CatchUp) -> list[str]:
-    """What was done for it."""
+    """The actions that were taken for it."""
     ranks, source = result.ranks, f"rank {result.source}"
     lines = []
     if result.cells:

@@ -35,7 +35,7 @@ _MAX_ERROR_CHARS = 80
 _MAX_IMPORTS = 2
 #: A module that may be loaded before ranks are forked, and takes long where there are many.
 _PRELOADED = "torch._dynamo"
-#: The line says how to load it before, after so long an import.
+#: The line says how to load it before, after an import of this length.
 _LONG_IMPORT_S = 2.0
 
 
@@ -45,7 +45,7 @@ class LiveLines:
     Args:
         run: the cell.
         labels: the labels of lines.
-        progress_after_s: the progress is shown after so many seconds.
+        progress_after_s: the progress is shown after this many seconds.
         began: the time of the beginning.
         began_at: the same for a reader; empty: the progress does not name it.
     """

@@ -1,4 +1,4 @@
-"""What is seen of a display where no JavaScript runs: in a saved page, in a terminal, on paper.
+"""The part of a display that is seen without JavaScript: in a saved page, a terminal, on paper.
 
 Runs in: the notebook's process. Pure.
 """

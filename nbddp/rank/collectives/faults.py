@@ -47,7 +47,7 @@ _STOP = 'trap "" INT TERM; kill -STOP {pid}; sleep {seconds:.3f}; kill -CONT {pi
 
 
 class Group(Protocol):
-    """What faults need to know of a group, see `GroupCounters`."""
+    """The facts about a group that faults need, see `GroupCounters`."""
 
     @property
     def info(self) -> GroupInfo:

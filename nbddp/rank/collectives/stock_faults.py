@@ -32,7 +32,7 @@ _SENT: Final = ("input_tensor_list", "input_tensor", "input_list", "input", "ten
 
 
 class _StockGroup:
-    """What faults need to know of a group."""
+    """The facts about a group that faults need."""
 
     ended = None
     seq = -1  #: operations have no numbers here

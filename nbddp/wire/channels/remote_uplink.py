@@ -19,7 +19,7 @@ from nbddp.wire.launch_specs import Invitation
 
 _RECONNECT_S = (0.1, 1.0)
 _CONNECT_S = 2.0
-#: The hub's process has ended if its machine refuses connections for so long.
+#: The hub's process has ended if its machine refuses connections for this long.
 _REFUSED_S = 4.0
 _PROBE_EVERY_S = 1.0
 
@@ -30,7 +30,7 @@ class RemoteUplink(Uplink):
     Args:
         invitation: of the hub.
         address: the one of its addresses that this machine reaches.
-        patience_s: without a sign of life from the hub for so long, the agent has to end.
+        patience_s: the agent has to end if it hears nothing of the hub for this long.
     """
 
     def __init__(self, invitation: Invitation, address: str, patience_s: float) -> None:

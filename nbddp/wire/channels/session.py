@@ -27,7 +27,7 @@ _RESUME, _RESUMED = b"r", b"R"
 _PING, _PONG = b"p", b"q"
 #: The other end knows nothing of this session.
 _UNKNOWN = b"x"
-#: After so many messages or bytes without an answer that could carry it, a message is acknowledged.
+#: A message is acknowledged after this many, or bytes, without an answer that could carry it.
 _ACK_EVERY = 64
 _ACK_BYTES = 1 << 20
 

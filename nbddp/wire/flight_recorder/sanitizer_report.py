@@ -1,4 +1,4 @@
-"""What the sanitizer saw on one rank during a cell, as facts; see docs/sanitizer.md.
+"""The facts that the sanitizer saw on one rank during a cell; see docs/sanitizer.md.
 
 Runs in: every process. Pure. `nbddp.controller.diagnosis` writes the English.
 """
@@ -54,7 +54,7 @@ DIGEST_BYTES: Final = 8
 
 
 class SanitizerReport(_Part, frozen=True):
-    """What the sanitizer saw on a rank in a cell."""
+    """The facts that the sanitizer saw on a rank in a cell."""
 
     faults: tuple[SanitizerFault, ...] = ()
     replicas: tuple[ReplicaSteps, ...] = ()

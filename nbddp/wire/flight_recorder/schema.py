@@ -1,6 +1,6 @@
 """The description of a rank's operations that ranks, agents and the diagnosis share.
 
-Runs in: every process. Field names are those of PyTorch's Flight Recorder (``record_id``,
+Runs in: every process. Pure. Field names are those of PyTorch's Flight Recorder (``record_id``,
 ``collective_seq_id``, ``p2p_seq_id``, ``input_sizes``, ``time_created_ns``, ...) wherever the
 meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 

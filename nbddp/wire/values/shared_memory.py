@@ -1,6 +1,6 @@
 """Sends large values from one process of a machine to others, through reused shared memory.
 
-Runs in: notebook and rank processes, any thread. Pure standard library; POSIX, useful on Linux.
+Runs in: notebook and rank processes, any thread. Needs POSIX; useful on Linux.
 
     owner                                           reader (one or many)
     Arena.write(pieces, readers)

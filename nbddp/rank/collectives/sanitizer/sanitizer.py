@@ -167,7 +167,7 @@ class Sanitizer:
             return
         sites = self._recorder.sites
         site = sites.site_of(sites.user_frame(frame))
-        # What is written is often read by the same line.
+        # The line that writes a buffer often reads it, too.
         access = "access" if kind in ("read", "write", "resize") else kind
         key = (access, operation.site.position, site.position)
         self._faults.setdefault(
