@@ -3,48 +3,27 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from nbddp.system import process_tree
-from tests.support.network_hosts import NetworkHost
 from tests.support.polling import poll_until
-from tests.support.remote_pools import DEFAULTS, start
+from tests.support.remote_pools import ssh_pool, start
 from tests.support.ssh_hosts import SshSite
 from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
 
-@contextmanager
-def pool_on(
-    site: SshSite, *hosts: NetworkHost, settings: Settings = DEFAULTS, **more: object
-) -> Iterator[Pool]:
-    """A pool with two ranks on each host."""
-    options = PoolOptions.checked(
-        2, launcher="ssh", hosts=[host.name for host in hosts], python=str(site.python), **more
-    )
-    made = start(options, settings)
-    try:
-        yield made
-    finally:
-        made.stop()
-        for host in hosts:
-            poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
-
-
 def test_a_pool_on_two_hosts(site: SshSite):
     one, two = site.add_host("n1"), site.add_host("n2")
-    with pool_on(site, one, two) as pool:
+    with ssh_pool(site, one, two) as pool:
         pool.run("import socket\nt = torch.ones(3) * rank\ndist.all_reduce(t)")
         assert pool.pull("t.tolist()") == [[6.0] * 3] * 4
         assert pool.pull("socket.gethostname()") == ["n1", "n1", "n2", "n2"]
@@ -70,7 +49,7 @@ def test_a_pool_on_two_hosts(site: SshSite):
 
 def test_ssh_carries_the_connection_where_hosts_cannot_reach_the_notebook(site: SshSite):
     one, two = site.add_host("n1"), site.add_host("n2")
-    with pool_on(site, one, two, tunnel=True) as pool:
+    with ssh_pool(site, one, two, tunnel=True) as pool:
         pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
         assert pool.pull("t.item()") == [4.0] * 4
         assert pool._processes.hub.nodes.facts[0].address == one.address
@@ -78,7 +57,7 @@ def test_ssh_carries_the_connection_where_hosts_cannot_reach_the_notebook(site: 
 
 def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
     one, two = site.add_host("n1"), site.add_host("n2")
-    with pool_on(site, one, two, settings=Settings(node_timeout_s=10.0)) as pool:
+    with ssh_pool(site, one, two, settings=Settings(node_timeout_s=10.0)) as pool:
         pool.run("x = rank")
         two.power_off()
         with pytest.raises(CellError, match="n2") as caught:
@@ -93,7 +72,7 @@ def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
 def test_a_cut_line_loses_nothing(site: SshSite, cut_s: float):
     one, two = site.add_host("n1"), site.add_host("n2")
     settings = Settings(silent_after_s=3.0, node_timeout_s=60.0)
-    with pool_on(site, one, two, settings=settings) as pool:
+    with ssh_pool(site, one, two, settings=settings) as pool:
         lines = "import time\nfor number in range(100):\n    print(number)\n    time.sleep(0.05)"
         cell = begin_cell(pool, lines)
         poll_until(lambda: "3\n" in cell.view.text(2))

@@ -20,6 +20,7 @@ from nbddp.controller.state import (
     describe_exit,
     exception_line,
     exit_phrase,
+    silence_text,
 )
 from nbddp.errors import (
     CellError,
@@ -261,6 +262,8 @@ def _kept(outcome: RunOutcome) -> list[str]:
 
 def _after_interrupt(outcome: RunOutcome) -> list[str]:
     """Lines on what is kept and what to do, after the user or the timeout has ended a cell."""
+    if outcome.silent:
+        return [*_torn(outcome, "partial"), f"  next      {_beside_silent(outcome)}"]
     if outcome.rebuild_failure or outcome.ranks("unfinished"):  # other lines say what to do
         return _broken(outcome)
     kept = ["  kept      every variable is kept", *_torn(outcome, "except")]
@@ -269,6 +272,12 @@ def _after_interrupt(outcome: RunOutcome) -> list[str]:
     if outcome.timed_out:
         return [*kept, "  next      give it a longer --timeout or less work, and run it again"]
     return [*kept, "  next      run the next cell, or this one again"]
+
+
+def _beside_silent(outcome: RunOutcome) -> str:
+    others = RankSet.of(outcome.results) - outcome.ranks("unfinished") - outcome.dead
+    beside = f"; cells run on {others.describe()} meanwhile with -r {others}" if others else ""
+    return f"wait for the silent node{beside}; or %ddp stop"
 
 
 def _torn(outcome: RunOutcome, word: str) -> list[str]:
@@ -403,6 +412,10 @@ def _states(outcome: RunOutcome) -> list[str]:
     finished, inside = outcome.ranks("ok"), outcome.ranks("unfinished")
     if finished:
         lines.append(f"{finished.describe()} finished")
+    if outcome.silent:
+        is_asked = outcome.interrupted or outcome.timed_out
+        lines.append(silence_text(outcome.silent, interrupted=is_asked))
+        inside -= RankSet.of(rank for silent in outcome.silent for rank in silent.ranks)
     by_reason = ranks_by_value({rank: outcome.results[rank].stuck for rank in inside})
     for reason, stuck in by_reason.items():
         are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")

@@ -41,6 +41,7 @@ from nbddp.controller.state import (
     AnnounceUp,
     Diagnosed,
     EndRun,
+    NodesSilent,
     NoticeChanged,
     NotifyUser,
     Phase,
@@ -379,7 +380,10 @@ class HubThread:
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
             is_up = self._machine.phase is Phase.UP
+            before = self._remote_nodes.view.silent
             self._do_all(self._remote_nodes.look(time.monotonic(), self._agents, is_up=is_up))
+            if self._remote_nodes.view.silent != before:
+                self._feed(NodesSilent(self._remote_nodes.view.silent))
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
@@ -474,7 +478,7 @@ class HubThread:
         snapshot = self._recovery.snapshot()
         if self._remote_nodes is not None:
             view = self._remote_nodes.view
-            snapshot = replace(snapshot, nodes=view.facts, silent_nodes=view.silent)
+            snapshot = replace(snapshot, nodes=view.facts, silent=view.silent)
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from nbddp.controller.hub.agent_processes import Agents
-from nbddp.controller.state import Lobby, LobbyDecision, NotifyUser
+from nbddp.controller.state import Lobby, LobbyDecision, NotifyUser, SilentNode
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import NodeFacts
@@ -23,7 +23,7 @@ class NodeView:
 
     joined: int = 0  #: agents that have come
     facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
-    silent: frozenset[int] = frozenset()  #: nodes of which nothing is heard now
+    silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
 
 
 class RemoteNodes:
@@ -95,7 +95,7 @@ class RemoteNodes:
 
     def silent_notices(self) -> list[NotifyUser]:
         """Return what a user should know who begins a cell now."""
-        return [NotifyUser(None, self._silent_text(node)) for node in sorted(self.view.silent)]
+        return [NotifyUser(None, self._silent_text(each)) for each in self.view.silent]
 
     def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser]:
         """Keep the connections alive, and return what the user should know about them.
@@ -115,7 +115,7 @@ class RemoteNodes:
                 self._forget_guest(guest)
         if not is_up:
             return []
-        silent = set()
+        silent: dict[int, SilentNode] = {}
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
             if node in agents.ended or silence_s < self._settings.silent_after_s:
@@ -124,22 +124,27 @@ class RemoteNodes:
                 agents.note_end(node, f"nothing was heard of {facts.host} for {silence_s:.0f} s")
                 self._channel.forget(node)
                 continue
-            silent.add(node)
-        notices = [
-            NotifyUser(None, self._silent_text(node)) for node in sorted(silent - self.view.silent)
-        ]
-        for node in sorted(self.view.silent - silent - set(agents.ended)):
-            host = self._lobby.nodes[node].host
-            notices.append(
-                NotifyUser(None, f"node {node} ({host}) is heard again: nothing was lost")
+            silent[node] = SilentNode(
+                node, facts.host, self._channel.heard_at(node), self._settings.node_timeout_s
             )
-        self.view = replace(self.view, silent=frozenset(silent))
+        before = {each.node: each for each in self.view.silent}
+        notices = [
+            NotifyUser(None, self._silent_text(each))
+            for node, each in sorted(silent.items())
+            if node not in before
+        ]
+        notices += [
+            NotifyUser(None, f"node {node} ({each.host}) is heard again: nothing was lost")
+            for node, each in before.items()
+            if node not in silent and node not in agents.ended
+        ]
+        self.view = replace(self.view, silent=tuple(each for _, each in sorted(silent.items())))
         return notices
 
-    def _silent_text(self, node: int) -> str:
-        host = self._lobby.nodes[node].host
+    def _silent_text(self, silent: SilentNode) -> str:
+        limits = self._settings
         return (
-            f"nothing was heard of node {node} ({host}) for {self._settings.silent_after_s:g} s: "
-            "the network is cut, or the machine is stopped. nbddp waits for it until "
-            f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
+            f"nothing was heard of node {silent.node} ({silent.host}) for "
+            f"{limits.silent_after_s:g} s: the network is cut, or the machine stands still. nbddp "
+            f"waits until {limits.node_timeout_s:g} s have passed, then its ranks are given up"
         )

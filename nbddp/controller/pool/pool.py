@@ -5,6 +5,7 @@ Runs in: the notebook's process, or any script. Blocking; one cell at a time.
 
 import itertools
 import keyword
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +38,8 @@ from nbddp.controller.state import (
     RankState,
     RunOutcome,
     RunRequested,
+    Silence,
+    silence_text,
 )
 from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
@@ -739,6 +742,10 @@ class Pool:
         """The latest published state of the pool, which never changes. For the notebook layer."""
         return self._processes.snapshot
 
+    def silences(self, ranks: RankSet) -> list[Silence]:
+        """Return the silent nodes that have these ranks. For the notebook layer."""
+        return self.snapshot.silences(ranks, time.monotonic())
+
     def __repr__(self) -> str:
         if self.is_stopped:
             return "<Pool: stopped>"
@@ -979,6 +986,11 @@ class Pool:
         idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
         others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
         missing = ranks - idle
+        if is_up and (silences := self.silences(ranks)):
+            raise PoolBrokenError(
+                f"{reason}{others}: {silence_text(silences)}. "
+                "Next: wait until the node is heard again or given up, or %ddp stop"
+            )
         if is_up and idle and missing and not self.options.plain and not snapshot.lost_agents:
             next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
         else:

@@ -23,6 +23,7 @@ from nbddp.controller.state import (
     InterruptRequested,
     PoolSnapshot,
     RankState,
+    silence_text,
     with_changes,
 )
 from nbddp.controller.values import Exchange
@@ -110,6 +111,12 @@ class PoolProcesses:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
+        if done.silent:
+            raise PoolBrokenError(
+                f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "
+                f"form their groups with all others: {silence_text(done.silent)}. "
+                "Next: wait until the node is heard again or given up, or %ddp stop"
+            )
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "

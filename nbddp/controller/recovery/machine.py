@@ -24,6 +24,7 @@ from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
 from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
 from nbddp.controller.recovery.rebuild import PoolRebuild
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
     AbandonRequested,
     Action,
@@ -37,6 +38,7 @@ from nbddp.controller.state import (
     InterruptRequested,
     LifeAction,
     LifeStimulus,
+    NodesSilent,
     Phase,
     PoolMachine,
     PoolSnapshot,
@@ -89,8 +91,9 @@ class RecoveryMachine:
         self.config = Config()
         self._questions = PendingAnswers()
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
-        self._rebuild = PoolRebuild(pool, self._questions, settings, self._rebuilt)
-        self._restarts = RankRestarts(pool, settings)
+        self._silent = SilentRanks(pool)
+        self._rebuild = PoolRebuild(pool, self._questions, settings, self._silent, self._rebuilt)
+        self._restarts = RankRestarts(pool, settings, self._silent)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions)
         self._cell: CellRecovery | None = None
@@ -194,6 +197,8 @@ class RecoveryMachine:
                 actions += self._restart_ranks(stimulus, now)
             case Configured():
                 self.config = stimulus.config
+            case NodesSilent():
+                actions += self._nodes_silent(stimulus, now)
             case RebuildRequested():
                 self._is_rebuild_due = self._is_rebuild_due or self.may_rebuild_again
             case _:
@@ -236,6 +241,13 @@ class RecoveryMachine:
             case _:
                 pass
         return actions
+
+    def _nodes_silent(self, silent: NodesSilent, now: float) -> list[Action]:
+        self._silent.note(silent.nodes)
+        if not silent.nodes:
+            self._is_rebuild_due = self._is_rebuild_due or self._rebuild.waits_for_silent
+            return []
+        return [*self._rebuild.nodes_silent(now), *self._restarts.nodes_silent(now)]
 
     def _is_held(self, run_id: str) -> bool:
         return self._held_outcome is not None and self._held_outcome.run_id == run_id
@@ -286,8 +298,10 @@ class RecoveryMachine:
 
     def _act_if_due(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        if self._cell is not None and self._cell.wants_end(now):
-            abandon = AbandonRequested(self._cell.run.run_id)
+        run = self.pool.run
+        is_over = self._cell is not None and self._cell.wants_end(now)
+        if run is not None and (is_over or self._silent.holds_up(run)):
+            abandon = AbandonRequested(run.run_id)
             actions += self._take_pool_actions(self.pool.handle(abandon, now), now)
         actions += self._questions.tick(now)
         if self._cell is not None:
@@ -316,9 +330,12 @@ class RecoveryMachine:
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
         if cell is None:
-            return [EndRun(outcome)]
+            silent = self._silent.among(outcome.ranks("unfinished"), now)
+            return [EndRun(replace(outcome, silent=silent))]
         actions = cell.close(has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
+        silent = self._silent.among(outcome.ranks("unfinished"), now)
+        outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]
         inside = outcome.ranks("unfinished")

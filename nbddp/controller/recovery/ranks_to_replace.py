@@ -6,6 +6,7 @@ pool when the processes have ended. Other ranks keep their processes.
 
 from collections.abc import Callable
 
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
     Action,
     Config,
@@ -16,6 +17,7 @@ from nbddp.controller.state import (
     RestartRanksRequested,
     SendToAgent,
     idle_exit_notices,
+    silent_since_text,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import KillRanks
@@ -25,8 +27,9 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 class RankRestarts:
     """Ranks whose processes have to end, and requests that wait for fresh ones."""
 
-    def __init__(self, pool: PoolMachine, settings: Settings) -> None:
+    def __init__(self, pool: PoolMachine, settings: Settings, silent: SilentRanks) -> None:
         self._pool = pool
+        self._silent = silent
         self._settings = settings
         self.wanted: set[Rank] = set()  #: ranks to replace, independent of the configuration
         self._requests: list[RestartRanksRequested] = []
@@ -52,6 +55,8 @@ class RankRestarts:
         reason = self._refusal(requested.ranks)
         if reason:
             return [RanksRestarted(requested.number, NO_RANKS, reason)]
+        if self._silent.ranks:  # they would have to form groups with the fresh ones
+            return [self._refused_for_silence(requested, now)]
         self._requests.append(requested)
         self.wanted |= set(requested.ranks)
         living = RankSet.of(
@@ -66,6 +71,20 @@ class RankRestarts:
             SendToAgent(node, KillRanks(ranks=ranks))
             for node, ranks in self._pool.ranks.by_node(living).items()
         ]
+
+    def _refused_for_silence(self, requested: RestartRanksRequested, now: float) -> RanksRestarted:
+        silent = self._silent.among(self._silent.ranks, now)
+        return RanksRestarted(requested.number, NO_RANKS, silent_since_text(silent), silent)
+
+    def nodes_silent(self, now: float) -> list[Action]:
+        """Refuse all requests when a node becomes silent: no end of a rank is reported there."""
+        if not self._requests or not self._silent.ranks:
+            return []
+        requests, self._requests = self._requests, []
+        self.wanted.clear()
+        self._killing.clear()
+        self._until = None
+        return [self._refused_for_silence(request, now) for request in requests]
 
     def _refusal(self, ranks: RankSet) -> str:
         if self._pool.spec.plain:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.group_plan import groups_to_form
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers, looks_of
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
     Action,
     Phase,
@@ -28,6 +29,7 @@ from nbddp.controller.state import (
     RestartRequested,
     SendToAgent,
     SendToRanks,
+    silent_since_text,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
@@ -71,6 +73,7 @@ class PoolRebuild:
         pool: the pool of these ranks.
         questions: shared with the rest of the recovery.
         settings: limits.
+        silent: the ranks of which nothing is heard.
         then: called at the end of a rebuild with its failure and the ranks that are fresh.
     """
 
@@ -79,11 +82,14 @@ class PoolRebuild:
         pool: PoolMachine,
         questions: PendingAnswers,
         settings: Settings,
+        silent: SilentRanks,
         then: Callable[[str, RankSet, float], list[Action]],
     ) -> None:
         self._pool = pool
         self._questions = questions
         self._settings = settings
+        self._silent = silent
+        self.waits_for_silent = False  #: the last rebuild failed since a node was silent
         self._then = then
         self.broken: set[str] = set()  #: ids of groups that must be rebuilt
         self.failure = ""  #: of the last rebuild
@@ -135,6 +141,7 @@ class PoolRebuild:
             forms_all: form all groups, because any group may be broken.
         """
         self.failure = ""
+        self.waits_for_silent = False
         self._tries = 1
         self._fresh = set()
         self._respawn = respawn
@@ -225,6 +232,29 @@ class PoolRebuild:
             return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
         return []
 
+    def nodes_silent(self, now: float) -> list[Action]:
+        """End a rebuild that needs ranks which became silent; it is begun again later."""
+        asked = RankSet.of(
+            set(self._silent.ranks)
+            & set(self._pool.ranks.in_state(RankState.IDLE, RankState.STARTING))
+        )
+        if not asked or self._step not in (_Step.RESPAWN, _Step.LOOK, _Step.REFORM):
+            return []
+        actions: list[Action] = []
+        if self._step is _Step.REFORM:
+            # The others may be blocked in the new groups, and their answers come too late.
+            actions = self._break_reform(self._silence(asked, now), asked.ranks, now)
+        self._questions.drop("look", self._number)
+        self._questions.drop("reform", self._number)
+        return [*actions, *self._end_for_silence(asked, now)]
+
+    def _silence(self, ranks: RankSet, now: float) -> str:
+        return silent_since_text(self._silent.among(ranks, now))
+
+    def _end_for_silence(self, ranks: RankSet, now: float) -> list[Action]:
+        self.waits_for_silent = True
+        return self._end(self._silence(ranks, now), now)
+
     # --- steps ---------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
@@ -297,6 +327,8 @@ class PoolRebuild:
         able = self._pool.ranks.in_state(RankState.IDLE)
         silent = able - RankSet.of(looks) - RankSet.of(self._joining)
         needs = self._forms_all or self._joining or self.broken
+        if needs and (unheard := RankSet.of(set(silent) & set(self._silent.ranks))):
+            return self._end_for_silence(unheard, now)
         if silent and needs:
             if now < self._until:
                 return self._look(now)

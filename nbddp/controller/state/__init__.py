@@ -34,6 +34,12 @@ from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.silent_nodes import (
+    Silence,
+    SilentNode,
+    silence_text,
+    silent_since_text,
+)
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
@@ -43,6 +49,7 @@ from nbddp.controller.state.stimuli import (
     InputAnswered,
     InterruptRequested,
     LifeStimulus,
+    NodesSilent,
     RebuildRequested,
     RespawnRequested,
     RestartRanksRequested,
@@ -76,6 +83,7 @@ __all__ = [
     "Lobby",
     "LobbyDecision",
     "LostNames",
+    "NodesSilent",
     "NoticeChanged",
     "NotifyUser",
     "Phase",
@@ -94,6 +102,8 @@ __all__ = [
     "RunRequested",
     "SendToAgent",
     "SendToRanks",
+    "Silence",
+    "SilentNode",
     "Stimulus",
     "StopRequested",
     "Tick",
@@ -109,5 +119,7 @@ __all__ = [
     "exit_phrase",
     "idle_exit_notices",
     "memory_then",
+    "silence_text",
+    "silent_since_text",
     "with_changes",
 ]

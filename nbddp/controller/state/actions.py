@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from nbddp.controller.diagnosis import RankView, Report
 from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state.silent_nodes import Silence
 from nbddp.wire.flight_recorder import RankLook
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -116,6 +117,7 @@ class RanksRestarted:
     number: int
     fresh: RankSet
     failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
+    silent: tuple[Silence, ...] = ()  #: nodes whose silence is the reason
 
 
 @dataclass(frozen=True)

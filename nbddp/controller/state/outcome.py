@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis import Report
+from nbddp.controller.state.silent_nodes import Silence
 from nbddp.errors import CollectiveMismatchError
 from nbddp.wire.flight_recorder import GroupMark, Mismatch, SanitizerReport
 from nbddp.wire.message_types import ErrorInfo
@@ -78,6 +79,7 @@ class RunOutcome:
     #: Faults on purpose that struck, in words; see `docs/faults.md`.
     injected: tuple[str, ...] = ()
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
+    silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 import msgspec
 
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.silent_nodes import Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -28,7 +29,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     store_is_lost: bool  #: existing groups still work; new ones cannot be made
     #: The machines of the nodes, in order, once all have joined; empty: all are this machine.
     nodes: tuple[NodeFacts, ...] = ()
-    silent_nodes: frozenset[int] = frozenset()  #: nodes of which nothing is heard now
+    silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now
     #: While agents of other machines are awaited: how many have come, and what the engine waits
     #: for, or what the user has to do, in some lines.
     joined: int = 0
@@ -38,6 +39,20 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     def is_running(self) -> bool:
         """Whether a cell is running, or the pool is repaired after one."""
         return self.active_run_id is not None
+
+    @property
+    def silent_nodes(self) -> frozenset[int]:
+        """The numbers of the nodes of which nothing is heard now."""
+        return frozenset(each.node for each in self.silent)
+
+    def silences(self, ranks: RankSet, now: float) -> list[Silence]:
+        """The silent nodes that have living ones of these ranks."""
+        living = [i for i in self.ranks if i.rank in ranks and i.state is not RankState.EXITED]
+        found = [
+            each.at(now, RankSet.of(info.rank for info in living if info.node == each.node))
+            for each in self.silent
+        ]
+        return [each for each in found if each.ranks]
 
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""

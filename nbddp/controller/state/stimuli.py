@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nbddp.controller.state.config import Config
+from nbddp.controller.state.silent_nodes import SilentNode
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
@@ -115,6 +116,13 @@ class AgentExited:
 
 
 @dataclass(frozen=True)
+class NodesSilent:
+    """These nodes on other machines are silent from now on, and no others."""
+
+    nodes: tuple[SilentNode, ...]
+
+
+@dataclass(frozen=True)
 class RebuildRequested:
     """Try again to form the groups of a pool that a user wants to use."""
 
@@ -160,6 +168,7 @@ WatchStimulus: TypeAlias = (
     | RestartRanksRequested
     | DiagnoseRequested
     | Configured
+    | NodesSilent
     | RebuildRequested
 )
 

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.hub import Run
 from nbddp.controller.pool import Pool
-from nbddp.controller.state import RankState, RunOutcome
+from nbddp.controller.state import RankState, RunOutcome, silence_text
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -179,5 +179,7 @@ def _ending(pool: Pool, name: str, outcome: RunOutcome) -> str:
         busy = {info.rank for info in pool.ranks() if info.state is RankState.BUSY}
         inside = RankSet.of(busy.intersection(outcome.ranks("unfinished")))  # others came since
         left = f"; {inside.describe()} did not leave it. Next: %ddp restart -r {inside}"
+        if outcome.silent:
+            left = f": {silence_text(outcome.silent, interrupted=True)}"
         return f"{name} was interrupted {after}{left if inside else ''}"
     return f"{name} has failed {after}: {type(error).__name__}"

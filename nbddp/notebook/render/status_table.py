@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from nbddp.controller.diagnosis import RankView
 from nbddp.controller.pool import Pool
-from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState
+from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState, Silence
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
@@ -107,19 +107,20 @@ def survey(pool: Pool) -> Survey:
     """
     diagnosed = pool.survey()
     snapshot = pool.snapshot
+    nodes = _node_lines(snapshot, pool.silences(pool.all_ranks))
     return Survey(
         headline=headline(pool),
         rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
         log_paths=[info.log_path for info in snapshot.ranks],
-        notes=[*_notes(pool, snapshot, diagnosed), *_node_lines(snapshot)],
+        notes=[*_notes(pool, snapshot, diagnosed), *nodes],
     )
 
 
-def _node_lines(snapshot: PoolSnapshot) -> list[str]:
+def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str]:
     """``nodes: 0 n1 (10.0.0.1), 1 n2 (10.0.0.2), silent``, if they are machines of their own."""
     names = []
     for node, facts in enumerate(snapshot.nodes):
-        state = ", silent" if node in snapshot.silent_nodes else ""
+        state = "".join(f", silent for {s.silent_s:.0f} s" for s in silences if s.node == node)
         state = ", lost" if node in snapshot.lost_agents else state
         names.append(f"{node} {facts.host} ({facts.address}){state}")
     return [f"nodes: {'; '.join(names)}"] if names else []

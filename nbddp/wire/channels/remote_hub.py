@@ -139,6 +139,11 @@ class RemoteHubChannel(AgentsChannel):
         line = self._lines.get(self._peers.identity(node))
         return 0.0 if line is None else now - line.heard_at
 
+    def heard_at(self, node: int) -> float:
+        """Return when something was heard last of this node; now, if it is not connected."""
+        line = self._lines.get(self._peers.identity(node))
+        return time.monotonic() if line is None else line.heard_at
+
     def clock(self, node: int) -> tuple[int, int] | None:
         """Return the offset of the clock of a node, and its error, in ns; None: not known yet."""
         line = self._lines.get(self._peers.identity(node))

@@ -1,0 +1,47 @@
+"""The ranks on nodes of which nothing is heard: nothing that the user waits for waits for them.
+
+Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
+
+A silent node may be heard again, so its ranks are not ended. But a cell that the user has
+interrupted ends without them, fresh ranks are refused, and a rebuild that needs them fails at once
+and is repeated when they are heard again.
+"""
+
+from nbddp.controller.state import CellRun, PoolMachine, RankState, Silence, SilentNode
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+
+class SilentRanks:
+    """The silent nodes of a pool, and their ranks."""
+
+    def __init__(self, pool: PoolMachine) -> None:
+        self._pool = pool
+        self._nodes: dict[int, SilentNode] = {}
+
+    def note(self, nodes: tuple[SilentNode, ...]) -> None:
+        """Take the nodes that are silent from now on."""
+        self._nodes = {each.node: each for each in nodes}
+
+    @property
+    def ranks(self) -> RankSet:
+        """The living ranks of silent nodes."""
+        if not self._nodes:
+            return NO_RANKS
+        return RankSet.of(
+            info.rank
+            for info in self._pool.ranks.values()
+            if info.node in self._nodes and info.state is not RankState.EXITED
+        )
+
+    def among(self, ranks: RankSet, now: float) -> tuple[Silence, ...]:
+        """Return the silent nodes that have living ones of these ranks."""
+        on_node = self._pool.ranks.by_node(set(ranks).intersection(self.ranks))
+        return tuple(
+            self._nodes[node].at(now, RankSet.of(found)) for node, found in sorted(on_node.items())
+        )
+
+    def holds_up(self, run: CellRun | None) -> bool:
+        """Return whether a cell whose end the user wants waits for silent ranks only."""
+        if run is None or not self._nodes or not (run.interrupted or run.timed_out):
+            return False
+        return bool(run.unfinished) and set(run.unfinished) <= set(self.ranks)

@@ -1,0 +1,62 @@
+"""The nodes on other machines of which nothing is heard, and the sentence about them.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nbddp.wire.rank_set import RankSet
+
+
+@dataclass(frozen=True)
+class SilentNode:
+    """A node of which nothing is heard."""
+
+    node: int
+    host: str
+    since: float  #: `time.monotonic` of the last sign of life
+    lost_after_s: float  #: after so long a silence its ranks are given up
+
+    def at(self, now: float, ranks: RankSet) -> "Silence":
+        """Return what is to be said about it now, and about these of its ranks."""
+        return Silence(self.node, self.host, now - self.since, self.lost_after_s, ranks)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A silent node at one moment."""
+
+    node: int
+    host: str
+    silent_s: float
+    lost_after_s: float
+    ranks: RankSet  #: of the node, that are concerned
+
+
+def silent_since_text(silences: Iterable[Silence]) -> str:
+    """``node 1 (n2) is silent for 12 s``; several with ``and``."""
+    return " and ".join(
+        f"node {each.node} ({each.host}) is silent for {each.silent_s:.0f} s" for each in silences
+    )
+
+
+def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> str:
+    """Say what is silent since when, and what will happen.
+
+    Args:
+        silences: of one or more nodes.
+        interrupted: an interrupt is on its way to the ranks.
+    """
+    told = list(silences)
+    ranks = RankSet.of(rank for each in told for rank in each.ranks)
+    go, they, get, are = (
+        ("goes", "it", "gets", "is") if len(ranks) == 1 else ("go", "they", "get", "are")
+    )
+    it, node_is = ("it", "is") if len(told) == 1 else ("they", "are")
+    given_up = f"{are} given up at {told[0].lost_after_s:g} s" if told else ""
+    future = f"{they} {given_up} unless {it} {node_is} heard again before"
+    if interrupted:
+        future = f"{they} {get} the interrupt when {it} {node_is} heard again, or {given_up}"
+    there = "there" if len(told) == 1 else "on their nodes"
+    return f"{silent_since_text(told)}; {ranks.describe()} {go} on {there}: {future}"

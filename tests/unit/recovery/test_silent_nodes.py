@@ -1,0 +1,118 @@
+"""Nodes of which nothing is heard: no call of the user waits for them."""
+
+from nbddp.controller.cell_errors import cell_error
+from nbddp.controller.state import NodesSilent, Silence, SilentNode, silence_text
+from nbddp.controller.state.actions import Action, EndRun, RanksRestarted
+from nbddp.controller.state.stimuli import InterruptRequested, RestartRanksRequested
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.recovering import Pool, kinds, of_type, outcome_of, statuses
+
+
+def silent_pool() -> Pool:
+    """Ranks 0-1 are on node 0, ranks 2-3 on node 1, which is silent for 2 s."""
+    pool = Pool(2, nnodes=2)
+    silence(pool)
+    return pool
+
+
+def silence(pool: Pool) -> list[Action]:
+    return pool.feed(NodesSilent((SilentNode(1, "hostb", pool.now - 2.0, 60.0),)))
+
+
+def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id), after_s=10.0)
+    pool.finished(0, run_id, "KeyboardInterrupt")
+    assert of_type(pool.done, EndRun) == []
+    pool.done.clear()
+    pool.finished(1, run_id, "KeyboardInterrupt")
+    pool.answer_looks(pool.done, [0, 1])
+    outcome = outcome_of(pool.tick(after_s=0.5))
+    assert statuses(outcome) == {0: "error", 1: "error", 2: "unfinished", 3: "unfinished"}
+    assert outcome.silent == (Silence(1, "hostb", 12.0, 60.0, RankSet.of([2, 3])),)
+    text = str(cell_error(outcome, "cell [1]", {}))
+    assert (
+        "node 1 (hostb) is silent for 12 s; ranks 2-3 go on there: they get the interrupt when it "
+        "is heard again, or are given up at 60 s"
+    ) in text
+    assert "cells run on ranks 0-1 meanwhile with -r 0-1" in text
+    assert "restart" not in text
+
+
+def test_a_cell_ends_if_its_node_becomes_silent_after_the_interrupt():
+    pool = Pool(1, nnodes=2)
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    pool.finished(0, run_id, "KeyboardInterrupt")
+    pool.done.clear()
+    silence(pool)
+    pool.answer_looks(pool.done, [0])
+    outcome = outcome_of(pool.tick(after_s=0.5))
+    assert statuses(outcome) == {0: "error", 1: "unfinished"}
+
+
+def test_a_plain_pool_ends_its_interrupted_cell_too():
+    pool = Pool(1, nnodes=2, plain=True)
+    silence(pool)
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    outcome = outcome_of(pool.finished(0, run_id, "KeyboardInterrupt"))
+    assert [each.host for each in outcome.silent] == ["hostb"]
+
+
+def test_no_rank_is_restarted_while_a_node_is_silent():
+    pool = silent_pool()
+    for rank in (0, 2):
+        [done] = pool.feed(RestartRanksRequested(5, RankSet.of([rank])))
+        assert isinstance(done, RanksRestarted)
+        assert (done.fresh, [each.node for each in done.silent]) == (NO_RANKS, [1])
+        assert not pool.is_rebuilding()  # nothing was ended
+
+
+def test_a_restart_is_refused_when_the_node_becomes_silent():
+    pool = Pool(2, nnodes=2)
+    pool.feed(RestartRanksRequested(5, RankSet.of([2])))
+    [done] = of_type(silence(pool), RanksRestarted)
+    assert done.failure == "node 1 (hostb) is silent for 2 s"
+    assert not pool.is_rebuilding()
+
+
+def test_a_rebuild_does_not_wait_for_a_silent_node_and_is_begun_again_when_it_is_heard():
+    pool = silent_pool()
+    pool.exited(0)
+    looked = pool.start_fresh(pool.tick(after_s=0.05))
+    pool.answer_looks(looked, [1])
+    pool.tick(after_s=0.5)
+    assert not pool.is_rebuilding()
+    refusal = pool.machine.refusal(RankSet.all(4))
+    assert refusal is not None
+    assert "node 1 (hostb) is silent for" in refusal
+    assert pool.machine.refusal(RankSet.of([1])) is None
+    pool.feed(NodesSilent(()))
+    pool.answer_reform(pool.answer_looks(pool.tick(after_s=0.1)))
+    assert pool.machine.refusal(RankSet.all(4)) is None
+
+
+def test_ranks_that_form_groups_with_a_node_that_becomes_silent_are_freed():
+    pool = Pool(2, nnodes=2)
+    pool.exited(0)
+    reform = pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05)))
+    assert kinds(reform) == ["RebuildGroups 0-3"]
+    pool.done.clear()
+    silence(pool)
+    assert kinds(pool.done)[:2] == ["AbortOperations arm 0-3", "AbortOperations fire 0-3"]
+    assert not pool.is_rebuilding()
+
+
+def test_the_sentence_fits_one_rank_and_several_nodes():
+    one = Silence(1, "b", 7.0, 60.0, RankSet.of([2]))
+    assert silence_text([one]) == (
+        "node 1 (b) is silent for 7 s; rank 2 goes on there: it is given up at 60 s unless it is "
+        "heard again before"
+    )
+    two = [one, Silence(2, "c", 8.0, 60.0, RankSet.of([4, 5]))]
+    assert silence_text(two, interrupted=True) == (
+        "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s; ranks 2,4-5 go on "
+        "on their nodes: they get the interrupt when they are heard again, or are given up at 60 s"
+    )
