@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
@@ -104,23 +105,31 @@ def reach(invitation: Invitation) -> tuple[str, str]:
         if address:
             return address, network.own_address() if invitation.is_tunnelled else own
         if time.monotonic() >= give_up_at:
-            reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
-            raise AgentJoinError(
-                f"{socket.gethostname()} cannot reach the notebook at {reasons}. Next: open the "
-                "port in the firewall, name another address of the notebook's machine with "
-                "--address, or use --launcher ssh --tunnel"
-            )
+            raise AgentJoinError(_unreachable_text(socket.gethostname(), failures))
         time.sleep(_RETRY_S)
+
+
+def _unreachable_text(host: str, failures: Sequence[tuple[str, str]]) -> str:
+    reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
+    likely = ""
+    if all(reason == network.NO_ANSWER for _, reason in failures):
+        likely = ": a firewall drops the packets, or the address is not the notebook's"
+    return (
+        f"{host} cannot reach the notebook at {reasons} in {_REACH_S:g} s{likely}. Next: open the "
+        "port in the firewall (--port N keeps one number), name another address of the notebook's "
+        "machine with --address, or use --launcher ssh --tunnel"
+    )
 
 
 def check(source: str) -> list[str]:
     """Say whether this machine could join, and join nothing: ``nbddp agent --check``.
 
     Raises:
-        AgentJoinError: there is no invitation, or its hub is not reached.
+        AgentJoinError: there is no invitation, or its hub is not reached, or has another key.
     """
     invitation = read_invitation(source)
     address, own = reach(invitation)
+    _meet(invitation, address)
     facts = node_facts(own)
     lines = [
         f"reached    {address} from {own}"
@@ -133,6 +142,24 @@ def check(source: str) -> list[str]:
     if facts.engine:
         lines.append(f"started by {facts.engine}, node {facts.engine_node}")
     return lines
+
+
+def _meet(invitation: Invitation, address: str) -> None:
+    """Make a connection with the keys of the pool, and end it. Raises `AgentJoinError`."""
+    from nbddp.wire.channels import Poller, RemoteUplink  # noqa: PLC0415 - `serve` loads it later
+
+    uplink = RemoteUplink(invitation, address, _REACH_S)
+    poller = Poller()
+    poller.add(uplink)
+    try:
+        while not uplink.has_met_hub:
+            if reason := uplink.lost_reason():
+                raise AgentJoinError(f"{socket.gethostname()} could not join: {reason}")
+            poller.wait(_RETRY_S)
+            for _ in uplink.receive():
+                pass  # nothing was asked
+    finally:
+        uplink.close()
 
 
 def serve(source: str) -> NoReturn:

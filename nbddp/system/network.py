@@ -16,6 +16,8 @@ _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127."
 #: A probe of a port waits this long for an answer.
 _PROBE_S = 0.3
+#: What `first_reachable` says of an address from which nothing comes back.
+NO_ANSWER = "no answer"
 #: An address that is routed nowhere (RFC 5737): asks for the default route.
 _ELSEWHERE = "192.0.2.1"
 
@@ -111,6 +113,6 @@ def first_reachable(
             with socket.create_connection(split_address(address), timeout_s) as connection:
                 return address, str(connection.getsockname()[0]), failures
         except OSError as error:
-            reason = "no answer" if isinstance(error, TimeoutError) else error.strerror
+            reason = NO_ANSWER if isinstance(error, TimeoutError) else error.strerror
             failures.append((address, reason or str(error)))
     return "", "", failures

@@ -54,6 +54,10 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     public_key: str  #: and both of the agents
     secret_key: str
     is_tunnelled: bool = False  #: the addresses are those of a tunnel's end, on any machine
+    #: The notebook's process: name of its machine, pid, and start in clock ticks.
+    host: str = ""
+    pid: int = 0
+    started: int = 0
 
     def text(self) -> str:
         """Return it as one line, for the standard input of an agent."""

@@ -116,7 +116,11 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_the_words_of_ssh(site: Ssh
     options = PoolOptions.checked(
         1, launcher="ssh", hosts=["n1", "nowhere.invalid"], python=str(site.python)
     )
-    with pytest.raises(PoolStartError, match=r"ssh nowhere.invalid ended with exit code 255"):
+    with pytest.raises(
+        PoolStartError,
+        match=r"(?s)the agent on nowhere.invalid never came: "
+        r"ssh ended with exit code 255 and said: .*resolve",
+    ):
         start(options)
     poll_until(lambda: not one.processes("nbddp"))
 

@@ -115,6 +115,16 @@ class NetworkHost:
         """Plug the network cable in, or pull it out."""
         _ip("link", "set", self._link, "up" if plugged else "down")
 
+    def drop_packets_to(self, address: str) -> None:
+        """Make a firewall that drops what this host sends to an address, without a word."""
+        rules = (
+            "add table inet nbt",
+            "add chain inet nbt out { type filter hook output priority 0 ; }",
+            f"add rule inet nbt out ip daddr {address} drop",
+        )
+        for rule in rules:
+            assert self.run(["nft", rule]).returncode == 0, rule
+
     def power_off(self) -> None:
         """End the host; the cable goes first, so that nothing says goodbye."""
         self.set_cable(plugged=False)

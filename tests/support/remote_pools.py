@@ -1,10 +1,14 @@
 """Pools on other machines for tests."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import PoolStartError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support.network_hosts import NetworkHost
@@ -40,3 +44,28 @@ def ssh_pool(
         made.stop()
         for host in hosts:
             poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+@contextmanager
+def listening_pool(address: str, on_progress: Callable[[PoolSnapshot], None]) -> Iterator[Path]:
+    """A pool that waits for one agent, and is stopped at the end; gives its invitation's file."""
+    options = PoolOptions.checked(1, nnodes=1, launcher="listen", address=address)
+    is_over = threading.Event()
+
+    def progress(snapshot: PoolSnapshot) -> None:
+        on_progress(snapshot)
+        if is_over.is_set():
+            raise PoolStartError("the test is over")
+
+    def run() -> None:
+        with suppress(PoolStartError):
+            Pool(options, DEFAULTS, lambda pool, run: RecordingView(), on_progress=progress)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    folder = Path.home() / ".nbddp"
+    try:
+        yield poll_until(lambda: list(folder.glob("*.json")))[0]
+    finally:
+        is_over.set()
+        thread.join()

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.support.network_hosts import HostNetwork, NetworkHost
@@ -18,6 +20,18 @@ def reason_to_skip() -> str:
     """Why there can be no sshd here; empty: there can."""
     lacking = [tool for tool in (_SSHD, "ssh", "ssh-keygen") if shutil.which(tool) is None]
     return f"{', '.join(lacking)} is not installed" if lacking else ""
+
+
+@contextmanager
+def python_of_hosts(folder: Path) -> Iterator[Path]:
+    """The Python of hosts: this one, with this very nbddp.
+
+    What a host without power leaves in its temporary folder is removed at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="nbh-") as temporary:
+        variables = f"PYTHONPATH={_REPOSITORY} TMPDIR={temporary}"
+        _write_command(folder / "python", f'{variables} exec {sys.executable} "$@"')
+        yield folder / "python"
 
 
 class SshSite:
@@ -47,12 +61,8 @@ class SshSite:
         self.commands = folder / "bin"
         self.commands.mkdir()
         _write_command(self.commands / "ssh", f'exec {shutil.which("ssh")} -F {self._config} "$@"')
-        #: The Python of the hosts: this one, with this very nbddp.
-        self.python = folder / "python"
-        # What a host without power leaves behind is removed with this.
-        self._temporary = tempfile.TemporaryDirectory(prefix="nbh-")
-        variables = f"PYTHONPATH={_REPOSITORY} TMPDIR={self._temporary.name}"
-        _write_command(self.python, f'{variables} exec {sys.executable} "$@"')
+        self._resources = ExitStack()
+        self.python = self._resources.enter_context(python_of_hosts(folder))
 
     def add_host(self, name: str) -> NetworkHost:
         """Make a host that ssh knows under this name."""
@@ -78,7 +88,7 @@ class SshSite:
         for server in self._servers:
             server.terminate()
             server.wait()
-        self._temporary.cleanup()
+        self._resources.close()
 
 
 def _write_command(path: Path, line: str) -> None:

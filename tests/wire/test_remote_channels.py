@@ -12,9 +12,10 @@ import msgspec
 import pytest
 import zmq
 
+from nbddp.errors import AgentJoinError
 from nbddp.system import network
 from nbddp.wire import codec
-from nbddp.wire.channels import RemoteHubChannel, RemoteUplink
+from nbddp.wire.channels import RemoteHubChannel, RemoteUplink, remote_uplink
 from nbddp.wire.launch_specs import Invitation
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import (
@@ -197,6 +198,50 @@ def test_an_agent_without_the_key_of_the_pool_is_refused_before_its_first_messag
         assert stranger.lost_reason() == "the hub does not know the key of this agent"
     assert ends.events == []
     assert ends.hub.refused_keys >= 1
+
+
+def test_a_file_with_another_key_ends_the_agent_with_the_reason(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(remote_uplink, "_HANDSHAKE_S", 0.5)
+    altered = msgspec.structs.replace(ends.invitation, server_key=zmq.curve_keypair()[0].decode())
+    with closing(RemoteUplink(altered, f"tcp://{HOST}:{ends.hub.port}", 120.0)) as stranger:
+        stranger.send(JOINED)
+        poll_until(lambda: ends.pump() or list(stranger.receive()) or stranger.lost_reason())
+        assert "the file is of another pool, or was altered" in stranger.lost_reason()
+        assert not stranger.has_met_hub
+    assert ends.events == []
+
+
+def test_keys_that_are_none_are_refused(ends: Ends):
+    cut = msgspec.structs.replace(ends.invitation, server_key="abc")
+    with pytest.raises(AgentJoinError, match="altered, or cut"):
+        RemoteUplink(cut, f"tcp://{HOST}:{ends.hub.port}", 120.0)
+
+
+@pytest.mark.parametrize("has_server_key", [False, True])
+def test_ten_thousand_frames_of_a_stranger_leave_nothing(ends: Ends, has_server_key: bool):
+    ends.join()
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger, dealer.sndhwm = 0, 0
+    if has_server_key:  # but not that of an agent
+        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+        dealer.curve_serverkey = ends.invitation.server_key.encode()
+    dealer.connect(f"tcp://{HOST}:{ends.hub.port}")
+    for number in range(10_000):
+        dealer.send_multipart([b"m" + number.to_bytes(16, "little"), secrets.token_bytes(50)])
+    for number in range(20):
+        ends.uplink.send(Output(run_id=None, rank=0, stream="stdout", text=str(number)))
+        poll_until(lambda: ends.pump() or len(ends.events) > number)  # noqa: B023
+    dealer.close()
+    context.term()
+    assert [event.text for _, event in ends.events if isinstance(event, Output)] == [
+        str(number) for number in range(20)
+    ]
+    assert len(ends.events) == 20
+    assert ends.hub.bad_frames == 0
+    assert (ends.hub.guests, len(ends.hub._lines)) == ([], 1)
 
 
 def test_garbage_at_the_port_reaches_no_decoder(ends: Ends):

@@ -49,6 +49,7 @@ class Agents:
                 agent.exit_code(),
                 agent.last_output(),
                 agent.end_reason() if isinstance(agent, RemoteAgent) else "",
+                agent.never_came if isinstance(agent, RemoteAgent) else "",
             )
             for node, agent in self._by_node.items()
             if node not in pool.lost_agents and agent.has_exited()

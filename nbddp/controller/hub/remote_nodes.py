@@ -110,7 +110,7 @@ class RemoteNodes:
             return []
         self._look_at = now + _LOOK_S
         self._channel.beat(now)
-        for guest in self._lobby.guests:
+        for guest in self._channel.guests:  # also those that only wanted to know the port
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
         if not is_up:

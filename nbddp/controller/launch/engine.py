@@ -64,9 +64,11 @@ class RemoteAgent:
     exit_fd = -1
     pid = 0
 
-    def __init__(self, node: int, engine: Engine) -> None:
+    def __init__(self, node: int, engine: Engine, host: str = "") -> None:
         self.node = node
         self._engine = engine
+        self._host = host  #: its machine, if that is known before it comes
+        self._has_come = False
         self._reason: str | None = None
 
     def note_end(self, reason: str) -> None:
@@ -75,7 +77,8 @@ class RemoteAgent:
             self._reason = reason
 
     def revive(self) -> None:
-        """Note that another agent has come for this node."""
+        """Note that an agent has come for this node, perhaps in the place of another one."""
+        self._has_come = True
         self._reason = None
 
     def wake(self) -> None:
@@ -86,6 +89,13 @@ class RemoteAgent:
         if self._reason is None and (reason := self._engine.end(self.node)):
             self._reason = reason
         return self._reason is not None
+
+    @property
+    def never_came(self) -> str:
+        """The machine, or the node, whose agent never came; empty: it did, or may still do so."""
+        if self._has_come or not self.has_exited():
+            return ""
+        return self._host or f"node {self.node}"
 
     def exit_code(self) -> int:
         """Return 0: the exit code of another machine's process is not known."""

@@ -62,13 +62,14 @@ class EngineProcess:
                 self._input.flush()
 
     def end(self) -> str:
-        """Return ``ended with exit code 255: ...`` and its output; empty: it runs."""
+        """Return ``ended with exit code 255 and said: ...``, its last lines; empty: it runs."""
         if self._process.poll() is None:
             return ""
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
         text = self._log.read().decode("utf-8", "replace").strip()
-        return f"ended with exit code {self._process.returncode}{text and ': '}{text}"
+        said = f" and said: {text}" if text else ", and said nothing"
+        return f"ended with exit code {self._process.returncode}{said}"
 
     def close_input(self) -> None:
         """End the standard input, and with it the agents."""

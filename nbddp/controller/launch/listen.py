@@ -3,17 +3,30 @@
 Runs in: the notebook's process.
 """
 
+import platform
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.errors import PoolStartError
-from nbddp.system import network
+from nbddp.system import network, process_tree
 from nbddp.wire.launch_specs import Invitation
 
 #: In the home folder, which the machines of a cluster share as a rule.
 _FOLDER = ".nbddp"
+
+
+def remove_stale_files(folder: Path) -> None:
+    """Remove the files of notebooks of this machine that have ended without removing theirs."""
+    for path in folder.glob("*.json"):
+        with suppress(OSError, msgspec.MsgspecError):  # another notebook was faster; not ours
+            made = Invitation.parse(path.read_bytes())
+            is_running = made.started == process_tree.start_time(made.pid)
+            if made.host == platform.node() and not is_running:
+                path.unlink()
 
 
 class ListenEngine:
@@ -38,6 +51,7 @@ class ListenEngine:
         path = Path.home() / _FOLDER / f"{invitation.pool_id}.json"
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
+            remove_stale_files(path.parent)
             invitation.write(path)
         except OSError as error:
             raise PoolStartError(

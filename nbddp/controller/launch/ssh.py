@@ -82,8 +82,7 @@ class SshEngine:
         how = process.end() if process is not None else ""
         host = self._options.hosts[node]
         return how and (
-            f"ssh {host} {how}. Next: try `ssh {host}` in a terminal; --python PATH names the "
-            "Python there"
+            f"ssh {how}. Next: try `ssh {host}` in a terminal; --python PATH names the Python there"
         )
 
     def stop(self) -> None:

@@ -57,6 +57,8 @@ _STARTING_GRACE_S = 0.3
 _KILLED_S = 2.0
 #: An agent that does not say in this time that its ranks have ended is blocked.
 _ANSWER_S = 3.0
+#: Agents that have not come after this time may have a reason that only they know.
+_LATE_JOIN_S = 15.0
 _STOPPED = "the pool did not start: it was stopped"
 
 
@@ -106,6 +108,8 @@ class PoolStartup:
         self._agents: list[AgentHandle] = []
         self._engine: Engine | None = None
         self._joins_until = math.inf
+        self._late_from = math.inf
+        self._meeting_point = ""  #: address and port at which agents of other machines come
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
@@ -181,10 +185,14 @@ class PoolStartup:
         self._hub = HubThread(
             channel, token, self._make_machines(""), self._on_segment_released, nodes
         )
-        self._agents += [RemoteAgent(node, engine) for node in range(options.nnodes)]
+        hosts = [*options.hosts[: options.nnodes], *[""] * options.nnodes]
+        self._agents += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
         self._hub.start(self._agents)
         self._engine = engine
         engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
+        self._meeting_point = f"{address}:{channel.port}"
+        if options.launcher == "listen":  # a job may wait in a queue
+            self._late_from = time.monotonic() + _LATE_JOIN_S
         if engine.join_timeout_s is not None:
             self._joins_until = time.monotonic() + engine.join_timeout_s
         return self._hub
@@ -324,17 +332,30 @@ class PoolStartup:
         snapshot = hub.snapshot
         if self._engine is None or snapshot.phase is not Phase.AGENTS:
             return snapshot
-        return replace(snapshot, joined=hub.nodes.joined, waits_for=self._engine.state())
+        state, joined = self._engine.state(), hub.nodes.joined
+        if joined < self._options.nnodes and time.monotonic() >= self._late_from:
+            state = f"{state}\n{self._late_text(joined, _LATE_JOIN_S)}"
+        return replace(snapshot, joined=joined, waits_for=state)
+
+    def _late_text(self, joined: int, after_s: float) -> str:
+        nnodes = self._options.nnodes
+        come = "no agent has" if not joined else f"{joined} of {nnodes} agents have"
+        return (
+            f"{come} come in {after_s:g} s: the hosts must reach {self._meeting_point}. Next: "
+            "`nbddp agent --connect FILE --check` on a host says whether it does; open the port "
+            "in the firewall (--port N keeps one number), or use --launcher ssh --tunnel"
+        )
 
     def _check_joining(self, hub: HubThread) -> None:
         """Raise `PoolStartError` if the agents of other machines do not come in time."""
         engine = self._engine
         if engine is None or hub.snapshot.phase is not Phase.AGENTS:
             return
-        if time.monotonic() > self._joins_until:
+        limit_s = engine.join_timeout_s
+        if limit_s is not None and time.monotonic() > self._joins_until:
             raise PoolStartError(
-                f"the pool did not start: {hub.nodes.joined} of {self._options.nnodes} agents have "
-                f"joined in {engine.join_timeout_s:g} s ({engine.state()})"
+                "the pool did not start: "
+                f"{self._late_text(hub.nodes.joined, limit_s)} ({engine.state()})"
             )
 
 

@@ -86,8 +86,10 @@ def describe_code(exit_code: int) -> str:
 
 
 def describe_agent_exit(exited: AgentExited) -> str:
-    """``the agent of node 1 ended (SIGKILL)``, ``... (nothing was heard of n2 for 60 s)``."""
+    """``the agent of node 1 ended (SIGKILL)``, ``the agent on n2 never came: ssh said: ...``."""
     how = exited.reason or describe_code(exited.exit_code)
+    if exited.never_came:
+        return f"the agent on {exited.never_came} never came: {how}"
     return f"the agent of node {exited.node} ended ({how})"
 
 

@@ -113,6 +113,7 @@ class AgentExited:
     exit_code: int
     last_output: str
     reason: str = ""  #: of an agent on another machine, in place of the exit code
+    never_came: str = ""  #: the machine, if the agent never came
 
 
 @dataclass(frozen=True)

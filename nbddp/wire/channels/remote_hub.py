@@ -9,6 +9,7 @@ never reach the decoder of messages.
 """
 
 import os
+import platform
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import zmq
 from zmq.utils import z85
 
 from nbddp.errors import BadMessageError
+from nbddp.system import process_tree
 from nbddp.wire.channels.hub import AgentsChannel
 from nbddp.wire.channels.session import Session, begins_session
 from nbddp.wire.channels.sockets import Frame, keep_alive
@@ -104,12 +106,20 @@ class RemoteHubChannel(AgentsChannel):
             public_key=public_key,
             secret_key=secret_key,
             is_tunnelled=is_tunnelled,
+            host=platform.node(),
+            pid=os.getpid(),
+            started=process_tree.start_time(os.getpid()),
         )
 
     @property
     def side_sockets(self) -> "Sequence[zmq.Socket[bytes]]":
         """The socket on which ZeroMQ asks whether a key is welcome."""
         return (self._zap,)
+
+    @property
+    def guests(self) -> list[int]:
+        """The numbers of agents that have connected and have no node."""
+        return [self._peers.number(i) for i in self._lines if i not in self._numbers]
 
     def admit(self, guest: int, node: int) -> None:
         """Make a guest the agent of a node; an agent that was it before is forgotten."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from nbddp.errors import BadMessageError
+from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.system import network
 from nbddp.wire.channels.session import Session
 from nbddp.wire.channels.sockets import keep_alive
@@ -22,6 +22,8 @@ _CONNECT_S = 2.0
 #: The hub's process has ended if its machine refuses connections for this long.
 _REFUSED_S = 4.0
 _PROBE_EVERY_S = 1.0
+#: The hub answers a connection within this time, or is none of ours.
+_HANDSHAKE_S = 15.0
 
 
 class RemoteUplink(Uplink):
@@ -31,6 +33,9 @@ class RemoteUplink(Uplink):
         invitation: of the hub.
         address: the one of its addresses that this machine reaches.
         patience_s: the agent has to end if it hears nothing of the hub for this long.
+
+    Raises:
+        AgentJoinError: the keys of the invitation are no keys.
     """
 
     def __init__(self, invitation: Invitation, address: str, patience_s: float) -> None:
@@ -38,9 +43,17 @@ class RemoteUplink(Uplink):
         self._host, self._port = network.split_address(address)
         self.patience_s = patience_s
         socket = self._socket
-        socket.curve_serverkey = invitation.server_key.encode()
-        socket.curve_publickey = invitation.public_key.encode()
-        socket.curve_secretkey = invitation.secret_key.encode()
+        try:
+            socket.curve_serverkey = invitation.server_key.encode()
+            socket.curve_publickey = invitation.public_key.encode()
+            socket.curve_secretkey = invitation.secret_key.encode()
+        except zmq.ZMQError:
+            self._socket.close(linger=0)
+            self._context.term()
+            raise AgentJoinError(
+                "the invitation has keys that are none: it was altered, or cut. Next: use the file "
+                "or the line that the notebook shows now"
+            ) from None
         socket.reconnect_ivl, socket.reconnect_ivl_max = (int(s * 1000) for s in _RECONNECT_S)
         socket.connect_timeout = int(_CONNECT_S * 1000)
         keep_alive(socket)
@@ -56,6 +69,9 @@ class RemoteUplink(Uplink):
         self._refused_since: float | None = None
         self._probe_at = 0.0
         self._refusal = ""
+        #: Whether the hub has ever shown that it has the key of the invitation.
+        self.has_met_hub = False
+        self._meets_until = time.monotonic() + _HANDSHAKE_S
         socket.connect(address)
 
     @property
@@ -75,6 +91,13 @@ class RemoteUplink(Uplink):
             return "the hub has given this agent up"
         if self._refusal:
             return self._refusal
+        if not self.has_met_hub and now >= self._meets_until:
+            return (
+                f"tcp://{self._host}:{self._port} takes connections, and nothing there answers to "
+                f"the key of this pool within {_HANDSHAKE_S:g} s: the file is of another pool, or "
+                "was altered, or a firewall drops what follows. Next: use the file or the line "
+                "that the notebook shows now; `nbddp agent --connect FILE --check` tries again"
+            )
         if now - self._heard_at > self.patience_s:
             return f"nothing was heard of the notebook for {self.patience_s:g} s"
         if not self._is_connected and now >= self._probe_at:
@@ -107,7 +130,7 @@ class RemoteUplink(Uplink):
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._is_connected = True
+                self._is_connected = self.has_met_hub = True
                 self._refused_since = None
                 self._session.resume()
             elif event == zmq.EVENT_DISCONNECTED:

@@ -1,11 +1,21 @@
 """The commands of engines, and what engines say, as data."""
 
+import os
+import platform
+from pathlib import Path
+from typing import cast
+
 import pytest
 
 from nbddp.agent.engine_variables import EnginePlace, engine_place, step_variables
-from nbddp.controller.launch import EngineOptions, make_engine
+from nbddp.controller.hub.agent_processes import Agents
+from nbddp.controller.launch import Engine, EngineOptions, RemoteAgent, make_engine
 from nbddp.controller.launch.slurm import job_state, srun_words
+from nbddp.controller.state import PoolMachine, describe_agent_exit
 from nbddp.errors import BadOptionError
+from nbddp.system import process_tree
+from nbddp.wire.launch_specs import Invitation
+from tests.support.machines import SETTINGS, make_spec
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
@@ -23,6 +33,70 @@ def test_srun_starts_one_task_on_each_node_with_a_processor_for_each_rank():
 
 def test_in_an_allocation_the_step_shares_the_processors_of_the_notebook():
     assert "--overlap" in srun_words(EngineOptions(2, 4), "nbddp-x", {"SLURM_JOB_ID": "1"})
+
+
+def _invitation(pool_id: str, host: str, pid: int, started: int) -> Invitation:
+    return Invitation(
+        pool_id=pool_id,
+        addresses=("tcp://10.0.0.1:5",),
+        token="t",
+        server_key="s",
+        public_key="p",
+        secret_key="k",
+        host=host,
+        pid=pid,
+        started=started,
+    )
+
+
+def test_files_of_notebooks_that_were_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".nbddp"
+    folder.mkdir()
+    here, pid, started = platform.node(), os.getpid(), process_tree.start_time(os.getpid())
+    for invitation in (
+        _invitation("lives", here, pid, started),
+        _invitation("elsewhere", f"{here}-2", pid, started + 1),
+        _invitation("pid-used-again", here, pid, started + 1),
+        _invitation("ended", here, 2**22 + 1, started),
+    ):
+        invitation.write(folder / f"{invitation.pool_id}.json")
+    (folder / "other.json").write_text("{}")
+    engine = make_engine("listen", EngineOptions(1, 1))
+    engine.start(_invitation("new", here, pid, started))
+    names = {path.stem for path in folder.iterdir()}
+    assert names == {"lives", "elsewhere", "other", "new"}
+    engine.stop()
+    assert not (folder / "new.json").exists()
+
+
+class _DeadEngine:
+    """An engine whose program has ended."""
+
+    join_timeout_s = None
+
+    def __init__(self) -> None:
+        self.reason = "ssh ended with exit code 255 and said: Permission denied (publickey)."
+
+    def end(self, node: int) -> str:
+        return self.reason
+
+
+def test_an_agent_that_never_came_is_told_from_one_that_has_ended():
+    engine = cast("Engine", _DeadEngine())
+    never, came = RemoteAgent(0, engine, "a"), RemoteAgent(1, engine, "b")
+    came.revive()
+    unnamed = RemoteAgent(2, engine)
+    pool = PoolMachine(make_spec(1, 3), SETTINGS, 0.0, host="", port=0)
+    texts = [describe_agent_exit(end) for end in Agents([never, came, unnamed]).lost(pool)]
+    said = "ssh ended with exit code 255 and said: Permission denied (publickey)."
+    assert texts == [
+        f"the agent on a never came: {said}",
+        f"the agent of node 1 ended ({said})",
+        f"the agent on node 2 never came: {said}",
+    ]
 
 
 @pytest.mark.parametrize("own", ["-c8", "--cpus-per-task=8", "--exclusive"])
