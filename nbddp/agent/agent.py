@@ -24,13 +24,14 @@ from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.leftovers import Leftovers, reap_orphans
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.agent.parent_watch import ParentWatch
-from nbddp.agent.rank_process import RankProcess
+from nbddp.agent.rank_process import RankProcess, log_path_of
 from nbddp.agent.stack_dumps import StackDumps
 from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.agent.store_process import StoreKeeper
 from nbddp.agent.termination import Termination
 from nbddp.errors import BadMessageError, BadOptionError
 from nbddp.system import process_tree
+from nbddp.system.log_tail import read_tail
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import AgentDownlink, AgentUplink, Uplink
 from nbddp.wire.launch_specs import AgentLaunch
@@ -45,10 +46,12 @@ from nbddp.wire.messages import (
     Execute,
     Interrupt,
     KillRanks,
+    LogRead,
     OutputDrained,
     PullValue,
     RankSpawned,
     RanksStopped,
+    ReadLog,
     RefuseAgent,
     ShutdownAgent,
     StartRanks,
@@ -61,6 +64,8 @@ _ORPHAN_GRACE_S = 0.2
 #: After some text was read, more text is collected for this long. Otherwise a rank that prints
 #: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
+#: The end of a log that is sent at once: the agent does nothing else meanwhile.
+_MAX_LOG_BYTES = 4 * 1024 * 1024
 #: Requests that run the user's code, which can be interrupted.
 _RUNS_CODE = ("Execute", "PullValue", "DescribeValue")
 #: The agent decodes this message of ranks; it forwards the others as they are.
@@ -194,6 +199,8 @@ class Agent:
             case DumpStack():
                 for process in self._living(request.ranks):
                     self._stack_dumps.begin(request, process, time.monotonic())
+            case ReadLog():
+                self._send_log(request)
             case Interrupt():
                 for process in self._living(request.ranks):
                     if request.run_id in (process.pipes.run_id, process.pulling):
@@ -208,6 +215,17 @@ class Agent:
                 self.end_without_hub(request.reason)
             case _:
                 assert_never(request)
+
+    def _send_log(self, request: ReadLog) -> None:
+        text, size, problem = "", 0, ""
+        try:
+            path = log_path_of(self._launch, request.rank)
+            text, size = read_tail(path, min(request.max_bytes, _MAX_LOG_BYTES))
+        except OSError as error:
+            problem = error.strerror or str(error)
+        self._uplink.send(
+            LogRead(number=request.number, rank=request.rank, text=text, size=size, problem=problem)
+        )
 
     def _living(self, ranks: tuple[int, ...]) -> list[RankProcess]:
         return [self._ranks[rank] for rank in ranks if rank in self._ranks]

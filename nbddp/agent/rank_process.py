@@ -27,6 +27,14 @@ _BEGIN_S = 0.3
 _NEVER = float("inf")
 
 
+def log_path_of(agent: AgentLaunch, rank: int) -> Path:
+    """Return the path of the log of a rank; all processes in its place write to one file."""
+    folder = Path(agent.folder)
+    if agent.settings.log_dir:
+        folder = Path(agent.settings.log_dir, f"nbddp-{agent.pool_id}")
+    return folder / f"rank{rank}.log"
+
+
 @dataclass
 class RankProcess:
     """One rank: its process, its pipes, and the cell that it runs."""
@@ -72,11 +80,8 @@ class RankProcess:
             RuntimeError: as `ProcessMaker.start`.
         """
         rank = agent.node * request.pool.nproc_per_node + local_rank
-        log_folder = Path(agent.folder)
-        if agent.settings.log_dir:
-            log_folder = Path(agent.settings.log_dir, f"nbddp-{agent.pool_id}")
-            log_folder.mkdir(parents=True, exist_ok=True)
-        log_path = log_folder / f"rank{rank}.log"
+        log_path = log_path_of(agent, rank)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
         pipes = RankPipes(
             rank,
             log_path,

@@ -7,6 +7,7 @@ Sources: torchrun's variables, ``torch/distributed/run.py`` ("Environment Variab
 """
 
 import os
+import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ def prepare(launch: RankLaunch) -> None:
 
     Raises:
         OSError: the working folder cannot be entered.
+        BadOptionError: it cannot, and was asked for, on another machine than the notebook.
     """
     os.environ.pop(AGENT_PID_ENV, None)
     python_path = os.environ.pop(USER_PYTHONPATH_ENV, "")
@@ -52,8 +54,13 @@ def _enter_folder(pool: PoolSpec) -> None:
     """Enter the working folder; the home folder where the notebook's own does not exist."""
     try:
         os.chdir(pool.cwd)
-    except FileNotFoundError:
-        if pool.needs_cwd:
+    except OSError as error:
+        if pool.has_machines and pool.needs_cwd:
+            raise BadOptionError(
+                f"--cwd {pool.cwd} cannot be entered on host {socket.gethostname()}: "
+                f"{error.strerror}; legal: a folder that exists on each host"
+            ) from None
+        if pool.needs_cwd or not isinstance(error, FileNotFoundError):
             raise
         os.chdir(Path.home())
 

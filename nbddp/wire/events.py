@@ -170,6 +170,16 @@ class StackDumped(MessageBase, frozen=True):
     memory_is_pss: bool = False  #: shared pages count in part; False: resident memory
 
 
+class LogRead(MessageBase, frozen=True):
+    """Answer to `ReadLog`."""
+
+    number: int
+    rank: Rank
+    text: str
+    size: int  #: bytes of the whole file
+    problem: str = ""  #: why it cannot be read; empty: it was
+
+
 # --- rank -> hub -------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from nbddp.wire.events import (
     ImportChanged,
     InputRequest,
     Inspected,
+    LogRead,
     OperationsAborted,
     Output,
     RankDescribed,
@@ -79,6 +80,7 @@ from nbddp.wire.requests import (
     OutputDrained,
     PullValue,
     PushValue,
+    ReadLog,
     RebuildGroups,
     RefuseAgent,
     ReleaseSegment,
@@ -127,6 +129,7 @@ __all__ = [
     "Interrupt",
     "InterruptCallback",
     "KillRanks",
+    "LogRead",
     "Message",
     "Node",
     "NodeFacts",
@@ -145,6 +148,7 @@ __all__ = [
     "RankSpawned",
     "RanksStalled",
     "RanksStopped",
+    "ReadLog",
     "RebuildGroups",
     "RefuseAgent",
     "ReleaseSegment",
@@ -178,6 +182,7 @@ AgentRequest: TypeAlias = (
     | StartRanks
     | KillRanks
     | DumpStack
+    | ReadLog
     | Interrupt
     | StopRanks
     | ShutdownAgent
@@ -215,6 +220,7 @@ AgentEvent: TypeAlias = (
     | RanksStopped
     | RanksStalled
     | StackDumped
+    | LogRead
     | Output
 )
 RankEvent: TypeAlias = (

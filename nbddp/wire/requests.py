@@ -61,6 +61,14 @@ class DumpStack(MessageBase, frozen=True):
     memory: bool = False  #: with ``memory_bytes``, which takes some milliseconds
 
 
+class ReadLog(MessageBase, frozen=True):
+    """Read the end of the log of a rank of this node. Answered by `LogRead`."""
+
+    number: int
+    rank: Rank
+    max_bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Interrupt(MessageBase, frozen=True):
     """Send SIGINT to each of ``ranks`` that still runs ``run_id``, and to its children.
 

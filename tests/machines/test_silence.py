@@ -1,8 +1,13 @@
 """A node of which nothing is heard for a while: the notebook stays usable."""
 
+import shutil
+import threading
+from pathlib import Path
+
 import pytest
 
 from nbddp.errors import CellInterruptedError, PoolBrokenError
+from nbddp.notebook.render import timeline
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from tests.support.polling import poll_until
@@ -13,6 +18,61 @@ from tests.support.views import begin_cell
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Less than any limit after which nbddp gives something up.
 SOON_S = 10.0
+
+
+@pytest.mark.parametrize("cuts_s", [(3.0, 8.0), pytest.param((20.0,), marks=pytest.mark.slow)])
+def test_a_bad_line_that_is_cut_loses_and_doubles_nothing(site: SshSite, cuts_s: tuple[float, ...]):
+    if shutil.which("nft") is None:
+        pytest.skip("nftables is not installed")
+    one, two = site.add_host("n1"), site.add_host("n2")
+    settings = Settings(silent_after_s=3.0, node_timeout_s=90.0)
+    with ssh_pool(site, one, two, settings=settings) as pool:
+        two.make_line_bad(delay_ms=20, loss_percent=2)
+        for cut_s in cuts_s:
+            cell = begin_cell(
+                pool,
+                "import time\n"
+                "for number in range(100):\n    print(number, '.' * 200)\n    time.sleep(0.05)",
+            )
+            poll_until(lambda view=cell.view: "3 ." in view.text(2))  # type: ignore[misc]
+            two.set_cable(plugged=False)
+            if cut_s > settings.silent_after_s:
+                poll_until(lambda: pool.snapshot.silent_nodes == {1})
+            threading.Event().wait(cut_s)
+            two.set_cable(plugged=True)
+            view = cell.join(90.0)
+            assert view.error is None
+            text = "".join(f"{number} {'.' * 200}\n" for number in range(100))
+            assert view.texts() == dict.fromkeys(range(4), text)
+            poll_until(lambda: not pool.snapshot.silent_nodes)
+        pool.run("dist.barrier()")
+
+
+def test_times_of_a_node_with_another_clock_are_moved_to_that_of_the_notebook(
+    site: SshSite, tmp_path: Path
+):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    ahead_s = 100_000
+    skewed = ["unshare", "-T", "--monotonic", str(ahead_s), "--fork", "--kill-child", "--"]
+    if two.run([*skewed, "true"]).returncode:
+        pytest.skip("this machine allows no time namespaces")
+    python = tmp_path / "skewed-python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$(hostname)" = n2 ] && exec {" ".join(skewed)} {site.python} "$@"\n'
+        f'exec {site.python} "$@"\n'
+    )
+    python.chmod(0o755)
+    with ssh_pool(site, one, two, n=1, python=str(python)) as pool:
+        pool.run("for _ in range(3):\n    dist.barrier()")
+        poll_until(lambda: len(pool.snapshot.clocks) == 2)
+        near, far = pool.snapshot.clocks
+        assert abs(near.offset_ns) <= near.error_ns
+        assert abs(far.offset_ns - ahead_s * 10**9) <= far.error_ns
+        rows = [row for row in pool.trace_rows() if row.op == "barrier"]
+        assert len(rows) == 3
+        assert all((row.spread_ns or 0) < ahead_s * 10**9 / 2 for row in rows)
+        text = timeline.timeline(rows, "headline", clocks=pool.snapshot.clocks)["text/plain"]
+        assert "n2: +27:46:40 h, known to " in text
 
 
 def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSite):

@@ -2,21 +2,21 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import log_tails
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from nbddp.system import process_tree
+from nbddp.wire.rank_set import RankSet
 from tests.support.polling import poll_until
 from tests.support.remote_pools import ssh_pool, start
 from tests.support.ssh_hosts import SshSite
-from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
@@ -31,6 +31,14 @@ def test_a_pool_on_two_hosts(site: SshSite):
         # Gloo would take 127.0.1.1, the address of the host's name.
         assert pool.pull("os.environ['GLOO_SOCKET_IFNAME']") == ["eth0"] * 4
         assert pool.pull("os.environ['MASTER_ADDR']") == [one.address] * 4
+        assert pool.log_path_by_rank[3] == f"n2:{pool.ranks()[3].log_path}"
+        pool.run("print('last words of', rank)")
+        tails = list(log_tails(pool, RankSet.of([0, 3]), 10_000))
+        assert [tail.text.splitlines()[-1] for tail in tails] == [
+            "last words of 0",
+            "last words of 3",
+        ]
+        assert "n1:/" in survey(pool).bundle()["text/plain"]
         pool.push(large=b"x" * 3_000_000)
         assert pool.pull("len(large)") == [3_000_000] * 4
 
@@ -68,27 +76,6 @@ def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
         assert pool.pull("x", ranks="0-1") == [0, 1]
 
 
-@pytest.mark.parametrize("cut_s", [2.0, 8.0])
-def test_a_cut_line_loses_nothing(site: SshSite, cut_s: float):
-    one, two = site.add_host("n1"), site.add_host("n2")
-    settings = Settings(silent_after_s=3.0, node_timeout_s=60.0)
-    with ssh_pool(site, one, two, settings=settings) as pool:
-        lines = "import time\nfor number in range(100):\n    print(number)\n    time.sleep(0.05)"
-        cell = begin_cell(pool, lines)
-        poll_until(lambda: "3\n" in cell.view.text(2))
-        two.set_cable(plugged=False)
-        if cut_s > settings.silent_after_s:
-            poll_until(lambda: pool.snapshot.silent_nodes == {1})
-            assert f"1 n2 ({two.address}), silent" in survey(pool).bundle()["text/plain"]
-        threading.Event().wait(cut_s)
-        two.set_cable(plugged=True)
-        view = cell.join(60.0)
-        assert view.error is None
-        assert view.texts() == dict.fromkeys(range(4), "".join(f"{n}\n" for n in range(100)))
-        poll_until(lambda: not pool.snapshot.silent_nodes)
-        pool.run("dist.barrier()")
-
-
 def test_the_end_of_the_notebook_ends_everything_on_all_hosts(site: SshSite, tmp_path: Path):
     one, two = site.add_host("n1"), site.add_host("n2")
     script = tmp_path / "notebook.py"
@@ -123,6 +110,19 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_the_words_of_ssh(site: Ssh
     ):
         start(options)
     poll_until(lambda: not one.processes("nbddp"))
+
+
+def test_a_folder_that_a_host_lacks_is_named_with_the_host(site: SshSite, tmp_path: Path):
+    site.add_host("n1")
+    two = site.add_host("n2")
+    folder = tmp_path / "disk" / "work"
+    folder.mkdir(parents=True)
+    assert two.run(["mount", "-t", "tmpfs", "tmpfs", str(folder.parent)]).returncode == 0
+    options = PoolOptions.checked(
+        1, launcher="ssh", hosts=["n1", "n2"], python=str(site.python), cwd=str(folder)
+    )
+    with pytest.raises(PoolStartError, match=r"rank 1 on n2 .* on host n2: No such file"):
+        start(options)
 
 
 def test_fewer_hosts_than_nodes_are_refused():

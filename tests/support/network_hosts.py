@@ -115,15 +115,32 @@ class NetworkHost:
         """Plug the network cable in, or pull it out."""
         _ip("link", "set", self._link, "up" if plugged else "down")
 
+    def make_line_bad(self, delay_ms: int, loss_percent: int) -> None:
+        """Lose packets in both directions at random, and delay them where the kernel has netem."""
+        tables = ["add table inet nbb"]
+        for hook in ("input", "output"):
+            tables += [
+                f"add chain inet nbb {hook} {{ type filter hook {hook} priority 0 ; }}",
+                f"add rule inet nbb {hook} numgen random mod 100 < {loss_percent} drop",
+            ]
+        self._filter(tables)
+        delay = ("root", "netem", "delay", f"{delay_ms}ms")
+        self.run(["tc", "qdisc", "add", "dev", "eth0", *delay])
+
     def drop_packets_to(self, address: str) -> None:
         """Make a firewall that drops what this host sends to an address, without a word."""
-        rules = (
-            "add table inet nbt",
-            "add chain inet nbt out { type filter hook output priority 0 ; }",
-            f"add rule inet nbt out ip daddr {address} drop",
+        self._filter(
+            [
+                "add table inet nbt",
+                "add chain inet nbt out { type filter hook output priority 0 ; }",
+                f"add rule inet nbt out ip daddr {address} drop",
+            ]
         )
+
+    def _filter(self, rules: Sequence[str]) -> None:
         for rule in rules:
-            assert self.run(["nft", rule]).returncode == 0, rule
+            answer = self.run(["nft", rule])
+            assert answer.returncode == 0, f"nft {rule}: {answer.stderr}"
 
     def power_off(self) -> None:
         """End the host; the cable goes first, so that nothing says goodbye."""

@@ -31,11 +31,16 @@ def ssh_pool(
     *hosts: NetworkHost,
     n: int = 2,
     settings: Settings = DEFAULTS,
+    python: str = "",
     **more: object,
 ) -> Iterator[Pool]:
     """A pool with `n` ranks on each host; nothing of it is left there at the end."""
     options = PoolOptions.checked(
-        n, launcher="ssh", hosts=[host.name for host in hosts], python=str(site.python), **more
+        n,
+        launcher="ssh",
+        hosts=[host.name for host in hosts],
+        python=python or str(site.python),
+        **more,
     )
     made = start(options, settings)
     try:

@@ -74,6 +74,7 @@ from nbddp.wire.messages import (
     InputRequest,
     Inspected,
     Interrupt,
+    LogRead,
     Output,
     RankExited,
     RankRequest,
@@ -240,6 +241,10 @@ class HubThread:
         """Send a request other than a cell."""
         self._call(lambda: self._send(ranks, request, frames))
 
+    def send_to_agent(self, request: SendToAgent) -> None:
+        """Send a request for an agent itself."""
+        self._call(lambda: self._do(request))
+
     def open_transfer(self, transfer: Transfer) -> None:
         """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`."""
 
@@ -380,10 +385,8 @@ class HubThread:
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
             is_up = self._machine.phase is Phase.UP
-            before = self._remote_nodes.view.silent
-            self._do_all(self._remote_nodes.look(time.monotonic(), self._agents, is_up=is_up))
-            if self._remote_nodes.view.silent != before:
-                self._feed(NodesSilent(self._remote_nodes.view.silent))
+            for seen in self._remote_nodes.look(time.monotonic(), self._agents, is_up=is_up):
+                self._feed(seen) if isinstance(seen, NodesSilent) else self._do(seen)
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
@@ -427,7 +430,7 @@ class HubThread:
                     self._release_unwanted(event)
             case SegmentReleased():
                 self._on_segment_released(event.segment, event.rank)
-            case Completed() | Inspected() | Debugged():
+            case Completed() | Inspected() | Debugged() | LogRead():
                 self.replies.put(event)
             case CommFromRank():
                 self.listeners.comm(event, frames)
@@ -478,7 +481,7 @@ class HubThread:
         snapshot = self._recovery.snapshot()
         if self._remote_nodes is not None:
             view = self._remote_nodes.view
-            snapshot = replace(snapshot, nodes=view.facts, silent=view.silent)
+            snapshot = replace(snapshot, nodes=view.facts, silent=view.silent, clocks=view.clocks)
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 
@@ -510,9 +513,8 @@ class HubThread:
             case NotifyUser():
                 text = f"nbddp: {action.text}\n"
                 rank = NO_RANK if action.rank is None else action.rank
-                self.listeners.background(
-                    Output(run_id=None, rank=rank, stream="stderr", text=text)
-                )
+                notice = Output(run_id=None, rank=rank, stream="stderr", text=text)
+                self.listeners.background(notice)
 
     def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self._machine.ranks.by_node(ranks).items():

@@ -12,6 +12,7 @@ from nbddp.controller.state import (
     DiagnoseRequested,
     RanksRestarted,
     RestartRanksRequested,
+    SendToAgent,
 )
 from nbddp.wire.channels import Frame
 from nbddp.wire.messages import (
@@ -23,7 +24,9 @@ from nbddp.wire.messages import (
     Debugged,
     Inspect,
     Inspected,
+    LogRead,
     RankRequest,
+    ReadLog,
 )
 from nbddp.wire.rank_set import RankSet
 
@@ -91,6 +94,19 @@ class RankRequests:
         if done is None and is_wanted():
             raise hub.replies.lost()
         return done
+
+    # --- to an agent ---------------------------------------------------------------------------
+
+    def log(self, rank: int, node: int, max_bytes: int, limit_s: float) -> LogRead | None:
+        """Read the end of the log of ``rank`` on its ``node``, at most ``max_bytes``."""
+        hub = self._hub()
+        return hub.replies.ask_within(
+            limit_s,
+            LogRead,
+            lambda number: hub.send_to_agent(
+                SendToAgent(node, ReadLog(number=number, rank=rank, max_bytes=max_bytes))
+            ),
+        )
 
     # --- to a rank -----------------------------------------------------------------------------
 

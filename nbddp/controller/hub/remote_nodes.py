@@ -7,7 +7,14 @@ import secrets
 from dataclasses import dataclass, replace
 
 from nbddp.controller.hub.agent_processes import Agents
-from nbddp.controller.state import Lobby, LobbyDecision, NotifyUser, SilentNode
+from nbddp.controller.state import (
+    Lobby,
+    LobbyDecision,
+    NodeClock,
+    NodesSilent,
+    NotifyUser,
+    SilentNode,
+)
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import NodeFacts
@@ -23,6 +30,7 @@ class NodeView:
 
     joined: int = 0  #: agents that have come
     facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
+    clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
 
 
@@ -97,8 +105,8 @@ class RemoteNodes:
         """Return what a user should know who begins a cell now."""
         return [NotifyUser(None, self._silent_text(each)) for each in self.view.silent]
 
-    def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser]:
-        """Keep the connections alive, and return what the user should know about them.
+    def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser | NodesSilent]:
+        """Keep the connections alive, and return what user and pool should know about them.
 
         Args:
             now: `time.monotonic`.
@@ -110,6 +118,7 @@ class RemoteNodes:
             return []
         self._look_at = now + _LOOK_S
         self._channel.beat(now)
+        self._read_clocks()
         for guest in self._channel.guests:  # also those that only wanted to know the port
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
@@ -128,7 +137,7 @@ class RemoteNodes:
                 node, facts.host, self._channel.heard_at(node), self._settings.node_timeout_s
             )
         before = {each.node: each for each in self.view.silent}
-        notices = [
+        notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))
             for node, each in sorted(silent.items())
             if node not in before
@@ -138,8 +147,21 @@ class RemoteNodes:
             for node, each in before.items()
             if node not in silent and node not in agents.ended
         ]
-        self.view = replace(self.view, silent=tuple(each for _, each in sorted(silent.items())))
+        now_silent = tuple(each for _, each in sorted(silent.items()))
+        if now_silent != self.view.silent:
+            self.view = replace(self.view, silent=now_silent)
+            notices.append(NodesSilent(now_silent))
         return notices
+
+    def _read_clocks(self) -> None:
+        measured = {node: self._channel.clock(node) for node in self._lobby.nodes}
+        clocks = tuple(
+            NodeClock(node, self._lobby.nodes[node].host, *clock)
+            for node, clock in sorted(measured.items())
+            if clock is not None
+        )
+        if clocks and clocks != self.view.clocks:
+            self.view = replace(self.view, clocks=clocks)
 
     def _silent_text(self, silent: SilentNode) -> str:
         limits = self._settings

@@ -12,10 +12,10 @@ from typing import TypeAlias, TypeVar
 
 from nbddp.controller.state import Diagnosed, RanksRestarted
 from nbddp.errors import PoolBrokenError
-from nbddp.wire.messages import Completed, Debugged, Inspected
+from nbddp.wire.messages import Completed, Debugged, Inspected, LogRead
 
-Reply: TypeAlias = Diagnosed | RanksRestarted | Completed | Inspected | Debugged
-_Reply = TypeVar("_Reply", Diagnosed, RanksRestarted, Completed, Inspected, Debugged)
+Reply: TypeAlias = Diagnosed | RanksRestarted | Completed | Inspected | Debugged | LogRead
+_Reply = TypeVar("_Reply", Diagnosed, RanksRestarted, Completed, Inspected, Debugged, LogRead)
 
 #: A wait checks this often for the end of the hub, and for interrupts if it cannot be interrupted.
 _POLL_S = 0.2

@@ -3,10 +3,13 @@
 from nbddp.controller.pool.cell_options import CellOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
+from nbddp.controller.pool.rank_logs import LogTail, log_tails
 
 __all__ = [
     "CatchUp",
     "CellOptions",
+    "LogTail",
     "Pool",
     "catch_up",
+    "log_tails",
 ]

@@ -140,7 +140,7 @@ class CellWait:
         explain: adds to the outcome what is known when the cell has ended.
         describe: tells what each rank does now.
         look: shows facts about all ranks in the view.
-        paused: gets the time at which a rank has stopped, and that of the answer.
+        paused: gets a rank, the time at which it has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
         meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
     """
@@ -156,7 +156,7 @@ class CellWait:
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
         describe: Callable[[], Mapping[Rank, PerRank]] = dict,
         look: Callable[[CellView, Sight], None] = lambda view, sight: None,
-        paused: Callable[[int, int], None] = lambda begin_ns, end_ns: None,
+        paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         meshes: MeshesByRank | None = None,
     ) -> None:
@@ -353,7 +353,7 @@ class CellWait:
 
     def _note_pause(self, request: InputRequest) -> None:
         if request.stop is not None:
-            self._paused(request.stop.time_created_ns, time.monotonic_ns())
+            self._paused(request.rank, request.stop.time_created_ns, time.monotonic_ns())
 
     def _show_steps(self) -> None:
         others = {} if self._steps.are_all_stopped else self._describe()

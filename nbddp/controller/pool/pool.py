@@ -19,7 +19,7 @@ from nbddp.controller.diagnosis import PerRank, Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
-from nbddp.controller.pool import prompt_sights
+from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
 from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
@@ -35,11 +35,9 @@ from nbddp.controller.state import (
     Phase,
     PoolSnapshot,
     RankInfo,
-    RankState,
     RunOutcome,
     RunRequested,
     Silence,
-    silence_text,
 )
 from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
@@ -103,7 +101,7 @@ class Pool:
         self._run_numbers = itertools.count(1)
         self._cells = CellRecords()
         self._sources = SourceTexts()
-        self._pauses = Pauses()
+        self._pauses = Pauses(lambda: self.snapshot.offset_by_rank)
         self.break_points = BreakPoints()  #: of all later cells; for the notebook layer
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
@@ -286,7 +284,7 @@ class Pool:
                 explain=self._explained,
                 describe=self._places,
                 look=partial(prompt_sights.show, self),
-                paused=self._pauses.add,
+                paused=self._pauses.add_of,
                 stopped=self.break_points.note,
                 meshes=self.snapshot.meshes,
             ).wait(early)
@@ -720,12 +718,18 @@ class Pool:
     def log_path_by_rank(self) -> dict[int, str]:
         """Path of the file with the whole output of each rank, until the pool stops.
 
+        Paths on other machines begin with the name of the host: ``n2:/tmp/nbddp-x/rank3.log``.
+
         Example:
             >>> from pathlib import Path
             >>> Path(pool.log_path_by_rank[1]).name
             'rank1.log'
         """
-        return {info.rank: info.log_path for info in self.ranks()}
+        hosts = [f"{facts.host}:" for facts in self.snapshot.nodes]
+        return {
+            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
+            for info in self.ranks()
+        }
 
     @property
     def bad_frames(self) -> int:
@@ -880,7 +884,7 @@ class Pool:
     def _rows(self) -> list[TraceRow]:
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
-        return rows_of_views(views, self._cells.number_by_run)
+        return rows_of_views(views, self._cells.number_by_run, self.snapshot.offset_by_rank)
 
     @property
     def last_report(self) -> Report | None:
@@ -965,34 +969,18 @@ class Pool:
             raise PoolBusyError(self._busy_text())
 
     def _busy_text(self) -> str:
-        """Say which cell is running where, and what to do about it."""
-        inside = self.unfinished.describe() if self.unfinished else "this pool"
         cell = self._cells.last_name
-        wait = (
-            f"Out[{self._cells.last_number}].wait() if it has --async"
-            if cell != NO_NAME
-            else "wait for it"
-        )
-        return (
-            f"{cell} is still running on {inside}, and this has to wait until it has ended. "
-            f"Next: {wait}, or %ddp interrupt"
-        )
+        wait = "wait for it"
+        if cell != NO_NAME:
+            wait = f"Out[{self._cells.last_number}].wait() if it has --async"
+        return refusals.busy_text(cell, self.unfinished, wait)
 
     def _refuse(self, reason: str, ranks: RankSet) -> None:
         if reason == "a cell is running":
             raise PoolBusyError(self._busy_text())
         snapshot = self.snapshot
         is_up = self._processes.hub.is_alive and snapshot.phase is Phase.UP
-        idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
-        others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
-        missing = ranks - idle
-        if is_up and (silences := self.silences(ranks)):
-            raise PoolBrokenError(
-                f"{reason}{others}: {silence_text(silences)}. "
-                "Next: wait until the node is heard again or given up, or %ddp stop"
-            )
-        if is_up and idle and missing and not self.options.plain and not snapshot.lost_agents:
-            next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
-        else:
-            next_step = "%ddp restart gives a fresh pool"
-        raise PoolBrokenError(f"{reason}{others}. Next: {next_step}")
+        silences, is_plain = self.silences(ranks), self.options.plain
+        raise PoolBrokenError(
+            refusals.broken_text(reason, ranks, snapshot, silences, is_up=is_up, is_plain=is_plain)
+        )

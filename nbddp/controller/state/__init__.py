@@ -31,6 +31,7 @@ from nbddp.controller.state.exit_text import (
 )
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
+from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
@@ -83,6 +84,7 @@ __all__ = [
     "Lobby",
     "LobbyDecision",
     "LostNames",
+    "NodeClock",
     "NodesSilent",
     "NoticeChanged",
     "NotifyUser",
@@ -119,6 +121,7 @@ __all__ = [
     "exit_phrase",
     "idle_exit_notices",
     "memory_then",
+    "offset_by_rank",
     "silence_text",
     "silent_since_text",
     "with_changes",

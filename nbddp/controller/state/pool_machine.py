@@ -89,6 +89,7 @@ class PoolMachine:
         self._port = port
         self.phase = Phase.AGENTS
         self._agents: set[int] = set()
+        self._hosts: dict[int, str] = {}  #: of the nodes, if they are machines of their own
         self.lost_agents: set[int] = set()
         self._nodes_stopped: set[int] = set()
         #: Agents on other machines come when their engine starts them.
@@ -226,6 +227,8 @@ class PoolMachine:
 
     def _meet_agent(self, hello: AgentHello, now: float) -> list[LifeAction]:
         self._agents.add(hello.node)
+        if self.spec.has_machines:
+            self._hosts[hello.node] = hello.host
         self.lost_agents.discard(hello.node)  # another one has taken its place
         if hello.node == 0 and hello.address and not self._host:
             self._host = hello.address
@@ -296,13 +299,18 @@ class PoolMachine:
     def _start_failed(self, failed: StartFailed) -> list[LifeAction]:
         why = f"{failed.error.ename}: {failed.error.evalue}"
         if self.phase is not Phase.UP:
-            process = "the store" if failed.rank is None else f"rank {failed.rank}"
+            process = "the store" if failed.rank is None else self._name(failed.rank)
             return self._fail(f"{process} could not start: {why}", failed.error)
         info = self.ranks[failed.rank] if failed.rank is not None else None
         if info is not None and info.state is RankState.STARTING and not info.pid:
             # There is no process whose exit the agent could report.
             self.ranks.move(info.rank, RankState.EXITED, "start failed")
         return []
+
+    def _name(self, rank: Rank) -> str:
+        """``rank 3``, or ``rank 3 on n2``."""
+        host = self._hosts.get(self.ranks[rank].node)
+        return f"rank {rank} on {host}" if host else f"rank {rank}"
 
     def _fail(self, reason: str, error: ErrorInfo | None = None) -> list[LifeAction]:
         if self.phase in (Phase.UP, Phase.FAILED, Phase.STOPPING):
@@ -363,7 +371,9 @@ class PoolMachine:
         announced = AnnounceExit(exited, run_id)
         if self.phase is Phase.RANKS:  # perhaps it was ready, and others were not
             last = exited.last_output.strip().rpartition("\n")[2]
-            reason = f"rank {exited.rank} ended while it started ({describe_exit(exited)[0]})"
+            reason = (
+                f"{self._name(exited.rank)} ended while it started ({describe_exit(exited)[0]})"
+            )
             return [announced, *self._fail(reason + (f": {last}" if last else ""))]
         run = self.run
         if run is None or exited.rank not in run.ranks:

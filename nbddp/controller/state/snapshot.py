@@ -6,9 +6,11 @@ Runs in: the hub thread makes it, any thread reads it. Pure.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
+from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
@@ -30,6 +32,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     #: The machines of the nodes, in order, once all have joined; empty: all are this machine.
     nodes: tuple[NodeFacts, ...] = ()
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now
+    clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered so far
     #: While agents of other machines are awaited: how many have come, and what the engine waits
     #: for, or what the user has to do, in some lines.
     joined: int = 0
@@ -53,6 +56,11 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
             for each in self.silent
         ]
         return [each for each in found if each.ranks]
+
+    @property
+    def offset_by_rank(self) -> Mapping[int, int]:
+        """The clocks of ranks minus that of the notebook, in ns; absent: one clock, or unknown."""
+        return offset_by_rank(self.clocks, self.ranks)
 
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""

@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure. Times are in nanoseconds of the ranks' mo
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.controller.trace.rows import RankPart, TraceRow
@@ -14,10 +14,19 @@ _MAX_KEPT = 1000
 
 
 class Pauses:
-    """The times in which a rank was stopped and the user was asked."""
+    """The times in which a rank was stopped and the user was asked.
 
-    def __init__(self) -> None:
+    Args:
+        offset_by_rank: gives the clocks of ranks minus that of the notebook, in nanoseconds.
+    """
+
+    def __init__(self, offset_by_rank: Callable[[], Mapping[int, int]] = dict) -> None:
+        self._offset_by_rank = offset_by_rank
         self._spans: deque[tuple[int, int]] = deque(maxlen=_MAX_KEPT)
+
+    def add_of(self, rank: int, begin_ns: int, end_ns: int) -> None:
+        """Add a pause that began at a time of the clock of ``rank``; its end is the notebook's."""
+        self.add(begin_ns - self._offset_by_rank().get(rank, 0), end_ns)
 
     def add(self, begin_ns: int, end_ns: int) -> None:
         """Add a pause; it ends after those that were added before."""

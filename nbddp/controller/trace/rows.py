@@ -5,8 +5,8 @@ Runs in: the notebook's process. Pure: no clock, no I/O.
     operations by rank ──rows──▶ TraceRow ──select──▶ TraceRow ──▶ export    (pandas, Perfetto)
                                                               └──▶ timeline  (the notebook)
 
-Times are those of the ranks' monotonic clock. Ranks of one machine share it; between machines
-spreads and bandwidths mean nothing.
+Times are those of the ranks' monotonic clock, which ranks of one machine share. Times of other
+machines are moved to the notebook's clock, as far as the difference is known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -236,17 +236,22 @@ def select(
 
 
 def rows_of_views(
-    views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
+    views: Mapping[int, RankView],
+    cell_by_run: Mapping[str, int] | None = None,
+    offset_by_rank: Mapping[int, int] | None = None,
 ) -> list[TraceRow]:
     """Make rows from what the ranks have answered, or from their records as seen from outside.
 
     Args:
         views: what is known of each rank.
         cell_by_run: the execution count of the cell by ``run_id``.
+        offset_by_rank: the clocks of ranks minus that of the notebook, in nanoseconds; a rank that
+            is absent has the notebook's clock.
 
     Returns:
         A row for each operation, in the order in which they began.
     """
+    offsets = offset_by_rank or {}
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
     now_by_run: dict[str, int] = {}
@@ -254,12 +259,15 @@ def rows_of_views(
         reported = view.look.operations if view.look else ()
         if reported or view.operations or view.look:
             known = {operation.record_id: operation for operation in (*view.operations, *reported)}
-            operations_by_rank[rank] = [known[number] for number in sorted(known)]
+            operations_by_rank[rank] = [
+                _moved(known[number], offsets.get(rank, 0)) for number in sorted(known)
+            ]
         for group in view.look.groups if view.look else ():
             groups.setdefault(group.pg_id, group)
         if view.look is not None and view.look.run_id:
             run_id = view.look.run_id
-            now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
+            now_ns = view.look.time_ns - offsets.get(rank, 0)
+            now_by_run[run_id] = max(now_by_run.get(run_id, now_ns), now_ns)
     fresh = [rank for rank, view in views.items() if view.look is not None and view.look.is_fresh]
     waited_for = {
         (rank, record)
@@ -268,6 +276,18 @@ def rows_of_views(
         for record in (thread.wait.record_ids if thread.wait is not None else ())
     }
     return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
+
+
+def _moved(operation: Operation, offset_ns: int) -> Operation:
+    """Return an operation with times of the notebook's clock."""
+    if not offset_ns:
+        return operation
+    completed_ns = operation.time_completed_ns
+    return msgspec.structs.replace(
+        operation,
+        time_created_ns=operation.time_created_ns - offset_ns,
+        time_completed_ns=completed_ns - offset_ns if completed_ns else 0,
+    )
 
 
 # --- rows ----------------------------------------------------------------------------------------

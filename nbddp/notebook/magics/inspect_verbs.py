@@ -163,7 +163,7 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
         return
     rest = trace_table.not_kept(rows, cell_rows)
     headline = timeline.headline_of(cell_rows, number, trace_table.counts(cell_rows), rest)
-    _show(timeline.timeline(cell_rows, headline, chosen_ranks))
+    _show(timeline.timeline(cell_rows, headline, chosen_ranks, pool.snapshot.clocks))
 
 
 def _refuse_plain(verb: str) -> None:

@@ -26,6 +26,7 @@ from nbddp.notebook.magics import (
     config_verb,
     debug_verbs,
     inspect_verbs,
+    log_verb,
     output_verb,
     pool_verbs,
     value_verbs,
@@ -230,6 +231,19 @@ def _clear_parser() -> Parser:
     return parser
 
 
+def _log_parser() -> Parser:
+    parser = Parser("%ddp log", bare="-r")
+    _with_ranks(parser, help="of these ranks; default: all")
+    parser.add_argument(
+        "--last",
+        type=_positive,
+        metavar="N",
+        default=log_verb.DEFAULT_LAST,
+        help=f"this many lines of each (default {log_verb.DEFAULT_LAST})",
+    )
+    return parser
+
+
 def _output_parser() -> Parser:
     parser = Parser("%ddp output")
     parser.add_argument("cell", nargs="?", type=_positive, metavar="CELL")
@@ -308,6 +322,12 @@ _SECTIONS = (
             "show again what a cell printed, and how it ended; default: the last cell",
             usage="%ddp output [CELL] [-r RANKS]",
             action=output_verb.show_output,
+        ),
+        Verb(
+            _log_parser(),
+            "the end of the logs of ranks, also of those on other machines",
+            usage="%ddp log [RANKS]",
+            action=log_verb.show_logs,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
         Verb(

@@ -139,11 +139,22 @@ class Notice(Item):
             amount = f"{self._lines:,} line{'' if self._lines == 1 else 's'} ({amount})"
         if not log_paths:
             return f"... {amount}{LEFT_OUT}"
-        where, last = log_paths[0], log_paths[-1]
-        if len(log_paths) > 1:
-            folder, _, name = last.rpartition("/")
-            where += f" to {name if where.rpartition('/')[0] == folder else last}"
-        return f"... {amount}{LEFT_OUT}; the whole output: {where}"
+        return f"... {amount}{LEFT_OUT}; the whole output: {path_range(log_paths)}"
+
+
+def path_range(paths: Sequence[str]) -> str:
+    """Return the first and the last path in few words.
+
+    >>> path_range(["/x/rank0.log", "/x/rank3.log"])
+    '/x/rank0.log to rank3.log'
+    >>> path_range(["a:/x/rank0.log", "b:/y/rank3.log"])
+    'a:/x/rank0.log to b:/y/rank3.log'
+    """
+    first, last = paths[0], paths[-1]
+    if len(paths) == 1:
+        return first
+    folder, _, name = last.rpartition("/")
+    return f"{first} to {name if first.rpartition('/')[0] == folder else last}"
 
 
 def utf8_len(text: str) -> int:

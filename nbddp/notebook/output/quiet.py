@@ -3,11 +3,9 @@
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
-from pathlib import PurePath
-
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.gatherer import Gatherer
-from nbddp.notebook.output.items import utf8_len
+from nbddp.notebook.output.items import path_range, utf8_len
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.shows import Rich, Show
 from nbddp.notebook.render.html import escape, size
@@ -66,8 +64,7 @@ class QuietOutput:
         shows = self._values.end(now)
         parts = []
         if self._text_bytes:
-            where = f", which is in {self._log_paths[0]}" if self._log_paths else ""
-            where += f" to {PurePath(self._log_paths[-1]).name}" if len(self._log_paths) > 1 else ""
+            where = f", which is in {path_range(self._log_paths)}" if self._log_paths else ""
             parts.append(f"{size(self._text_bytes)} of text{where}")
         if self._displays:
             parts.append(f"{self._displays} display{'' if self._displays == 1 else 's'}")

@@ -111,7 +111,7 @@ def survey(pool: Pool) -> Survey:
     return Survey(
         headline=headline(pool),
         rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
-        log_paths=[info.log_path for info in snapshot.ranks],
+        log_paths=[*pool.log_path_by_rank.values()],
         notes=[*_notes(pool, snapshot, diagnosed), *nodes],
     )
 
@@ -121,9 +121,16 @@ def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str
     names = []
     for node, facts in enumerate(snapshot.nodes):
         state = "".join(f", silent for {s.silent_s:.0f} s" for s in silences if s.node == node)
-        state = ", lost" if node in snapshot.lost_agents else state
+        if node in snapshot.lost_agents:
+            state = f", lost{_why_lost(snapshot, node)}"
         names.append(f"{node} {facts.host} ({facts.address}){state}")
     return [f"nodes: {'; '.join(names)}"] if names else []
+
+
+def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
+    ends = [info.exited for info in snapshot.ranks if info.node == node and info.exited]
+    reasons = {end.reason for end in ends if end.lost_agent}
+    return f": {reasons.pop()}" if len(reasons) == 1 else ""
 
 
 def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
@@ -137,6 +144,8 @@ def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
     view = diagnosed.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     dump = diagnosed.peeks.get(info.rank)
     state, is_odd = _state(view, dump, is_running=is_running)
+    if info.exited is not None and info.exited.lost_agent and info.state is RankState.EXITED:
+        state = "lost with its node"  # the line of the node says why
     is_busy = is_running or view.look is None or view.look.activity == "callback"
     place, source = _place(view) if is_busy else ("", "")
     if info.replaced and view.look is not None:
@@ -310,7 +319,7 @@ def _table(
         rows: all ranks.
         is_folded: ranks with the same activity share a row if there are more than `MAX_ROWS`.
         is_live: the columns do not depend on the rows, so that updates do not move them.
-        is_lean: pids, nodes and devices are left out.
+        is_lean: devices are left out, and pids, unless there are several nodes.
     """
     odd = _unusual_ranks(rows)
     groups = [[row] for row in rows]
@@ -325,9 +334,10 @@ def _table(
     has_collectives = is_live or any(row.collective for row in rows)
     has_memory = any(row.memory_bytes for row in rows)
     has_gpu = any(row.has_answered and (row.gpu_bytes or "cuda" in row.device) for row in rows)
-    has_pids = len(groups) == len(rows) and not is_lean
-    has_nodes = not is_lean and len({row.node for row in rows}) > 1
-    has_devices = has_pids and len({row.device for row in rows}) > 1
+    # Several nodes have processes with equal pids: only both together name one.
+    has_nodes = len({row.node for row in rows}) > 1
+    has_pids = len(groups) == len(rows) and (has_nodes or not is_lean)
+    has_devices = has_pids and not is_lean and len({row.device for row in rows}) > 1
     columns = [Column("rank", row_px=22 * is_live), Column("state", min_px=80 * is_live)]
     columns += [Column("last collective", min_px=170 * is_live)] if has_collectives else []
     columns += [Column("memory", "right")] if has_memory else []

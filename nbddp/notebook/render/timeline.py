@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from nbddp.controller.state import NodeClock
 from nbddp.controller.trace import RankPart, TraceRow
 from nbddp.notebook.render.canvas import (
     INK,
@@ -30,7 +31,7 @@ from nbddp.notebook.render.canvas import (
 )
 from nbddp.notebook.render.colours import RANK_COLOURS, colour_of, tint
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
-from nbddp.notebook.render.timeline_text import open_operations, straggler
+from nbddp.notebook.render.timeline_text import clocks_text, open_operations, straggler
 from nbddp.wire.flight_recorder import Ending
 from nbddp.wire.rank_set import RankSet, ranks_by_value
 
@@ -201,7 +202,10 @@ def _lane(ends: list[int], begin_ns: int, end_ns: int) -> int:
 
 
 def timeline(
-    rows: Sequence[TraceRow], headline: str, ranks: RankSet | None = None
+    rows: Sequence[TraceRow],
+    headline: str,
+    ranks: RankSet | None = None,
+    clocks: Sequence[NodeClock] = (),
 ) -> dict[str, str]:
     """The chart of some rows as a MIME bundle.
 
@@ -209,13 +213,17 @@ def timeline(
         rows: at least one.
         headline: from `headline_of`.
         ranks: the ranks that have a row; None: all ranks of ``rows``.
+        clocks: of nodes on other machines; the times of ``rows`` are those of the notebook's clock.
     """
     chart = layout(rows, ranks)
     late = straggler(rows)
     late_rank, sentence = (-1, "") if late is None else (late.rank, late.sentence())
     more = len(chart.ranks) - _MAX_RANKS
     note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
-    below = [*open_operations(rows), *(text for text in (sentence, note) if text)]
+    below = [
+        *open_operations(rows),
+        *(text for text in (sentence, note, clocks_text(clocks)) if text),
+    ]
     html_legend = _legend(chart, is_html=True)
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
     return {

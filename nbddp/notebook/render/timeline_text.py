@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nbddp.controller.state import NodeClock
 from nbddp.controller.trace import TraceRow
 from nbddp.notebook.render.html import duration, name_ranks
 from nbddp.wire.rank_set import RankSet
@@ -17,6 +18,8 @@ _MIN_LATE = 3
 _MIN_SHARE = 0.6
 #: Open operations that have a sentence; the others are counted.
 _MAX_SENTENCES = 3
+#: Nodes whose clocks are told one by one.
+_MAX_CLOCKS = 8
 
 
 def open_operations(rows: Sequence[TraceRow]) -> list[str]:
@@ -41,6 +44,22 @@ def _open_operation(row: TraceRow) -> str:
         missing = f" for {name_ranks(row.missing)}" if row.missing else ""
         state = f"{name_ranks(ranks)} {waits} in {row.label}{missing}"
     return f"{state}, {duration((row.open_at_ns or since_ns) - since_ns)} so far"
+
+
+def clocks_text(clocks: Sequence[NodeClock]) -> str:
+    """``times are the notebook's; clock of n2: +5.0 s, known to 0.2 ms``; empty: one machine."""
+    if not clocks:
+        return ""
+    known = [
+        f"{clock.host}: {'-' if clock.offset_ns < 0 else '+'}{duration(abs(clock.offset_ns))}, "
+        f"known to {duration(clock.error_ns)}"
+        for clock in clocks[:_MAX_CLOCKS]
+    ]
+    rest = clocks[_MAX_CLOCKS:]
+    if rest:
+        worst = max(clock.error_ns for clock in rest)
+        known.append(f"{len(rest)} more, known to {duration(worst)}")
+    return f"times are on the notebook's clock; clocks of the nodes: {'; '.join(known)}"
 
 
 @dataclass(frozen=True)

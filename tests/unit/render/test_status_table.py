@@ -1,5 +1,6 @@
 """The rows of ``%ddp status``."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.rank_state import RankInfo
+from nbddp.controller.state.rank_state import RankInfo, RankState
 from nbddp.notebook.render.colours import RANK_COLOURS
 from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, left_notes, row
 from nbddp.wire.flight_recorder.schema import (
@@ -21,7 +22,7 @@ from nbddp.wire.flight_recorder.schema import (
     ThreadLook,
     Wait,
 )
-from nbddp.wire.messages import StackDumped
+from nbddp.wire.messages import RankExited, StackDumped
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import LINE, MS, Recorder
 
@@ -236,6 +237,26 @@ def test_columns_that_say_nothing_are_left_out():
     assert text_of(rows)[3].split() == ["1", "idle", "191", "MB", "RSS", "11"]
     nodes = [Row(rank, "idle", node=rank, device=f"cuda:{rank}") for rank in range(2)]
     assert text_of(nodes)[1].split() == ["rank", "state", "GPU", "memory", "pid", "node", "device"]
+
+
+def test_a_lost_node_leaves_the_columns_of_pids_and_nodes():
+    lost = RankExited(
+        rank=1,
+        pid=11,
+        exit_code=-9,
+        out_of_memory=False,
+        last_output="",
+        reason="the agent of node 1 ended (nothing was heard of hostb for 60 s)",
+        lost_agent=True,
+    )
+    info = RankInfo(rank=0, node=1, state=RankState.EXITED, pid=11, device="cpu", exited=lost)
+    dead = row_of(RankView(0, "dead", exit_text="the agent of node 1 ended"), info=info)
+    assert (dead.state, dead.is_odd) == ("lost with its node", True)
+    waits = Row(
+        0, "waits", "cell [4], line 6", "x" * 70, "all_reduce #7", "for 3.2 s", 10**8, pid=9
+    )
+    rows = [replace(waits, gpu_bytes=10**8, device="cuda:0"), replace(dead, rank=1)]
+    assert {"pid", "node"} <= set(text_of(rows)[1].split())
 
 
 def test_many_ranks_are_one_row_and_the_odd_one_comes_first():

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from nbddp.controller.state import NodeClock
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import timeline
-from nbddp.notebook.render.timeline_text import open_operations, straggler
+from nbddp.notebook.render.timeline_text import clocks_text, open_operations, straggler
 from nbddp.wire.flight_recorder.schema import GroupInfo
 from nbddp.wire.rank_set import RankSet
 from tests.support.png import decode
@@ -269,3 +270,15 @@ def test_the_tooltip_of_a_bar_lies_over_the_bar(count: int):
         if column >= first and colour[:3] == (47, 127, 193)
     }
     assert bars <= {(column + x, row) for column, row in drawn for x in (-1, 0, 1)}
+
+
+def test_the_clocks_of_nodes_have_one_line():
+    clocks = [NodeClock(0, "a", 3_000, 200_000), NodeClock(1, "b", -100_000_000_000_000, 90_000)]
+    text = timeline.timeline(hanging(), "headline", clocks=clocks)["text/plain"]
+    assert text.splitlines()[-1] == (
+        "times are on the notebook's clock; clocks of the nodes: a: +0.00 ms, known to 0.2 ms; "
+        "b: -27:46:40 h, known to 0.09 ms"
+    )
+    many = [NodeClock(node, f"n{node}", 0, node) for node in range(20)]
+    assert clocks_text(many).endswith("; 12 more, known to 0.00 ms")
+    assert clocks_text([]) == ""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import TraceRow, rows, rows_of_views, select
 from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, RankLook, Site
 from nbddp.wire.rank_set import RankSet
@@ -352,3 +353,47 @@ def test_rows_from_descriptions_of_the_ranks():
     assert list(row.parts) == [0, 1]
     assert row.missing == RankSet.of([3])  # of rank 2 nothing is known
     assert row.pg_desc == "default_pg"
+
+
+# --- clocks of several machines ------------------------------------------------------------------
+
+
+def test_times_of_another_machine_are_moved_to_the_clock_of_the_notebook():
+    ranks = recorders(2)
+    ahead = 100_000 * 1_000_000_000
+    ranks[0].collective(at=10, end=42)
+    ranks[1].collective(at=30, end=43)
+    ranks[0].collective(at=50)
+    views = {}
+    for rank, operations in by_rank(ranks).items():
+        shift = ahead * rank
+        moved = tuple(
+            msgspec.structs.replace(
+                each,
+                time_created_ns=each.time_created_ns + shift,
+                time_completed_ns=each.time_completed_ns and each.time_completed_ns + shift,
+            )
+            for each in operations
+        )
+        look = RankLook(
+            rank=rank,
+            pid=1,
+            activity="running",
+            version=1,
+            time_ns=60 * MS + shift,
+            run_id="r1",
+            operations=moved,
+        )
+        views[rank] = RankView(rank=rank, state="running", look=look)
+    first, second = rows_of_views(views, offset_by_rank={1: ahead})
+    assert (first.first_ns, first.spread_ns, first.completed_ns) == (10 * MS, 20 * MS, 43 * MS)
+    assert second.parts[0].completed_ns is None
+    uncorrected = rows_of_views(views)
+    assert uncorrected[0].spread_ns == 20 * MS + ahead
+
+
+def test_a_pause_of_a_rank_of_another_machine_is_moved_too():
+    here, there = Pauses(), Pauses(lambda: {1: 1_000})
+    here.add_of(0, 10, 20)
+    there.add_of(1, 1_010, 20)
+    assert there._spans == here._spans

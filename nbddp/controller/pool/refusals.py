@@ -1,0 +1,57 @@
+"""The messages of a pool that does not do what it was asked.
+
+Runs in: the notebook's process, any thread. Pure.
+"""
+
+from collections.abc import Sequence
+
+from nbddp.controller.state import PoolSnapshot, RankState, Silence, silence_text
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+
+def busy_text(cell: str, inside: RankSet, wait: str) -> str:
+    """Say which cell is running where, and what to do about it.
+
+    Args:
+        cell: its name.
+        inside: the ranks that are inside it.
+        wait: how the user waits for its end.
+    """
+    where = inside.describe() if inside else "this pool"
+    return (
+        f"{cell} is still running on {where}, and this has to wait until it has ended. "
+        f"Next: {wait}, or %ddp interrupt"
+    )
+
+
+def broken_text(
+    reason: str,
+    ranks: RankSet,
+    snapshot: PoolSnapshot,
+    silences: Sequence[Silence],
+    *,
+    is_up: bool,
+    is_plain: bool,
+) -> str:
+    """Say why ranks cannot be used, which ones can, and what to do.
+
+    Args:
+        reason: why not.
+        ranks: that were asked for.
+        snapshot: the state of the pool.
+        silences: the silent nodes of these ranks.
+        is_up: whether the pool and its hub are well.
+        is_plain: the pool cannot replace ranks.
+    """
+    idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
+    others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
+    if is_up and silences:
+        return (
+            f"{reason}{others}: {silence_text(silences)}. "
+            "Next: wait until the node is heard again or given up, or %ddp stop"
+        )
+    missing = ranks - idle
+    next_step = "%ddp restart gives a fresh pool"
+    if is_up and idle and missing and not is_plain and not snapshot.lost_agents:
+        next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
+    return f"{reason}{others}. Next: {next_step}"
