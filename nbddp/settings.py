@@ -38,6 +38,8 @@ PRELOAD_ENV = "NBDDP_PRELOAD"
 AGENT_ENV = "NBDDP_AGENT"
 #: The pid of the agent with which the fork server ends. Not set in ranks.
 AGENT_PID_ENV = "NBDDP_AGENT_PID"
+#: Lines of an agent on another machine about its start begin with this.
+AGENT_SAYS = "nbddp agent on "
 #: The user's PYTHONPATH, while an agent has another one to find nbddp; ranks get the user's back.
 USER_PYTHONPATH_ENV = "NBDDP_USER_PYTHONPATH"
 

@@ -14,6 +14,7 @@ from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.parent_watch import ParentWatch
 from nbddp.errors import AgentJoinError, BadMessageError
+from nbddp.settings import AGENT_SAYS
 from nbddp.wire import codec
 from nbddp.wire.channels import Poller, RemoteUplink
 from nbddp.wire.launch_specs import AgentLaunch, Invitation
@@ -93,7 +94,7 @@ def join_and_serve(
 
 
 def _say(host: str, text: str) -> None:
-    sys.stderr.write(f"nbddp agent on {host}: {text}\n")
+    sys.stderr.write(f"{AGENT_SAYS}{host}: {text}\n")
 
 
 def _ended_by(number: int) -> str:

@@ -307,6 +307,8 @@ def _start_display() -> StartDisplay:
 
 def _write_kernel_file(pool: Pool) -> None:
     """Describe the kernel, if any, for ``nbddp console``; only this user enters the folder."""
+    if pool.options.has_machines:
+        return  # its folders are elsewhere
     app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
     kernel_fields = {
         "world_size": pool.world_size,

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from nbddp.errors import PoolStartError
+from nbddp.settings import AGENT_SAYS
 from nbddp.wire.launch_specs import Invitation
 
-_LOG_BYTES = 2000
+_LOG_BYTES = 4000
+_LAST_LINES = 8
 _ASK_S = 5.0
 
 
@@ -67,7 +69,9 @@ class EngineProcess:
             return ""
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
-        text = self._log.read().decode("utf-8", "replace").strip()
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        # What agents say while all is well is no reason.
+        text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
         said = f" and said: {text}" if text else ", and said nothing"
         return f"ended with exit code {self._process.returncode}{said}"
 

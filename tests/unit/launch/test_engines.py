@@ -10,12 +10,14 @@ import pytest
 from nbddp.agent.engine_variables import EnginePlace, engine_place, step_variables
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.launch import Engine, EngineOptions, RemoteAgent, make_engine
+from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.slurm import job_state, srun_words
 from nbddp.controller.state import PoolMachine, describe_agent_exit
 from nbddp.errors import BadOptionError
 from nbddp.system import process_tree
 from nbddp.wire.launch_specs import Invitation
 from tests.support.machines import SETTINGS, make_spec
+from tests.support.polling import poll_until
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
@@ -70,6 +72,20 @@ def test_files_of_notebooks_that_were_killed_are_removed(
     assert names == {"lives", "elsewhere", "other", "new"}
     engine.stop()
     assert not (folder / "new.json").exists()
+
+
+def test_the_last_words_of_an_engine_are_its_own_and_few():
+    script = (
+        "for n in 1 2 3 4 5 6 7 8 9; do echo line $n; done; echo nbddp agent on n1: hello; exit 7"
+    )
+    process = EngineProcess(["sh", "-c", script], _invitation("p", "h", 1, 1))
+    end = poll_until(process.end)
+    process.stop(1.0)
+    lines = "\n".join(f"line {number}" for number in range(2, 10))
+    assert end == f"ended with exit code 7 and said: {lines}"
+    silent = EngineProcess(["false"], _invitation("p", "h", 1, 1))
+    assert poll_until(silent.end) == "ended with exit code 1, and said nothing"
+    silent.stop(1.0)
 
 
 class _DeadEngine:
