@@ -98,3 +98,20 @@ def test_the_option_out(kernel: Kernel):
     failed = kernel.run("%%ddp --out quiet\nprint('x')\n1/0")
     assert "ZeroDivisionError" in failed.error
     assert "invalid choice: 'loud'" in kernel.run("%%ddp --out loud\npass").error
+
+
+def test_the_end_of_a_log_is_below_its_place(kernel: Kernel):
+    kernel.ok("%%ddp\nfor number in range(5): print('line', number, 'of', rank)")
+    kernel.wait_for(lambda: "line 4 of 1" in log(kernel, "1 --last 2"), "the log")
+    place, *lines = log(kernel, "1 --last 2").splitlines()
+    assert re.fullmatch(r"rank 1: /.*/rank1\.log \(.*\), the last 2 lines", place)
+    assert lines == ["line 3 of 1", "line 4 of 1"]
+    assert log(kernel, "").count("rank1.log") == 1
+    assert "rank 0: /" in log(kernel, "")
+    assert log(kernel, "-r 1 --last 2") == log(kernel, "1 --last 2")
+    assert "given twice" in kernel.run("%ddp log 1 -r 0").error
+    assert "rank 7" in kernel.run("%ddp log 7").error
+
+
+def log(kernel: Kernel, words: str) -> str:
+    return "".join(message.text for message in kernel.ok(f"%ddp log {words}").messages)

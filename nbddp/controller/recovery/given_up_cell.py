@@ -10,6 +10,7 @@ shown to the user any more.
 
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.pending_answers import PendingAnswers
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import Action, PoolMachine, RankState, SendToAgent
 from nbddp.wire.messages import AbortOperations, Interrupt
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -22,8 +23,9 @@ _LIMIT_S = 60.0
 class GivenUpCell:
     """The ranks that are still inside the cell that was given up last."""
 
-    def __init__(self, pool: PoolMachine, questions: PendingAnswers) -> None:
+    def __init__(self, pool: PoolMachine, questions: PendingAnswers, silent: SilentRanks) -> None:
         self._pool = pool
+        self._silent = silent
         self._questions = questions
         self._run_id = ""
         self._ranks = NO_RANKS
@@ -59,7 +61,8 @@ class GivenUpCell:
             self._next_at = None
             return []
         self._next_at = now + _INTERVAL_S
-        return self._abort(inside)
+        reached = inside - self._silent.ranks  # all that is sent to the others comes at once, later
+        return self._abort(reached) if reached else []
 
     def _abort(self, ranks: RankSet) -> list[Action]:
         request = AbortOperations(

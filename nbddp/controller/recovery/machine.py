@@ -95,7 +95,7 @@ class RecoveryMachine:
         self._rebuild = PoolRebuild(pool, self._questions, settings, self._silent, self._rebuilt)
         self._restarts = RankRestarts(pool, settings, self._silent)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
-        self._second_interrupt = GivenUpCell(pool, self._questions)
+        self._second_interrupt = GivenUpCell(pool, self._questions, self._silent)
         self._cell: CellRecovery | None = None
         #: Outcome of a cell that has ended, held back until the pool is rebuilt.
         self._held_outcome: RunOutcome | None = None

@@ -6,6 +6,7 @@ Runs in: the notebook's process, thread of the running cell.
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import LogTail, log_tails
+from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.render.html import size
 
@@ -16,22 +17,27 @@ _LINE_BYTES = 1024
 _MAX_BYTES = 4 * 1024 * 1024
 
 
-def show_logs(shell: InteractiveShell, *, ranks: str | None, last: int) -> None:
+def show_logs(shell: InteractiveShell, *, chosen: str | None, ranks: str | None, last: int) -> None:
     """Show the ends of logs.
 
     Args:
         shell: not used.
-        ranks: whose logs; None: of all.
+        chosen: ranks whose logs are shown; None: those of ``ranks``.
+        ranks: the same; None: all ranks.
         last: number of lines of each.
 
     Raises:
-        BadOptionError: a rank does not exist.
+        BadOptionError: a rank does not exist, or ranks are given twice.
         NoPoolError: no pool is running.
         PoolBrokenError: the hub has ended.
     """
+    if chosen is not None and ranks is not None:
+        raise BadOptionError(
+            f"%ddp log: ranks are given twice, {chosen} and -r {ranks}; legal: %ddp log {chosen}"
+        )
     pool = session.pool()
     max_bytes = min(last * _LINE_BYTES, _MAX_BYTES)
-    for tail in log_tails(pool, pool.rank_set(ranks), max_bytes):
+    for tail in log_tails(pool, pool.rank_set(ranks if chosen is None else chosen), max_bytes):
         print(log_text(tail, last))
 
 

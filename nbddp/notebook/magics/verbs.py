@@ -232,8 +232,9 @@ def _clear_parser() -> Parser:
 
 
 def _log_parser() -> Parser:
-    parser = Parser("%ddp log", bare="-r")
-    _with_ranks(parser, help="of these ranks; default: all")
+    parser = Parser("%ddp log")
+    parser.add_argument("chosen", nargs="?", metavar="RANKS")
+    _with_ranks(parser, help="the same: of these ranks; default: all")
     parser.add_argument(
         "--last",
         type=_positive,

@@ -38,6 +38,11 @@ def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
     ) in text
     assert "cells run on ranks 0-1 meanwhile with -r 0-1" in text
     assert "restart" not in text
+    pool.done.clear()
+    pool.tick(after_s=5.0)
+    assert kinds(pool.done) == []  # what is sent now would come in a heap
+    pool.feed(NodesSilent(()))
+    assert "AbortOperations fire 2-3" in kinds(pool.tick(after_s=1.0))
 
 
 def test_a_cell_ends_if_its_node_becomes_silent_after_the_interrupt():
