@@ -49,7 +49,9 @@ def test_a_pool_is_a_job(site: SlurmSite):
 
 def test_words_that_srun_does_not_know_are_answered_by_srun(site: SlurmSite):
     options = PoolOptions.checked(1, nnodes=1, launcher="slurm", slurm="--partition=nowhere")
-    with pytest.raises(PoolStartError, match=r"(?s)srun ended .* 1: .*nvalid partition"):
+    with pytest.raises(
+        PoolStartError, match=r"(?s)never came: srun ended .* 1 and said: .*nvalid partition"
+    ):
         start(options)
     assert site.jobs() == []
 

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -147,12 +148,17 @@ class NetworkHost:
         self.set_cable(plugged=False)
         self.close()
 
-    def close(self) -> None:
-        """End all processes and remove the host."""
+    def kill(self) -> None:
+        """Begin to end all processes, which takes seconds."""
         subprocess.run(["ip", "link", "del", self._link], capture_output=True, check=False)
         if self._init.poll() is None:
-            os.kill(self._pid, signal.SIGKILL)
-            self._init.wait(_UP_S)
+            with suppress(ProcessLookupError):  # it is ending already
+                os.kill(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all processes and remove the host."""
+        self.kill()
+        self._init.wait(_UP_S)
         if self._init.stdout is not None:
             self._init.stdout.close()
         subprocess.run(["ip", "netns", "del", self._namespace], capture_output=True, check=False)
@@ -188,6 +194,8 @@ class HostNetwork:
         return host
 
     def __exit__(self, *exc: object) -> None:
+        for host in self._hosts:
+            host.kill()
         for host in self._hosts:
             host.close()
         _ip("link", "del", f"nbt{self._number}b")
