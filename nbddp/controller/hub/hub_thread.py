@@ -384,8 +384,7 @@ class HubThread:
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
-            is_up = self._machine.phase is Phase.UP
-            for seen in self._remote_nodes.look(time.monotonic(), self._agents, is_up=is_up):
+            for seen in self._remote_nodes.look(time.monotonic(), self._agents, self._machine):
                 self._feed(seen) if isinstance(seen, NodesSilent) else self._do(seen)
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:

@@ -13,6 +13,8 @@ from nbddp.controller.state import (
     NodeClock,
     NodesSilent,
     NotifyUser,
+    Phase,
+    PoolMachine,
     SilentNode,
 )
 from nbddp.settings import Settings
@@ -22,6 +24,8 @@ from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
+#: A user who has interrupted a cell waits: a node that has missed some pings is silent for them.
+_SILENT_FOR_INTERRUPT_S = 2.5
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,14 @@ class RemoteNodes:
         """Return what a user should know who begins a cell now."""
         return [NotifyUser(None, self._silent_text(each)) for each in self.view.silent]
 
-    def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser | NodesSilent]:
+    def look(self, now: float, agents: Agents, pool: PoolMachine) -> list[NotifyUser | NodesSilent]:
         """Keep the connections alive, and return what user and pool should know about them.
 
         Args:
             now: `time.monotonic`.
             agents: get the ends of those that are lost.
-            is_up: whether the pool is up. While it starts an agent may be silent for seconds: it
-                waits for its fork server, which loads torch. The start has a limit of its own.
+            pool: while it starts an agent may be silent for seconds: it waits for its fork server,
+                which loads torch. The start has a limit of its own.
         """
         if now < self._look_at:
             return []
@@ -122,21 +126,25 @@ class RemoteNodes:
         for guest in self._channel.guests:  # also those that only wanted to know the port
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
-        if not is_up:
+        if pool.phase is not Phase.UP:
             return []
+        silent_after_s = self._settings.silent_after_s
+        if pool.run is not None and pool.run.interrupted:
+            silent_after_s = min(silent_after_s, _SILENT_FOR_INTERRUPT_S)
+        before = {each.node: each for each in self.view.silent}
         silent: dict[int, SilentNode] = {}
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
-            if node in agents.ended or silence_s < self._settings.silent_after_s:
+            heard_at = self._channel.heard_at(node)
+            is_as_before = node in before and before[node].since == heard_at
+            if node in agents.ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
             if silence_s >= self._settings.node_timeout_s:
                 agents.note_end(node, f"nothing was heard of {facts.host} for {silence_s:.0f} s")
                 self._channel.forget(node)
                 continue
-            silent[node] = SilentNode(
-                node, facts.host, self._channel.heard_at(node), self._settings.node_timeout_s
-            )
-        before = {each.node: each for each in self.view.silent}
+            limit_s = self._settings.node_timeout_s
+            silent[node] = SilentNode(node, facts.host, heard_at, limit_s)
         notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))
             for node, each in sorted(silent.items())
@@ -164,9 +172,8 @@ class RemoteNodes:
             self.view = replace(self.view, clocks=clocks)
 
     def _silent_text(self, silent: SilentNode) -> str:
-        limits = self._settings
         return (
-            f"nothing was heard of node {silent.node} ({silent.host}) for "
-            f"{limits.silent_after_s:g} s: the network is cut, or the machine stands still. nbddp "
-            f"waits until {limits.node_timeout_s:g} s have passed, then its ranks are given up"
+            f"nothing is heard of node {silent.node} ({silent.host}): the network is cut, or the "
+            "machine stands still. nbddp waits until "
+            f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
         )

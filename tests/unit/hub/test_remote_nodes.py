@@ -1,0 +1,90 @@
+"""Nodes on other machines: when they are silent, heard again, and lost."""
+
+from typing import Any, cast
+
+from nbddp.controller.hub.agent_processes import Agents
+from nbddp.controller.hub.remote_nodes import RemoteNodes
+from nbddp.controller.state import Lobby, NodesSilent, NotifyUser
+from nbddp.settings import Settings
+from nbddp.wire.channels import RemoteHubChannel
+from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+from tests.support.machines import Pool
+
+FACTS = NodeFacts(
+    host="n1", address="10.0.0.2", python="3", torch="2", nbddp="1", cpus=1, machine_cpus=1, gpus=0
+)
+
+
+class Line:
+    """The connection to one agent, of which was heard at a time that the test sets."""
+
+    guests: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self.last = 100.0
+        self.sent: list[Any] = []
+
+    def heard_at(self, node: int) -> float:
+        return self.last
+
+    def silence_s(self, node: int, now: float) -> float:
+        return now - self.last
+
+    def clock(self, node: int) -> tuple[int, int]:
+        return 7, 3
+
+    def beat(self, now: float) -> None: ...
+
+    def admit(self, guest: int, node: int) -> None: ...
+
+    def send_to_agent(self, node: int, request: Any) -> None:
+        self.sent.append(request)
+
+
+class Scene:
+    """A pool with one node, whose agent has joined."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.pool = Pool(1).start()
+        channel = cast("RemoteHubChannel", self.line)
+        self.nodes = RemoteNodes(channel, "t", Lobby(1, "3"), Settings())
+        joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=FACTS)
+        assert self.nodes.join(-1, joined, Agents()) == ""
+
+    def look(self, now: float) -> list[str]:
+        """What is said: the texts, and the silent nodes if they change."""
+        seen = self.nodes.look(now, Agents(), self.pool.machine)
+        return [
+            " ".join(each.text.split()[:3])
+            if isinstance(each, NotifyUser)
+            else f"{len(each.nodes)}"
+            for each in seen
+            if isinstance(each, NotifyUser | NodesSilent)
+        ]
+
+
+def test_a_node_is_silent_after_five_seconds_and_heard_again():
+    scene = Scene()
+    assert scene.look(104.0) == []
+    assert scene.look(105.0) == ["nothing is heard", "1"]
+    assert scene.look(110.0) == []
+    [silent] = scene.nodes.view.silent
+    assert (silent.host, silent.since) == ("n1", 100.0)
+    scene.line.last = 111.0
+    assert scene.look(111.5) == ["node 0 (n1)", "0"]
+    assert [clock.offset_ns for clock in scene.nodes.view.clocks] == [7]
+
+
+def test_a_user_who_has_interrupted_a_cell_waits_less_and_it_stays_silent():
+    scene = Scene()
+    scene.pool.run()
+    assert scene.look(103.0) == []
+    run = scene.pool.machine.run
+    assert run is not None
+    run.interrupt()
+    assert scene.look(103.5) == ["nothing is heard", "1"]
+    scene.pool.machine.run = None
+    assert scene.look(104.0) == []
+    assert len(scene.nodes.view.silent) == 1
