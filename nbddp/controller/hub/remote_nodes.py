@@ -174,6 +174,6 @@ class RemoteNodes:
     def _silent_text(self, silent: SilentNode) -> str:
         return (
             f"nothing is heard of node {silent.node} ({silent.host}): the network is cut, or the "
-            "machine stands still. nbddp waits until "
+            "machine is stopped. nbddp waits until "
             f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
         )
