@@ -100,7 +100,8 @@ class RankServer:
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
-            self._collectives.sanitizer.replicas.hash_of = hash_of_tensor
+            sanitizer = self._collectives.sanitizer
+            sanitizer.replicas.hash_of = sanitizer.reads.hash_of = hash_of_tensor
             stops.interrupts = lambda: self._executor.interrupts.received
             self._collectives.faults.interrupts = stops.interrupts
             self._collectives.faults.tell = self._tell_fault

@@ -81,7 +81,7 @@ def test_a_bad_option_is_told_with_the_legal_ones():
     assert str(caught.value) == (
         "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
         "--out folded|merged|ranks|quiet, --check, --step, --panel, --fault 'FAULT' ..., "
-        "--sanitize. Next: %ddp help"
+        "--sanitize [on|data|all]. Next: %ddp help"
     )
     assert "'maybe'" in refusal("status --live maybe")
     assert "; legal: --live [on|off]. Next" in refusal("status --live maybe")
