@@ -97,6 +97,7 @@ class RankServer:
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
         self._executor.interrupts.before_raise = leave_stop
+        self._executor.error_stops.note = self._stdin.note_error_stop
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
