@@ -215,20 +215,10 @@ class Pool:
         """
         self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
-        if options.step and self.options.plain:
+        if self.options.plain and options.needs_traces:
             raise BadOptionError(
-                "--step stops ranks before their operations, and a pool with --plain traces none. "
-                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
-            )
-        if options.faults and self.options.plain:
-            raise BadOptionError(
-                "--fault strikes at operations that are traced, and a pool with --plain traces "
-                "none. Nothing was run. Next: %ddp stop, then %ddp start without --plain"
-            )
-        if (options.sanitize or options.sanitize_data) and self.options.plain:
-            raise BadOptionError(
-                "--sanitize checks the operations of ranks, and a pool with --plain traces none. "
-                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+                f"{options.needs_traces}, and a pool with --plain traces none. Nothing was run. "
+                "Next: %ddp stop, then %ddp start without --plain"
             )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cells.submit(run_id, options.execution_count)
