@@ -266,6 +266,25 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "for value in DataLoader(data, batch_size=None, sampler=Share()): fit(value)\n",
         (),
     ),
+    "sampler and loader of classes without a hash": (
+        "class Mine(DistributedSampler):\n    def __eq__(self, other): return self is other\n"
+        "class Loader(DataLoader):\n    def __eq__(self, other): return self is other\n"
+        "for batch in Loader(data, 2, sampler=Mine(data)): fit(batch)\n",
+        (),
+    ),
+    "keys that are no numbers": (
+        "class Named(Dataset):\n    def __len__(self): return 4\n"
+        "    def __getitem__(self, key): return (torch.tensor([float(ord(key))]),)\n"
+        "for batch in DataLoader(Named(), 2, sampler=list('abcd')): fit(batch)\n",
+        (),
+    ),
+    "error in a dataset that is caught": (
+        "class Broken(Squares):\n    def __getitem__(self, index):\n"
+        "        if index == 3: raise OSError\n        return super().__getitem__(index)\n"
+        "try:\n    for batch in DataLoader(Broken(), 2, sampler=Share()): pass\n"
+        "except OSError: pass\n",
+        (),
+    ),
     "one iterator taken by hand": (
         "items = iter(DataLoader(data, 2, sampler=DistributedSampler(data)))\n"
         "fit(next(items)); fit(next(items))\n",

@@ -9,7 +9,9 @@ from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Sit
 
 
 def bits(indices: Any) -> bytes:
-    value = sum(1 << index for index in indices)
+    value = 0
+    for index in indices:
+        value |= 1 << index
     return value.to_bytes((value.bit_length() + 7) // 8 or 1, "little")
 
 

@@ -10,6 +10,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +114,8 @@ class DataReads:
 
     def made(self, source: Any, frame: types.FrameType) -> None:
         """Note the line that makes a loader or a sampler."""
-        self._made_at[source] = self._sites.site_of(self._sites.user_frame(frame))
+        with suppress(TypeError):  # the user's class has no hash
+            self._made_at[source] = self._sites.site_of(self._sites.user_frame(frame))
 
     def begins(self, loader: Any, frame: types.FrameType) -> None:
         """Begin a pass over a loader."""
@@ -212,7 +214,7 @@ class DataReads:
         loader, dataset = known.loader, known.loader.dataset
         is_iterable = isinstance(dataset, torch_data.IterableDataset)
         report = LoaderReads(
-            site=self._made_at.get(loader, Site()),
+            site=self._site_of(loader),
             dataset=shortened(type(dataset).__name__),
             length=known.length,
             is_iterable=is_iterable,
@@ -226,6 +228,13 @@ class DataReads:
         )
         self.spent_ns += time.monotonic_ns() - began
         return report
+
+    def _site_of(self, source: Any) -> Site:
+        """The line that made a loader or a sampler in this cell."""
+        try:
+            return self._made_at.get(source, Site())
+        except TypeError:
+            return Site()
 
     def _contents(self, dataset: Any) -> bytes:
         try:
@@ -242,7 +251,7 @@ class DataReads:
             is_random=isinstance(sampler, torch_data.RandomSampler),
             draws_again=bool(getattr(sampler, "replacement", False))
             or isinstance(sampler, torch_data.SubsetRandomSampler),
-            site=self._made_at.get(sampler, Site()),
+            site=self._site_of(sampler),
         )
         if not isinstance(sampler, torch_data.DistributedSampler):
             return facts
