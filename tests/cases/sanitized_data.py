@@ -285,6 +285,12 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "except OSError: pass\n",
         (),
     ),
+    "own batch sampler that fills up its last batch": (
+        "class Filled:\n    def __iter__(self): return iter([[0, 1], [4, 5], [8, 9]] if rank == 0 "
+        "else [[2, 3], [6, 7], [0, 1]])\n    def __len__(self): return 3\n"
+        "for batch in DataLoader(data, batch_sampler=Filled()): fit(batch)\n",
+        ("Filled gave 2 of the 10 samples of TensorDataset twice",),
+    ),
     "one iterator taken by hand": (
         "items = iter(DataLoader(data, 2, sampler=DistributedSampler(data)))\n"
         "fit(next(items)); fit(next(items))\n",

@@ -34,11 +34,11 @@ def test_data_that_ranks_share_wrongly_have_a_card_and_notes_a_line(kernel: Kern
         "%%ddp --sanitize data\nweight = torch.ones(1, requires_grad=True)\n"
         "for batch, in DataLoader(data, 3): (batch * weight).sum().backward()"
     )
-    assert "ranks 0-1 each read all 9 samples of TensorDataset" in cell.text
+    assert "ranks 0-1 each read all 9 samples of TensorDataset" in cell.page[0].text
     kernel.ok("%ddp config sanitize=data")
     try:
         code = "for batch, in DataLoader(data, sampler=DistributedSampler(data)): pass"
         cell = kernel.ok(f"%%ddp\n{code}")
     finally:
         kernel.ok("%ddp config sanitize=off")
-    assert "--sanitize data: DistributedSampler gave 1 of the 9 samples" in cell.text
+    assert "--sanitize data: DistributedSampler gave 1 of the 9 samples" in cell.page[-1].text

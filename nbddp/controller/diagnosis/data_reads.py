@@ -153,7 +153,10 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
     if not count:
         return None
     culprits = RankSet.of(rank for rank, each in sets.items() if _number(each) & twice)
-    if _is_padding(reads, count, length) and not is_one_share:
+    is_padded = _is_padding(reads, count, length) or (
+        reason == "sampler" and _is_filled_up(epochs, count)
+    )
+    if is_padded and not is_one_share:
         notes.append(DataNote("padding", reads, RankSet.of(reads), count, length))
         return None
     trains = any(epoch.trains for epoch in epochs.values())
@@ -205,6 +208,14 @@ def _is_padding(reads: _Reads, count: int, length: int) -> bool:
         return False
     return (
         len({each.replicas for each in samplers}) == 1 and count <= -length % samplers[0].replicas
+    )
+
+
+def _is_filled_up(epochs: _Pass, count: int) -> bool:
+    """Whether a sampler of the user's own may have filled up its last batches, as libraries do."""
+    sizes = [-(-each.samples // each.batches) for each in epochs.values() if each.batches]
+    return count < len(epochs) * max(sizes, default=0) and 2 * count < min(
+        each.samples for each in epochs.values()
     )
 
 
