@@ -97,10 +97,12 @@ class RankServer:
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
         self._executor.interrupts.before_raise = leave_stop
+        self._executor.error_stops.note = self._stdin.note_error_stop
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
-            self._collectives.sanitizer.replicas.hash_of = hash_of_tensor
+            sanitizer = self._collectives.sanitizer
+            sanitizer.replicas.hash_of = sanitizer.reads.hash_of = hash_of_tensor
             stops.interrupts = lambda: self._executor.interrupts.received
             self._collectives.faults.interrupts = stops.interrupts
             self._collectives.faults.tell = self._tell_fault

@@ -4,10 +4,17 @@ Runs in: the notebook, the rank. Pure. They travel in `Execute`: a cell has thos
 beginning.
 """
 
+from typing import Literal
+
 import msgspec
 
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.rank_set import RankSet
+
+_EVENTS = {
+    "mismatch": "an operation that does not match",
+    "error": "an error ends the cell",
+}
 
 
 class BreakPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,9 +29,15 @@ class BreakPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group: str = ""  #: its group's name or description; empty: any
     condition: str = ""  #: an expression in the frame of the user's code; empty: none
     has_nan: bool = False  #: a tensor that the rank sends holds NaN or Inf
+    #: ``mismatch``: operations that do not match those of other ranks; ``error``: no operation, but
+    #: an error of the cell, before it ends the cell.
+    on: Literal["", "mismatch", "error"] = ""
 
     def __str__(self) -> str:
         """Return ``all_reduce at line 7 on rank 2 if loss.isnan()``."""
+        if self.on:
+            ranks = f" on {RankSet(self.ranks).describe()}" if self.ranks else ""
+            return f"{_EVENTS[self.on]}{ranks}"
         where = f"line {self.line}{f' of cell [{self.cell}]' if self.cell else ''}"
         number = f"#{self.collective}" if self.collective else ""
         texts = {

@@ -122,6 +122,7 @@ class Execute(MessageBase, frozen=True):
     step: bool = False  #: ranks stop before each operation and ask what to do
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
+    sanitize_data: bool = False  #: ranks note what data loaders read
     break_points: tuple[BreakPoint, ...] = ()  #: operations before which ranks stop in any case
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all

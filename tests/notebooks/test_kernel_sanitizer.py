@@ -25,3 +25,20 @@ def test_the_setting_is_for_all_cells(kernel: Kernel):
         assert len(kernel.ok(f"%%ddp\n{RACE}").page) == 2
     finally:
         kernel.ok("%ddp config sanitize=off")
+
+
+def test_data_that_ranks_share_wrongly_have_a_card_and_notes_a_line(kernel: Kernel):
+    prelude = "from torch.utils.data import *\ndata = TensorDataset(torch.arange(9.0))\n"
+    kernel.ok(f"%%ddp\n{prelude}")
+    cell = kernel.ok(
+        "%%ddp --sanitize data\nweight = torch.ones(1, requires_grad=True)\n"
+        "for batch, in DataLoader(data, 3): (batch * weight).sum().backward()"
+    )
+    assert "ranks 0-1 each read all 9 samples of TensorDataset" in cell.page[0].text
+    kernel.ok("%ddp config sanitize=data")
+    try:
+        code = "for batch, in DataLoader(data, sampler=DistributedSampler(data)): pass"
+        cell = kernel.ok(f"%%ddp\n{code}")
+    finally:
+        kernel.ok("%ddp config sanitize=off")
+    assert "--sanitize data: DistributedSampler gave 1 of the 9 samples" in cell.page[-1].text

@@ -24,6 +24,7 @@ BUILD = REPOSITORY / "notebooks" / "02_build_ddp.ipynb"
 DISAGREE = REPOSITORY / "notebooks" / "03_when_ranks_disagree.ipynb"
 TRACE = REPOSITORY / "notebooks" / "04_read_a_trace.ipynb"
 DEATH = REPOSITORY / "notebooks" / "05_a_rank_dies.ipynb"
+NUMBERS = REPOSITORY / "notebooks" / "07_wrong_numbers.ipynb"
 
 MAX_LINES_OF_A_CELL = 15
 MAX_BYTES_OF_A_NOTEBOOK = 300_000
@@ -40,6 +41,17 @@ CARDS = [
     "Deadlock: ranks 0-3 wait for each other in a circle",
     "Notice: ranks 0-2 wait in barrier",
     "Deadlock: rank 3 never called barrier",
+]
+
+#: Those of `NUMBERS`: each bug has one, and each fixed cell none.
+WRONG = [
+    "Warning: ranks 1-3 read a tensor that broadcast",
+    "Warning: rank 0 wrote a tensor that send to rank 1 still uses",
+    "Notice: rank 3 called all_reduce",
+    "Warning: rank 2 gave NaN to all_reduce",
+    "Warning: ranks 0-3 have different values in '0.weight'",
+    "Warning: ranks 0-3 each read all 64 samples of TensorDataset",
+    "Warning: ranks 0-3 read TensorDataset in the same order in passes 1 and 2",
 ]
 
 LOCAL_PATHS = re.compile(
@@ -248,6 +260,19 @@ def test_each_disagreement_is_explained_by_its_card(source: Callable[[Path], Not
         "DeadlockError",
         "DeadlockError",
     ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_each_wrong_number_is_explained_by_its_card(source: Callable[[Path], NotebookNode]):
+    found = cards(source(NUMBERS))
+    for text, words in zip(found, WRONG, strict=True):
+        assert " ".join(text.split()).startswith(words)
+    assert errors(source(NUMBERS)) == []
+    text = "\n".join(texts(source(NUMBERS)))
+    assert "[1-3] learning rate 0.0\n" in text
+    assert "[0-3] learning rate 0.1\n" in text
+    assert text.count("[1]   activation [2.0, 2.0]\n") == 6
 
 
 @pytest.mark.timeout(300)

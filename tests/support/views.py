@@ -146,6 +146,7 @@ def run_cell(
     step: bool = False,
     faults: str = "",
     sanitize: bool = False,
+    sanitize_data: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -161,10 +162,11 @@ def run_cell(
         step: stop before each operation, and ask what to do.
         faults: text of faults on purpose.
         sanitize: check what the code does with tensors of operations.
+        sanitize_data: compare what data loaders of ranks read.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
-    options = replace(options, sanitize=sanitize)
+    options = replace(options, sanitize=sanitize, sanitize_data=sanitize_data)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

@@ -30,6 +30,7 @@ from nbddp.controller.diagnosis.report import (
     Report,
 )
 from nbddp.controller.diagnosis.small_diff import marked_lines
+from nbddp.controller.diagnosis.words.data_reads import data_notes
 from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Report",
     "Sources",
     "compare_records",
+    "data_notes",
     "describe_call",
     "describe_calls",
     "describe_handled",

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
+from nbddp.controller.diagnosis.data_reads import DataFault
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
@@ -35,6 +36,7 @@ class Cause:
     shifted: ShiftedLoop | None = None
     crossed: CrossedLines | None = None
     parted: PartedReplicas | None = None
+    data: DataFault | None = None
     #: The faults that the sanitizer saw on each culprit.
     fault_by_rank: Mapping[Rank, SanitizerFault] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.

@@ -37,6 +37,10 @@ Kind: TypeAlias = Literal[
     "not-finite",
     "buffer-in-use",
     "parted-replicas",
+    "samples-twice",
+    "samples-unread",
+    "uneven-batches",
+    "same-order",
     "crossed-lines",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -58,6 +62,10 @@ TITLES: Final[Mapping[Kind, str]] = {
     "not-finite": "Warning",
     "buffer-in-use": "Warning",
     "parted-replicas": "Warning",
+    "samples-twice": "Warning",
+    "samples-unread": "Warning",
+    "uneven-batches": "Warning",
+    "same-order": "Warning",
     "crossed-lines": "Notice",
 }
 #: The kinds whose next step is a change of the user's code.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
+from nbddp.controller.diagnosis.data_reads import compare_reads
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -22,7 +23,8 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
         run_id: names the run of the cell.
         has_failed: the cell has not ended well: the records of ranks end at different places.
     """
-    if not any(view.sanitizer for view in graph.views.values()):
+    views = graph.views.values()
+    if not any(view.sanitizer for view in views):
         return []
     faults = [
         (rank, fault)
@@ -30,6 +32,7 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
         if view.sanitizer is not None
         for fault in view.sanitizer.faults
     ]
+    only_data = all(view.sanitizer is None or view.sanitizer.only_data for view in views)
     return [
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
@@ -37,7 +40,22 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
             Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
             for parted in find_parted_replicas(graph)
         ),
-        *([] if has_failed else _crossed(graph, run_id)),
+        *_data(graph, has_failed=has_failed),
+        *([] if has_failed or only_data else _crossed(graph, run_id)),
+    ]
+
+
+def _data(graph: WaitForGraph, *, has_failed: bool) -> list[Cause]:
+    """Data that ranks have read twice, never, or in the same order."""
+    reads = {
+        rank: view.sanitizer.reads
+        for rank, view in graph.views.items()
+        if view.sanitizer is not None and view.sanitizer.reads
+    }
+    faults, _ = compare_reads(reads, len(graph.views), has_failed=has_failed)
+    return [
+        Cause(fault.kind, fault.culprits, RankSet(), proven=fault.proven, data=fault)
+        for fault in faults
     ]
 
 

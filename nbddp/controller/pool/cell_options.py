@@ -33,6 +33,17 @@ class CellOptions:
     step: bool = False  #: ranks stop before each operation, and the user lets them go
     faults: tuple[Fault, ...] = ()  #: faults on purpose
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
+    sanitize_data: bool = False  #: ranks note what data loaders read, and it is compared
     asks: bool = True  #: the user can be asked: break points stop it
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks
+
+    @property
+    def needs_traces(self) -> str:
+        """Why the cell needs operations that are traced; empty: it does not."""
+        if self.step:
+            return "--step stops ranks before their operations"
+        if self.faults:
+            return "--fault strikes at operations that are traced"
+        is_sanitized = self.sanitize or self.sanitize_data
+        return "--sanitize checks the operations of ranks" if is_sanitized else ""

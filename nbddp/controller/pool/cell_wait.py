@@ -240,8 +240,8 @@ class CellWait:
         match event:
             case InputRequest():
                 self._view.show(event)
+                self._stopped(event)
                 if event.stop is not None:
-                    self._stopped(event)
                     self._steps.add(event, self._run.taken_count, now)
                 elif event.debugger is None:
                     self._note_question(event)

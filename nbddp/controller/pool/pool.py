@@ -38,6 +38,7 @@ from nbddp.controller.state import (
     RunOutcome,
     RunRequested,
     Silence,
+    checks_of,
 )
 from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
@@ -215,25 +216,16 @@ class Pool:
         """
         self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
-        if options.step and self.options.plain:
+        if self.options.plain and options.needs_traces:
             raise BadOptionError(
-                "--step stops ranks before their operations, and a pool with --plain traces none. "
-                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
-            )
-        if options.faults and self.options.plain:
-            raise BadOptionError(
-                "--fault strikes at operations that are traced, and a pool with --plain traces "
-                "none. Nothing was run. Next: %ddp stop, then %ddp start without --plain"
-            )
-        if options.sanitize and self.options.plain:
-            raise BadOptionError(
-                "--sanitize checks the operations of ranks, and a pool with --plain traces none. "
-                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+                f"{options.needs_traces}, and a pool with --plain traces none. Nothing was run. "
+                "Next: %ddp stop, then %ddp start without --plain"
             )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
         run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
+        sanitized = () if options.replay is not None else checks_of(self.config.sanitize)
         execute = Execute(
             run_id=run_id,
             code=code,
@@ -243,7 +235,8 @@ class Pool:
             check=options.check,
             step=options.step,
             faults=options.faults,
-            sanitize=options.sanitize or (self.config.sanitize == "on" and options.replay is None),
+            sanitize=options.sanitize or "on" in sanitized,
+            sanitize_data=options.sanitize_data or "data" in sanitized,
             break_points=self.break_points.of_cell() if options.asks else (),
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
@@ -916,8 +909,8 @@ class Pool:
             changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
                 ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
-                stays empty); ``sanitize``: ``"off"`` or ``"on"`` (each cell runs as with ``%%ddp
-                --sanitize``).
+                stays empty); ``sanitize``: ``"off"``, ``"on"``, ``"data"`` or ``"all"`` (each cell
+                runs as with ``%%ddp --sanitize`` and this value).
 
         Returns:
             All settings after the change.

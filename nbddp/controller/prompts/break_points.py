@@ -7,6 +7,7 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by
 
 _LEGAL = (
     "an operation such as all_reduce, the number of a collective such as #17, `line 7`, --group, "
-    "--if, --nan"
+    "--if, --nan, --on"
 )
 
 
@@ -43,6 +44,7 @@ class BreakPoints:
         condition: str = "",
         has_nan: bool = False,
         cell: int = 0,
+        on: Literal["", "mismatch", "error"] = "",
     ) -> BreakPoint:
         """Set a break point.
 
@@ -53,12 +55,18 @@ class BreakPoints:
             condition: an expression of Python; empty: none.
             has_nan: only if the rank sends NaN or Inf.
             cell: the cell of the line; 0: the one that runs.
+            on: an event instead of a place.
 
         Raises:
             BadOptionError: the words are not legal, or the condition is not an expression.
         """
+        if on and (words or group or condition or has_nan or cell):
+            raise BadOptionError(
+                f"%ddp break: --on {on} takes no place and no condition. Next: %ddp break --on "
+                f"{on}, for some ranks with -r"
+            )
         facts = _read(words)
-        if not (words or group or condition or has_nan):
+        if not (words or group or condition or has_nan or on):
             raise BadOptionError(f"%ddp break needs a place; legal: {_LEGAL}")
         if cell and "line" not in facts:
             raise BadOptionError("%ddp break: --cell says where a line is. Next: add `line 7`")
@@ -80,6 +88,7 @@ class BreakPoints:
                 "condition": condition,
                 "has_nan": has_nan,
                 "cell": cell,
+                "on": on,
             },
             BreakPoint,
         )
@@ -110,10 +119,10 @@ class BreakPoints:
 
     def note(self, request: InputRequest) -> None:
         """Count a stop; a rank that asks again at the same one does not count."""
-        stop = request.stop
-        if stop is None or not request.break_points:
+        if not request.break_points:
             return
-        key = (request.run_id, request.rank, stop.time_created_ns)
+        stop = request.stop  # None: an error, of which a cell has one
+        key = (request.run_id, request.rank, 0 if stop is None else stop.time_created_ns)
         if key in self._seen:
             return
         self._seen.add(key)

@@ -364,10 +364,13 @@ class RecoveryMachine:
 
     def _sanitized(self, outcome: RunOutcome, now: float) -> list[Action]:
         """Tell what the sanitizers saw in a cell that has failed, beside its error."""
-        if not any(each.sanitizer and each.sanitizer.faults for each in outcome.results.values()):
+        sanitizers = (each.sanitizer for each in outcome.results.values())
+        if not any(each and (each.faults or each.reads) for each in sanitizers):
             return []
         views = self._probes.views({})
         report = self._probes.compare(views, now, only_sanitizer=True, has_failed=True)
+        if not report.findings:
+            return []
         return [VerdictReached(outcome.run_id, report, acted=False, views=views)]
 
     def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:

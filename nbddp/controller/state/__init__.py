@@ -16,7 +16,13 @@ from nbddp.controller.state.actions import (
     VerdictReached,
 )
 from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.config import LEGAL_CONFIG, Config, config_error, with_changes
+from nbddp.controller.state.config import (
+    LEGAL_CONFIG,
+    Config,
+    checks_of,
+    config_error,
+    with_changes,
+)
 from nbddp.controller.state.exit_text import (
     crash_site,
     crash_site_lines,
@@ -110,6 +116,7 @@ __all__ = [
     "StopRequested",
     "Tick",
     "VerdictReached",
+    "checks_of",
     "config_error",
     "crash_site",
     "crash_site_lines",

@@ -12,7 +12,7 @@ from nbddp.wire.messages import OnMismatch
 
 OnDeadlock: TypeAlias = Literal["abort", "report"]
 OnDeath: TypeAlias = Literal["respawn", "keep"]
-Sanitize: TypeAlias = Literal["off", "on"]
+Sanitize: TypeAlias = Literal["off", "on", "data", "all"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,13 @@ class Config:
     on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
     on_mismatch: OnMismatch = "raise"  #: before data moves; ``warn``; ``off``: not compared
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
-    sanitize: Sanitize = "off"  #: ``on``: each cell runs as with ``%%ddp --sanitize``
+    #: ``on``, ``data``, ``all``: each cell runs as with ``%%ddp --sanitize`` and this value
+    sanitize: Sanitize = "off"
+
+
+def checks_of(sanitize: str) -> tuple[str, ...]:
+    """The checks of a value of ``sanitize``: ``on``: tensors of operations; ``data``: data."""
+    return {"on": ("on",), "data": ("data",), "all": ("on", "data")}.get(sanitize, ())
 
 
 #: The legal values by name, the default first.

@@ -145,12 +145,15 @@ class Parser(argparse.ArgumentParser):
 
     def completions(self, before: Sequence[str]) -> list[str]:
         """The words that may follow the words ``before``."""
+        values: list[str] = []
         if self.awaits_value(before):
             action = self._option_string_actions[before[-1]]
-            return [*(action.choices or self._offers.get(before[-1], ()))]
+            values = [*(action.choices or self._offers.get(before[-1], ()))]
+            if action.nargs != "?":
+                return values
         used = {self._option_string_actions.get(word) for word in before}
         unused = [action for action in self._actions if action not in used or action.nargs == "+"]
-        return [option for action in unused for option in action.option_strings]
+        return values + [option for action in unused for option in action.option_strings]
 
     def _in_brackets(self, action: argparse.Action) -> str:
         words = option_text(action)

@@ -5,6 +5,7 @@ Runs in: the notebook's process, thread of the running cell.
 
 import argparse
 from collections.abc import Sequence
+from typing import Literal
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -49,6 +50,7 @@ def set_break_point(
     condition: str,
     has_nan: bool,
     cell: int,
+    on: Literal["", "mismatch", "error"],
 ) -> None:
     """Set a break point.
 
@@ -60,6 +62,7 @@ def set_break_point(
         condition: evaluated on each rank; empty: none.
         has_nan: only where a rank sends NaN or Inf.
         cell: the cell of the line; 0: the one that runs.
+        on: an event instead of a place; empty: none.
 
     Raises:
         BadOptionError: the place or an option is not legal, or the pool was started with
@@ -79,6 +82,7 @@ def set_break_point(
         condition=condition,
         has_nan=has_nan,
         cell=cell,
+        on=on,
     )
     print(with_line_breaks(f"break point {point.number}: ranks of later cells stop before {point}"))
     known = _known_groups(pool) if group and pool is not None else {}

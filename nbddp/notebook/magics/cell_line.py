@@ -31,7 +31,7 @@ class CellCommand:
     check: bool = False
     step: bool = False
     panel: bool = False
-    sanitize: bool = False
+    sanitize: str = ""  #: ``on``, ``data`` or ``all``; empty: not sanitized
     out: Out = "folded"
     fault: Sequence[str] | None = None  #: see `nbddp.wire.fault_grammar`
 
@@ -87,8 +87,12 @@ def _cell_parser() -> Parser:
     )
     parser.add_argument(
         "--sanitize",
-        action="store_true",
-        help="find errors that hang nothing and make numbers wrong (slower)",
+        nargs="?",
+        const="on",
+        default="",
+        choices=("on", "data", "all"),
+        help="find errors that hang nothing and make numbers wrong (slower); data: samples that "
+        "ranks read twice or never; all: both",
     )
     return parser
 

@@ -17,7 +17,7 @@ _EXPLANATIONS = {
     "on_deadlock": "or report: shown, and nothing is ended",
     "on_mismatch": "before data moves; or warn, off",
     "on_death": "a fresh rank takes the place of a dead one; or keep",
-    "sanitize": "or on: each cell runs as with %%ddp --sanitize",
+    "sanitize": "or on, data, all: each cell runs as with %%ddp --sanitize",
 }
 #: The lines of the help: each setting with its default.
 ROWS = tuple(

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.state import checks_of
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
 from nbddp.notebook.magics import auto_mode, inspect_verbs, installers
@@ -84,7 +85,8 @@ class DdpMagics(Magics):
             check=command.check,
             step=command.step,
             faults=faults,
-            sanitize=command.sanitize,
+            sanitize="on" in checks_of(command.sanitize),
+            sanitize_data="data" in checks_of(command.sanitize),
             asks=not command.is_async,
             parent_id=session.parent_id(),
         )

@@ -222,6 +222,13 @@ def _break_parser() -> Parser:
         metavar="N",
         help="the line is of cell [N], which defines a function; default: the cell that runs",
     )
+    parser.add_argument(
+        "--on",
+        choices=("mismatch", "error"),
+        default="",
+        help="instead of a place: an operation that does not match those of other ranks; an error, "
+        "before it ends the cell",
+    )
     return parser
 
 

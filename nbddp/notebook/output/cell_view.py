@@ -30,7 +30,7 @@ from nbddp.notebook.output.no_output import NoOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
-from nbddp.notebook.output.sanitizer_cost import cost_line
+from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
@@ -340,8 +340,9 @@ class View:
         has_row = self._sink.live(self._live.last(rank_states.all_ends(outcome), self._clock()))
         if self._widgets is not None:
             self._widgets.end()
-        if self._out != "nothing" and (cost := cost_line(outcome)):
-            self._sink.display(_quiet_bundle(cost), {}, None, False)
+        if self._out != "nothing":
+            for line in sanitizer_lines(outcome):
+                self._sink.display(_quiet_bundle(line), {}, None, False)
         torn = outcome.torn  # known only after the ranks were freed
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)

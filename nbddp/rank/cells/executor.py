@@ -20,6 +20,7 @@ import msgspec
 from nbddp.rank import streams, torch_private
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints, debug_adapter
+from nbddp.rank.cells.error_stops import ErrorStops
 from nbddp.rank.cells.import_guard import ImportWatch
 from nbddp.rank.cells.mesh_reports import MeshReports
 from nbddp.rank.cells.shell import RankShell
@@ -232,6 +233,8 @@ class CellExecutor:
         if collectives is not None:
             collectives.watch_interrupts(lambda: self.interrupts.was_raised)
         shell.hold_interrupts = self.interrupts.held
+        self.error_stops = ErrorStops(rank, self._was_freed)
+        shell.before_report = self.error_stops.before_report
 
     async def execute(self, request: Execute) -> None:
         """Run a cell and report its end. Errors of the cell are reported, never raised."""
@@ -242,6 +245,7 @@ class CellExecutor:
         shell.begin_cell(request, request.first_line + blank_lines)
         self._link.is_busy = True
         self._exception = None
+        self.error_stops.begin_cell(request)
         if self._collectives is not None:
             self._collectives.begin_cell(request)
         self.interrupts.expect()  # the agent interrupts only after it got `RunStarted`
@@ -291,6 +295,10 @@ class CellExecutor:
             )
         self._exception = None
         self._link.send(finished)
+
+    def _was_freed(self, error: BaseException) -> bool:
+        collectives = self._collectives
+        return collectives is not None and collectives.was_freed(error, time.monotonic())
 
     async def _run(self, request: Execute) -> ErrorInfo | None:
         try:

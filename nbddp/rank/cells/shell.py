@@ -193,6 +193,8 @@ class RankShell(InteractiveShell):
         self.run_id: RunId | None = None
         self.last_error: ErrorInfo | None = None
         self.raised_at = 0.0  #: monotonic time of the last error, before it was formatted
+        #: Called with an error of the user's code before it is formatted.
+        self.before_report: Callable[[BaseException | None], None] = lambda error: None
         #: Id of the front end's request; empty: there is no front end that shows widgets.
         self.parent_id = ""
         #: Called with each MIME bundle that is shown.
@@ -308,6 +310,7 @@ class RankShell(InteractiveShell):
         running_compiled_code: bool = False,
     ) -> None:
         """Note the traceback for `RunFinished`; `SystemExit` has none."""
+        self.before_report(self._get_exc_info(exc_tuple)[1])
         self.raised_at = time.monotonic()
         is_on_main_thread = threading.current_thread() is threading.main_thread()
         with self.hold_interrupts() if is_on_main_thread else nullcontext():

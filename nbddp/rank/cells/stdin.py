@@ -32,6 +32,8 @@ class Stdin:
         self._numbers = itertools.count(1)
         #: By number of the question, because several threads may ask at once.
         self._replies: dict[int, queue.SimpleQueue[InputReply]] = {}
+        #: Numbers of the break points for which a debugger is open on an error.
+        self.error_break_points: tuple[int, ...] = ()
 
     def install(self) -> None:
         """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
@@ -52,7 +54,12 @@ class Stdin:
             EOFError: the notebook cannot ask, or the user ended the input.
         """
         debugger = breakpoints.asking_debugger(sys._getframe(1))
-        return self._ask(str(prompt), password=password, debugger=debugger)
+        points = self.error_break_points if debugger is not None else ()
+        return self._ask(str(prompt), password=password, debugger=debugger, break_points=points)
+
+    def note_error_stop(self, numbers: tuple[int, ...]) -> None:
+        """Note the break points for which a debugger is open on an error; empty: none is."""
+        self.error_break_points = numbers
 
     def ask_stop(
         self, stop: Operation, break_points: tuple[int, ...], check: Callable[[], None]

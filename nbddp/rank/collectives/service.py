@@ -116,7 +116,7 @@ class Collectives:
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self.stops.begin_cell(request)
         self.faults.begin_cell(request.faults, request.execution_count)
-        self.sanitizer.begin_cell(is_on=request.sanitize)
+        self.sanitizer.begin_cell(is_on=request.sanitize, reads_data=request.sanitize_data)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)

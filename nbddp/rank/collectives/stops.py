@@ -28,7 +28,7 @@ from nbddp.rank.collectives.break_points import CellBreakPoints
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
-from nbddp.wire.flight_recorder import Operation, Signature
+from nbddp.wire.flight_recorder import Mismatch, Operation, Signature
 from nbddp.wire.messages import Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
 
@@ -55,21 +55,34 @@ class Stops:
         self._until = ("", 0)  #: the group and the number of a collective before which it stops
         self._break_points = CellBreakPoints((), recorder.rank, 0, {})
         self._is_looking = False  #: code that the user has typed runs
+        self._on_mismatch: tuple[int, ...] = ()  #: break points on operations that do not match
 
     def begin_cell(self, request: Execute) -> None:
         """Stop before the operations of the cell that begins, if the user wants that."""
         self._passes = 0 if request.step else -1
         self._until = ("", 0)
-        self._break_points = CellBreakPoints(
-            request.break_points, self._recorder.rank, request.execution_count, self.names
+        points = [point for point in request.break_points if not point.on]
+        rank = self._recorder.rank
+        self._on_mismatch = tuple(
+            point.number
+            for point in request.break_points
+            if point.on == "mismatch" and (not point.ranks or rank in point.ranks)
         )
-        is_needed = self.ask is not None and (request.step or bool(self._break_points))
+        self._break_points = CellBreakPoints(
+            points, self._recorder.rank, request.execution_count, self.names
+        )
+        is_needed = self.ask is not None and (
+            request.step or bool(self._break_points or self._on_mismatch)
+        )
+        has_mismatches = is_needed and bool(self._on_mismatch)
+        self._recorder.before_mismatch = self.before_mismatch if has_mismatches else None
         self._recorder.before_operation = self.before if is_needed else None
         self._recorder.set_careful()
 
     def end_cell(self) -> None:
         """Stop no more."""
         self._recorder.before_operation = None
+        self._recorder.before_mismatch = None
 
     def before(
         self,
@@ -125,7 +138,41 @@ class Stops:
             ),
             time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
+        reply = self._ask(counters, operation, reasons, frame)
+        match reply.verb:
+            case StepVerb.STEP:
+                self._passes = reply.count - 1
+            case StepVerb.UNTIL:
+                self._passes, self._until = -1, (counters.info.pg_id, reply.count)
+            case StepVerb.CONTINUE:
+                self._go_on(is_left=not (self._break_points or self._on_mismatch))
+            case StepVerb.LEAVE:
+                self._go_on(is_left=True)
+            case _:
+                return False
+        return True
 
+    def before_mismatch(self, counters: GroupCounters, wrong: Mismatch) -> None:
+        """Ask the user what to look at before a mismatch is raised; the operation is not issued.
+
+        Args:
+            counters: of the group.
+            wrong: the mismatch.
+        """
+        if self._is_looking:
+            return
+        frame, _ = self._recorder.sites.call_site(sys._getframe(1))
+        operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
+        self._ask(counters, operation, self._on_mismatch, frame)
+
+    def _ask(
+        self,
+        counters: GroupCounters,
+        operation: Operation,
+        reasons: tuple[int, ...],
+        frame: types.FrameType | None,
+    ) -> StepReply:
+        """Ask until the reply lets the program go on."""
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -138,21 +185,9 @@ class Stops:
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
         while True:
             reply = StepReply.parse(self.ask(operation, reasons, check))
-            match reply.verb:
-                case StepVerb.STEP:
-                    self._passes = reply.count - 1
-                case StepVerb.UNTIL:
-                    self._passes, self._until = -1, (counters.info.pg_id, reply.count)
-                case StepVerb.CONTINUE:
-                    self._go_on(is_left=not self._break_points)
-                case StepVerb.LEAVE:
-                    self._go_on(is_left=True)
-                case StepVerb.SKIP:
-                    return False
-                case _:
-                    self._answer(reply, frame)
-                    continue
-            return True
+            if reply.verb not in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
+                return reply
+            self._answer(reply, frame)
 
     def _go_on(self, *, is_left: bool) -> None:
         """Stop no more, or (``is_left`` is False) at break points only."""

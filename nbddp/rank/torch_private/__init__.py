@@ -4,6 +4,7 @@ Runs in: the rank process. Checked with torch 2.13. Where a name is missing, the
 depends on it is left out, as the docstrings say.
 """
 
+from nbddp.rank.torch_private.data_loaders import hook_loaders, is_joining
 from nbddp.rank.torch_private.ddp import (
     TRACED_PREFIX,
     ddp_models,
@@ -88,6 +89,7 @@ __all__ = [
     "hook_hashed_names",
     "hook_init_rpc",
     "hook_join",
+    "hook_loaders",
     "hook_meshes",
     "hook_modules",
     "hook_options",
@@ -99,6 +101,7 @@ __all__ = [
     "is_bad_argument",
     "is_flat_shard",
     "is_in_bad_fork",
+    "is_joining",
     "is_wrapped",
     "nccl_backends",
     "new_store_client",

@@ -1,5 +1,6 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
+from nbddp.wire.flight_recorder.data_reads import LoaderReads, ReadEpoch, SamplerFacts
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.sanitizer_report import (
@@ -65,6 +66,7 @@ __all__ = [
     "ExceptionLine",
     "GroupInfo",
     "GroupMark",
+    "LoaderReads",
     "LoopVariable",
     "Loops",
     "MessageCount",
@@ -74,8 +76,10 @@ __all__ = [
     "OperationKind",
     "OperationState",
     "RankLook",
+    "ReadEpoch",
     "Reader",
     "ReplicaSteps",
+    "SamplerFacts",
     "SanitizerFault",
     "SanitizerFaultKind",
     "SanitizerReport",

@@ -5,6 +5,7 @@ Runs in: every process. Pure. `nbddp.controller.diagnosis` writes the English.
 
 from typing import Final, Literal, TypeAlias
 
+from nbddp.wire.flight_recorder.data_reads import LoaderReads
 from nbddp.wire.flight_recorder.schema import Operation, Site, _Part
 
 SanitizerFaultKind: TypeAlias = Literal[
@@ -58,4 +59,6 @@ class SanitizerReport(_Part, frozen=True):
 
     faults: tuple[SanitizerFault, ...] = ()
     replicas: tuple[ReplicaSteps, ...] = ()
+    reads: tuple[LoaderReads, ...] = ()  #: of ``--sanitize data``
+    only_data: bool = False  #: ``--sanitize data``: nothing else was checked
     spent_ns: int = 0  #: time that its checks took

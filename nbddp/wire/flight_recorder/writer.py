@@ -284,6 +284,12 @@ class Writer:
         self._open -= 1
         self._words[OPEN] = self._open
 
+    def set_error(self, record: int, error: str) -> None:
+        """Replace the error of an operation that has failed."""
+        at = record % RING_LENGTH * RECORD_WORDS
+        if self._ring[at] == record:
+            self._ring[at + ERROR] = self.text(("error", error), lambda: Text(error[:2000]))
+
     def end(self, slot: int, record: int, now_ns: int, waited_ns: int) -> None:
         """Do `end_wait` and `complete` at once, for the successful wait of a ``Work``."""
         mapping = self._mapping

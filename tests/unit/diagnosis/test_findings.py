@@ -324,8 +324,12 @@ def test_kinds_are_those_of_the_documents():
         "p2p-cycle",
         "p2p-unmatched",
         "parted-replicas",
+        "same-order",
+        "samples-twice",
+        "samples-unread",
         "silent-mismatch",
         "store-wait",
         "straggler",
         "stuck-outside",
+        "uneven-batches",
     ]

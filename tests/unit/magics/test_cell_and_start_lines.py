@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.errors import BadOptionError
-from nbddp.notebook.magics.cell_line import CellCommand, parse_cell
+from nbddp.notebook.magics.cell_line import CELL, CellCommand, parse_cell
 from tests.support.command_lines import read, refusal
 
 # --- %%ddp ---------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_bad_option_is_told_with_the_legal_ones():
     assert str(caught.value) == (
         "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
         "--out folded|merged|ranks|quiet, --check, --step, --panel, --fault 'FAULT' ..., "
-        "--sanitize. Next: %ddp help"
+        "--sanitize [on|data|all]. Next: %ddp help"
     )
     assert "'maybe'" in refusal("status --live maybe")
     assert "; legal: --live [on|off]. Next" in refusal("status --live maybe")
@@ -176,3 +176,24 @@ def test_ranks_without_their_option(line: str, meant: str):
     with pytest.raises(BadOptionError) as caught:
         parse_cell(line)
     assert str(caught.value).endswith(f". Did you mean %%ddp {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", ""),
+        ("--sanitize", "on"),
+        ("--sanitize -r 0-1", "on"),
+        ("--sanitize data", "data"),
+        ("--sanitize all --step", "all"),
+    ],
+)
+def test_sanitize_may_have_a_value(text: str, value: str):
+    assert parse_cell(text).sanitize == value
+
+
+def test_tab_behind_sanitize_offers_its_values_and_other_options():
+    offered = CELL.parser.completions(["--sanitize"])
+    assert offered[:3] == ["on", "data", "all"]
+    assert "--step" in offered
+    assert "--sanitize" not in offered

@@ -12,6 +12,7 @@ from nbddp.controller.diagnosis.report import Finding, Kind
 from nbddp.controller.diagnosis.suspicions import suspicions
 from nbddp.controller.diagnosis.words import (
     collectives,
+    data_reads,
     ended_ranks,
     messages,
     mismatches,
@@ -39,6 +40,10 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "not-finite": sanitizer.not_finite,
     "buffer-in-use": sanitizer.buffer_in_use,
     "parted-replicas": sanitizer.parted_replicas,
+    "samples-twice": data_reads.samples_twice,
+    "samples-unread": data_reads.samples_unread,
+    "uneven-batches": data_reads.uneven_batches,
+    "same-order": data_reads.same_order,
     "crossed-lines": sanitizer.crossed_lines,
 }
 

@@ -28,6 +28,8 @@ _ident = threading.get_ident
 _SWEEP_AT = 16
 #: Number of operations with partial results that are named.
 _MAX_TORN = 4
+#: The error of an operation at a break point, before the user lets a mismatch be raised.
+_STOPPED = "Stopped: at a break point"
 
 
 class Recorder:
@@ -56,6 +58,8 @@ class Recorder:
         self.inject: Callable[..., bool] | None = None
         #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.
         self.sanitizer: Any = None
+        #: Stops before a mismatch is raised, see `stops.Stops`; None: nothing does.
+        self.before_mismatch: Callable[[GroupCounters, Mismatch], None] | None = None
         self.check = False  #: compare with members on other machines before each collective
         #: `check`, or this is a child, or no cell runs, or the user steps, or faults may strike, or
         #: the cell is sanitized, or a name is looked up during a cell.
@@ -286,10 +290,16 @@ class Recorder:
         Raises:
             CollectiveMismatchError: ``on_mismatch`` is ``raise``.
         """
+        error = mismatch_error(wrong)
+        if self.on_mismatch == "raise":
+            if self.before_mismatch is not None:
+                # As long as the user looks, no record tells of the mismatch: ranks would be freed.
+                self.writer.complete(record, _now(), 0, _STOPPED)
+                self.before_mismatch(counters, wrong)
+                self.writer.set_error(record, in_words(error))
+            self.writer.complete(record, _now(), 0, in_words(error))
         self.mismatches.append(wrong)
         if self.on_mismatch == "raise":
-            error = mismatch_error(wrong)
-            self.writer.complete(record, _now(), 0, in_words(error))
             counters.is_broken = True
             # If the code continued, its next call would match another call of the peers.
             counters.ended = lambda: mismatch_error(wrong)

@@ -22,10 +22,12 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.rank.collectives.sanitizer import finite
+from nbddp.rank.collectives.sanitizer.data_reads import DataReads
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
 from nbddp.rank.collectives.sanitizer.replicas import Replicas
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import (
+    LoaderReads,
     Operation,
     SanitizerFault,
     SanitizerFaultKind,
@@ -48,6 +50,7 @@ class Sanitizer:
         self._recorder = recorder
         self._buffers = OpenBuffers(self._touched)
         self.replicas = Replicas(recorder.sites)
+        self.reads = DataReads(recorder.sites)
         self._faults: dict[tuple[Any, ...], SanitizerFault] = {}
         self._is_hooked = False
         self._spent_ns = 0
@@ -57,23 +60,37 @@ class Sanitizer:
     def _is_on(self) -> bool:
         return self._recorder.sanitizer is self and not self._recorder.is_child
 
-    def begin_cell(self, *, is_on: bool) -> None:
-        """Begin a cell, sanitized or not."""
+    def begin_cell(self, *, is_on: bool, reads_data: bool = False) -> None:
+        """Begin a cell, sanitized or not.
+
+        Args:
+            is_on: tensors of operations, and replicas, are checked.
+            reads_data: what data loaders read is noted.
+        """
         self._recorder.sanitizer = self if is_on else None
         self._checks_values = is_on
         self._spent_ns = 0
         self._recorder.set_careful()
-        if is_on and not self._is_hooked:
+        if (is_on or reads_data) and not self._is_hooked:
             self._is_hooked = True
             torch_private.hook_backward(self._wrap_backward)
         if is_on:
             self._buffers.begin()
             self.replicas.begin()
+        if reads_data:
+            self.reads.begin()
 
     def end_cell(self, *, has_failed: bool) -> SanitizerReport | None:
         """End the cell; returns what was seen, or None if it was not sanitized."""
+        reads: tuple[LoaderReads, ...] = ()
+        reads_ns = 0
+        if self.reads.is_on:
+            reads, reads_ns = self.reads.end(), self.reads.spent_ns
         if self._recorder.sanitizer is not self:
-            return None
+            is_told = bool(reads)
+            return (
+                SanitizerReport(reads=reads, only_data=True, spent_ns=reads_ns) if is_told else None
+            )
         told = {fault.operation.record_id for fault in self._faults.values()}
         for operation in self._buffers.end():
             # An error explains why the code did not come to its wait. Another fault of the
@@ -84,9 +101,12 @@ class Sanitizer:
         self._recorder.sanitizer = None
         self._recorder.set_careful()
         faults, self._faults = self._faults, {}
-        spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
+        spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns + reads_ns
         return SanitizerReport(
-            faults=tuple(faults.values()), replicas=self.replicas.end(), spent_ns=spent_ns
+            faults=tuple(faults.values()),
+            replicas=self.replicas.end(),
+            reads=reads,
+            spent_ns=spent_ns,
         )
 
     def issues(  # noqa: PLR0917 - all facts about the call
@@ -186,6 +206,8 @@ class Sanitizer:
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
+            if self.reads.is_on:
+                self.reads.note_step()
             if not self._is_on:
                 return original(*args, **kwargs)
             return self._buffers.backward(lambda: original(*args, **kwargs))

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.state import RankResult, RunOutcome
-from nbddp.notebook.output.sanitizer_cost import cost_line
+from nbddp.notebook.output.sanitizer_lines import cost_line
 from nbddp.wire.flight_recorder import SanitizerReport
 
 

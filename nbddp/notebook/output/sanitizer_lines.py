@@ -1,12 +1,28 @@
-"""A line about the time that ``--sanitize`` took, where it took much of a cell.
+"""Lines below a sanitized cell: what its data loaders did that is mostly right, and its time.
 
 Runs in: the notebook's process. Pure.
 """
 
+from nbddp.controller.diagnosis import data_notes
 from nbddp.controller.state import RunOutcome
 
 _LONG_S = 1.0
 _LARGE_SHARE = 0.25
+
+
+def sanitizer_lines(outcome: RunOutcome) -> list[str]:
+    """Return the lines; none for most cells."""
+    cost = cost_line(outcome)
+    return [*_data_lines(outcome), *([cost] if cost else [])]
+
+
+def _data_lines(outcome: RunOutcome) -> list[str]:
+    reads = {
+        rank: result.sanitizer.reads
+        for rank, result in outcome.results.items()
+        if result.sanitizer is not None and result.sanitizer.reads
+    }
+    return data_notes(reads, has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
 
 
 def cost_line(outcome: RunOutcome) -> str:

@@ -1,0 +1,112 @@
+"""Changes of the user's code after which ranks share their data: a sampler, and `set_epoch`.
+
+Runs in: the notebook's process. Pure. A change is suggested only where the syntax tree shows it.
+"""
+
+import ast
+
+from nbddp.controller.diagnosis.code_places import called
+from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.report import ChangedLine
+
+_WRAPPERS = ("enumerate", "tqdm", "track", "iter")
+_IMPORT = "from torch.utils.data import DistributedSampler"
+
+
+def with_sampler(code: Code, line: int) -> tuple[ChangedLine, ...]:
+    """Give a loader a `DistributedSampler`.
+
+    Args:
+        code: the text of a cell or file.
+        line: of the ``DataLoader(...)``.
+
+    Returns:
+        The line before and after the change; none if the call is not simple enough.
+    """
+    call = next((each for each in _calls(code, line) if called(each) == "DataLoader"), None)
+    if call is None or call.lineno != call.end_lineno or not 0 < len(call.args) < 3:
+        return ()
+    options = {keyword.arg: keyword for keyword in call.keywords}
+    data = call.args[0]
+    if not isinstance(data, ast.Name) or not {"sampler", "batch_sampler", None}.isdisjoint(options):
+        return ()
+    shuffle = options.get("shuffle")
+    if shuffle is not None and not isinstance(shuffle.value, ast.Constant):
+        return ()
+    shuffles = shuffle is not None and bool(shuffle.value.value)  # type: ignore[attr-defined]
+    is_known = code.mentions("DistributedSampler") or "import *" in code.text
+    function = call.func
+    prefix = ast.unparse(function.value) + "." if isinstance(function, ast.Attribute) else ""
+    order = "" if shuffles else ", shuffle=False"
+    sampler = f"sampler={prefix}DistributedSampler({data.id}{order})"
+    before = code.source(call.lineno)
+    text = before.encode()
+    if shuffle is not None:
+        begin, end = shuffle.col_offset, shuffle.end_col_offset or 0
+        after = text[:begin] + sampler.encode() + text[end:]
+    else:
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        end = max(each.end_col_offset or 0 for each in parts)
+        after = text[:end] + f", {sampler}".encode() + text[end:]
+    indent = " " * (len(before) - len(before.lstrip()))
+    imported = () if prefix or is_known else (ChangedLine("added", 0, f"{indent}{_IMPORT}"),)
+    changed = ChangedLine("added", 0, after.decode())
+    return (ChangedLine("removed", call.lineno, before), *imported, changed)
+
+
+def with_set_epoch(code: Code, line: int) -> tuple[ChangedLine, ...]:
+    """Call `set_epoch` before a loop over a loader, with the variable of the loop around it.
+
+    Args:
+        code: the text of a cell or file.
+        line: of the loop over the loader.
+
+    Returns:
+        The lines before and after the change; none if there is no such loop around it.
+    """
+    found = _loops(ast.Module(code.statements, []), line)
+    if len(found) < 2 or code.mentions("batch_sampler"):
+        return ()
+    outer, inner = found[-2:]
+    items = inner.iter
+    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
+        items = items.args[0]
+    target = outer.target
+    is_named = isinstance(target, ast.Name) and target.id != "_"
+    if not isinstance(items, ast.Name) or not is_named or inner not in outer.body:
+        return ()
+    name = target.id  # type: ignore[attr-defined]
+    added = f"{' ' * inner.col_offset}{items.id}.sampler.set_epoch({name})"
+    return (
+        ChangedLine("same", outer.lineno, code.source(outer.lineno)),
+        ChangedLine("added", 0, added),
+        ChangedLine("same", inner.lineno, code.source(inner.lineno)),
+    )
+
+
+def _calls(code: Code, line: int) -> list[ast.Call]:
+    nodes = ast.walk(ast.Module(code.statements, []))
+    return [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+
+
+def _loops(node: ast.AST, line: int) -> list[ast.For]:
+    """The ``for`` that begins at a line, behind those around it in the same function."""
+    for child in ast.iter_child_nodes(node):
+        begin, end = getattr(child, "lineno", 0), getattr(child, "end_lineno", 0)
+        if begin and not begin <= line <= (end or 0):
+            continue
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return _loops(child, line)
+        if isinstance(child, ast.For):
+            if child.lineno == line:
+                return [child]
+            inner = _loops(child, line)
+            return [child, *inner] if inner else []
+        inner = _loops(child, line)
+        if inner:
+            return inner
+    return []

@@ -1,0 +1,258 @@
+"""The words about data that ranks have read twice, never, or in the same order.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.data_changes import with_sampler, with_set_epoch
+from nbddp.controller.diagnosis.data_reads import (
+    DataFault,
+    DataNote,
+    batches_by_count,
+    compare_reads,
+)
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, place, subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, PerRank
+from nbddp.controller.diagnosis.words.shared import Words, code_change
+from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, Site
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+
+def samples_twice(cause: Cause, reports: RankReports) -> Words:
+    """Several ranks have read one sample in one pass."""
+    fault = _fault(cause)
+    ranks, some = fault.culprits, _some(fault)
+    sampler, loop = some.sampler, _loop(fault)
+    is_all = fault.count == fault.length
+    amount = (
+        f"all {fault.length} samples" if is_all else f"{fault.count} of the {fault.length} samples"
+    )
+    what = f"{amount} of {some.dataset}"
+    verb = "each read" if is_all else "read"
+    again = "" if is_all else f" more than once ({_indices(fault)})"
+    made, made_sampler = _line_of(some.site, "the loader"), _line_of(sampler.site, "the sampler")
+    change = None
+    match fault.reason:
+        case "no-sampler":
+            why = "no sampler gives each rank a share of its own"
+            step = f"Give {made} a `DistributedSampler`."
+            change = _change(reports, some.site, with_sampler)
+        case "same-share":
+            shares = _values(fault, lambda each: each.sampler.rank, "rank=")
+            why = f"their samplers have the same share ({shares})"
+            step = (
+                f"Leave out `rank=` and `num_replicas=` of {made_sampler}: the sampler asks the "
+                "process group."
+            )
+        case "seeds":
+            seeds = _values(fault, lambda each: each.sampler.seed, "seed=")
+            why = f"their samplers shuffle by different seeds ({seeds})"
+            step = f"Give {made_sampler} the same seed on all ranks."
+        case "epochs":
+            number = fault.number - 1
+            values = _values(fault, lambda each: each.epochs[number].number, "")
+            why = f"their samplers are in different epochs ({values})"
+            step = "Call `set_epoch` with the same number on all ranks."
+        case "subsets":
+            why = "the subsets of ranks overlap"
+            step = f"Look at the indices of the `Subset` that {made} reads."
+        case _:
+            why = f"{sampler.name} gives ranks the same samples"
+            step = f"Let {sampler.name} give each rank a share of its own."
+    known = "the dataset of each rank holds the same"
+    if not cause.proven:
+        known = f"whether sample 0 of {some.dataset} is the same on all ranks is not known"
+    return Words(
+        f"{subject(ranks)} {verb} {what}{again} in {_pass(fault)}: {why}.",
+        f"the indices were noted while {_line(loop)} read them, and {known}. A sample that several "
+        "ranks read counts several times.",
+        step,
+        code=_code((some.site, NO_RANKS), (sampler.site, NO_RANKS), (loop, ranks)),
+        ranks=_rows(fault, reports, lambda each: f"read {_samples(each, fault)}"),
+        change=change,
+    )
+
+
+def samples_unread(cause: Cause, reports: RankReports) -> Words:
+    """No rank has read some samples in one pass."""
+    fault = _fault(cause)
+    some, loop = _some(fault), _loop(fault)
+    shares, ranks = some.sampler.replicas, fault.culprits
+    made = _line_of(some.sampler.site, "the sampler")
+    return Words(
+        f"No rank read {fault.count} of the {fault.length} samples of {some.dataset} "
+        f"({_indices(fault)}) in {_pass(fault)}.",
+        f"the indices were noted while {_line(loop)} read them to the end. The sampler makes "
+        f"{shares} shares, and {ranks.describe()} read {len(_shares(fault))} of them.",
+        f"Leave out `rank=` and `num_replicas=` of {made}: the sampler asks the process group.",
+        code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
+        ranks=_rows(fault, reports, lambda each: f"read share {each.sampler.rank} of {shares}"),
+    )
+
+
+def uneven_batches(cause: Cause, reports: RankReports) -> Words:
+    """Ranks have got different numbers of batches in one pass."""
+    fault = _fault(cause)
+    some, loop = _some(fault), _loop(fault)
+    parts = sorted(batches_by_count(fault.epochs).items())
+    counts = [f"{ranks.describe()} got {_count(count, 'batch')}" for count, ranks in parts]
+    headline = f"{', '.join(counts)} of {some.dataset} in {_pass(fault)}."
+    ends = "" if cause.proven else "; no rank waited for another one in this cell"
+    return Words(
+        headline[0].upper() + headline[1:],
+        f"{fault.culprits.describe()} came to the end of the data at {_line(loop)} first{ends}. A "
+        "collective in each iteration waits for ranks that have left the loop.",
+        "A `DistributedSampler` gives all ranks equally much; with data of their own, use "
+        "`with model.join():`.",
+        code=_code((some.site, NO_RANKS), (loop, fault.culprits)),
+        ranks=_rows(
+            fault, reports, lambda each: f"got {_count(_epoch(each, fault).batches, 'batch')}"
+        ),
+    )
+
+
+def same_order(cause: Cause, reports: RankReports) -> Words:
+    """Two passes that train had the same order."""
+    fault = _fault(cause)
+    some, loop = _some(fault), _loop(fault)
+    number = _epoch(some, fault).number
+    ranks, before = fault.culprits, fault.number - 1
+    return Words(
+        f"{subject(ranks)} read {some.dataset} in the same order in passes {before} and "
+        f"{fault.number}: `set_epoch` was not called.",
+        f"the sampler shuffles by its seed and its epoch, which was {number} in both passes; all "
+        "indices came in the same order.",
+        f"Call `set_epoch` of the sampler before {_line(loop)} in each epoch.",
+        code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
+        ranks=_rows(fault, reports, lambda _: f"began pass {fault.number} in epoch {number}"),
+        change=_change(reports, loop, with_set_epoch),
+    )
+
+
+def data_notes(
+    reads_by_rank: Mapping[Rank, Sequence[LoaderReads]], *, has_failed: bool
+) -> list[str]:
+    """Lines below a cell: facts about its data that are mostly right.
+
+    Args:
+        reads_by_rank: what each rank has read in the cell.
+        has_failed: the cell has not ended well.
+    """
+    _, notes = compare_reads(reads_by_rank, len(reads_by_rank), has_failed=has_failed)
+    return list(map(_note_text, notes))
+
+
+def _note_text(note: DataNote) -> str:
+    some = next(iter(note.reads.values()))
+    where = place(some.epochs[0].site).partition(": ")[0]
+    of = f"of the {note.length} samples of {some.dataset}"
+    match note.kind:
+        case "padding":
+            text = (
+                f"{some.sampler.name} gave {note.count} {of} twice, so that all ranks have as many"
+            )
+        case "dropped":
+            text = f"no rank read {note.count} {of}: drop_last leaves out the tail"
+        case "uneven":
+            text = (
+                f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
+                f"{some.dataset}; nothing was trained in the loop"
+            )
+        case _ if some.sampler.replicas == 1:
+            text = (
+                f"{note.ranks.describe()} read the one share of {some.sampler.name}(num_replicas=1)"
+            )
+        case _:
+            text = (
+                f"{note.ranks.describe()} read {note.count} {of} each; nothing was trained in the "
+                "loop, as in a validation"
+            )
+    return f"--sanitize data: {text} ({where})"
+
+
+def _fault(cause: Cause) -> DataFault:
+    assert cause.data is not None  # noqa: S101 - each cause of these kinds has one
+    return cause.data
+
+
+def _some(fault: DataFault) -> LoaderReads:
+    return next(iter(fault.reads.values()))
+
+
+def _epoch(each: LoaderReads, fault: DataFault) -> ReadEpoch:
+    return each.epochs[fault.number - 1]
+
+
+def _loop(fault: DataFault) -> Site:
+    return next(iter(fault.epochs.values())).site
+
+
+def _pass(fault: DataFault) -> str:
+    return "one pass" if fault.number == 1 else f"pass {fault.number}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _indices(fault: DataFault) -> str:
+    more = ", ..." if fault.count > len(fault.indices) else ""
+    noun = "index" if fault.count == 1 else "indices"
+    return f"{noun} {', '.join(map(str, fault.indices))}{more}"
+
+
+def _samples(each: LoaderReads, fault: DataFault) -> str:
+    return _count(_epoch(each, fault).samples, "sample")
+
+
+def _shares(fault: DataFault) -> set[int]:
+    return {each.sampler.rank for each in fault.reads.values()}
+
+
+def _values(fault: DataFault, value: Callable[[LoaderReads], int], prefix: str) -> str:
+    """``rank=0 on ranks 0-1``."""
+    by_value = ranks_by_value({rank: value(each) for rank, each in fault.reads.items()})
+    return ", ".join(f"{prefix}{one} on {ranks.describe()}" for one, ranks in by_value.items())
+
+
+def _line(site: Site) -> str:
+    return f"line {site.line}" if site.line else "a loop"
+
+
+def _line_of(site: Site, noun: str) -> str:
+    return f"{noun} of line {site.line}" if site.line else noun
+
+
+def _change(
+    reports: RankReports, site: Site, change: Callable[[Code, int], tuple[ChangedLine, ...]]
+) -> CodeChange | None:
+    code = reports.sources(site) if site.line else None
+    return None if code is None else code_change(site, change(code, site.line))
+
+
+def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
+    """The lines in their order, each once."""
+    known = {site.position: CodeLine(site, ranks) for site, ranks in lines if site.line}
+    return sorted(known.values(), key=lambda line: line.site.position)
+
+
+def _rows(
+    fault: DataFault, reports: RankReports, does: Callable[[LoaderReads], str]
+) -> Mapping[Rank, PerRank]:
+    """The line of each rank."""
+    ranks: Iterable[Rank] = fault.reads
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.NONE, does(fault.reads[rank])),
+            site=fault.epochs[rank].site,
+            since_s=None,
+        )
+        for rank in ranks
+    }

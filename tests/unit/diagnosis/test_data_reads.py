@@ -1,0 +1,169 @@
+"""Data that ranks share wrongly, and rightly, from facts alone."""
+
+from typing import Any
+
+import msgspec
+
+from nbddp.controller.diagnosis.data_reads import DataFault, DataNote, compare_reads
+from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site
+
+
+def bits(indices: Any) -> bytes:
+    value = 0
+    for index in indices:
+        value |= 1 << index
+    return value.to_bytes((value.bit_length() + 7) // 8 or 1, "little")
+
+
+def epoch(read: Any, *, order: bytes = b"o", **facts: Any) -> ReadEpoch:
+    known: dict[str, Any] = {
+        "site": Site(line=3),
+        "batches": len(list(read)),
+        "samples": len(list(read)),
+        "is_complete": True,
+        "order": order,
+        "number": 0,
+        "trains": True,
+        "joins": False,
+        "indices": bits(read),
+    }
+    return ReadEpoch(**(known | facts))
+
+
+def share(rank: int, replicas: int = 2, **facts: Any) -> SamplerFacts:
+    return SamplerFacts(
+        name="DistributedSampler",
+        is_torch=True,
+        is_distributed=True,
+        replicas=replicas,
+        rank=rank,
+        shuffle=True,
+        **facts,
+    )
+
+
+PLAIN = SamplerFacts(name="RandomSampler", is_torch=True, is_random=True)
+
+
+def loader(sampler: SamplerFacts, *epochs: ReadEpoch, length: int = 8, **facts: Any) -> LoaderReads:
+    known: dict[str, Any] = {
+        "site": Site(line=2),
+        "dataset": "Data",
+        "length": length,
+        "is_iterable": False,
+        "contents": b"same",
+        "batch_size": 1,
+        "drop_last": False,
+    }
+    return LoaderReads(sampler=sampler, epochs=epochs, **(known | facts))
+
+
+def compared(
+    *each: LoaderReads, has_failed: bool = False, world_size: int = 0
+) -> tuple[list[DataFault], list[DataNote]]:
+    reads = {rank: (one,) for rank, one in enumerate(each)}
+    return compare_reads(reads, world_size or len(each), has_failed=has_failed)
+
+
+def kinds(*each: LoaderReads, **options: Any) -> list[tuple[str, str]]:
+    return [(fault.kind, fault.reason) for fault in compared(*each, **options)[0]]
+
+
+def test_shares_that_are_whole_are_no_finding():
+    even, odd = epoch(range(0, 8, 2)), epoch(range(1, 8, 2))
+    assert compared(loader(share(0), even), loader(share(1), odd)) == ([], [])
+
+
+def test_the_ranks_and_indices_of_samples_that_are_read_twice():
+    shares = [epoch([0, 1, 2]), epoch([3, 4]), epoch([2, 5, 6, 7])]
+    (fault,) = compared(*(loader(PLAIN, each) for each in shares))[0]
+    assert (fault.kind, fault.reason) == ("samples-twice", "no-sampler")
+    assert (str(fault.culprits), fault.indices, fault.count) == ("0,2", (2,), 1)
+
+
+def test_ranks_with_one_of_fewer_shares_are_one_reader():
+    even, odd = epoch(range(0, 8, 2)), epoch(range(1, 8, 2))
+    four = [loader(share(rank // 2), (even, odd)[rank // 2]) for rank in range(4)]
+    assert compared(*four) == ([], [])
+
+
+def test_the_same_of_as_many_shares_as_ranks_is_a_fault():
+    assert kinds(*(loader(share(0), epoch(range(4))) for _ in range(2))) == [
+        ("samples-twice", "same-share")
+    ]
+
+
+def test_padding_is_a_note_up_to_its_number():
+    shares = [epoch([0, 2, 4, 6, 8]), epoch([1, 3, 5, 7, 0])]
+    faults, (note,) = compared(
+        *(loader(share(rank), each, length=9) for rank, each in enumerate(shares))
+    )
+    assert (faults, note.kind, note.count) == ([], "padding", 1)
+    more = [epoch([0, 2, 4, 6, 8]), epoch([1, 3, 5, 2, 0])]
+    assert kinds(*(loader(share(rank), each, length=9) for rank, each in enumerate(more))) == [
+        ("samples-twice", "sampler")
+    ]
+
+
+def test_other_contents_are_data_of_a_rank():
+    mine = [loader(PLAIN, epoch(range(8)), contents=bytes([rank])) for rank in range(2)]
+    assert compared(*mine) == ([], [])
+
+
+def test_unknown_contents_prove_nothing():
+    (fault,) = compared(*(loader(PLAIN, epoch(range(8)), contents=b"") for _ in range(2)))[0]
+    assert not fault.proven
+
+
+def test_a_loop_that_does_not_train_is_a_note():
+    faults, (note,) = compared(*(loader(PLAIN, epoch(range(8), trains=False)) for _ in range(2)))
+    assert (faults, note.kind) == ([], "read-by-all")
+
+
+def test_indices_that_are_not_known_are_not_compared():
+    reads = [loader(PLAIN, epoch(range(8), indices=b"")) for _ in range(2)]
+    assert compared(*reads) == ([], [])
+
+
+def test_shares_of_ranks_that_are_not_in_the_cell_are_not_missed():
+    two = [loader(share(rank, 4), epoch(range(rank, 8, 4))) for rank in range(2)]
+    assert kinds(*two, world_size=4) == []
+    assert kinds(*two) == [("samples-unread", "")]
+
+
+def test_numbers_of_batches():
+    two = [loader(PLAIN, epoch(range(4))), loader(PLAIN, epoch(range(4, 7)))]
+    (fault,) = compared(*two)[0]
+    assert (fault.kind, fault.proven, str(fault.culprits)) == ("uneven-batches", False, "1")
+    assert compared(*two, has_failed=True)[0][0].proven
+    left = msgspec.structs.replace(two[1], epochs=(epoch(range(4, 7), is_complete=False),))
+    assert kinds(two[0], left) == []
+
+
+def test_numbers_of_batches_in_join_may_differ():
+    two = [
+        loader(PLAIN, epoch(range(4), joins=True)),
+        loader(PLAIN, epoch(range(4, 7), joins=True)),
+    ]
+    assert kinds(*two) == []
+
+
+def test_one_order_in_two_passes():
+    def reads(*epochs: tuple[bytes, int]) -> list[LoaderReads]:
+        return [
+            loader(
+                share(rank),
+                *(epoch(range(rank, 8, 2), order=order, number=n) for order, n in epochs),
+            )
+            for rank in range(2)
+        ]
+
+    assert kinds(*reads((b"a", 0), (b"a", 0))) == [("same-order", "")]
+    assert kinds(*reads((b"a", 0), (b"b", 1))) == []
+    assert kinds(*reads((b"a", 0), (b"b", 0))) == []
+    (fault,) = compared(*reads((b"a", 0), (b"b", 1), (b"b", 1)))[0]
+    assert fault.number == 3
+
+
+def test_one_rank_alone_is_not_compared():
+    assert compare_reads({0: (loader(PLAIN, epoch(range(8))),)}, 2, has_failed=False) == ([], [])
