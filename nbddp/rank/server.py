@@ -39,6 +39,7 @@ from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     AbortOperations,
+    AskWhileStuck,
     BindPushed,
     CommToRank,
     Complete,
@@ -100,6 +101,8 @@ class RankServer:
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            stuck_prompt = self._collectives.stuck_prompt
+            stuck_prompt.ask, stuck_prompt.names = self._stdin.ask_stuck, self._shell.user_ns
             self._collectives.sanitizer.replicas.hash_of = hash_of_tensor
             stops.interrupts = lambda: self._executor.interrupts.received
             self._collectives.faults.interrupts = stops.interrupts
@@ -208,13 +211,13 @@ class RankServer:
         match request:
             case InputReply():
                 self._stdin.answer(request)
+            case AskWhileStuck():
+                self._ask_while_stuck(request)
             case Shutdown():
                 self._loop.call_soon_threadsafe(self._stop)
             case DescribeRank() | AbortOperations():
                 self._answer_at_once(request)
-            case Execute() | RebuildGroups():
-                self._loop.call_soon_threadsafe(self._begin, request, buffers)
-            case PullValue() | DescribeValue() | ForgetValue():
+            case Execute() | RebuildGroups() | PullValue() | DescribeValue() | ForgetValue():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case PushValue() | BindPushed() | ReleaseSegment():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
@@ -230,6 +233,11 @@ class RankServer:
                 pass  # the link itself takes it
             case _:
                 assert_never(request)
+
+    def _ask_while_stuck(self, request: AskWhileStuck) -> None:
+        is_here = self._shell.run_id in (request.run_id, None)  # None: it has ended the cell
+        if self._collectives is not None and is_here:
+            self._collectives.stuck_prompt.open(request.run_id)
 
     def _answer_at_once(self, request: DescribeRank | AbortOperations) -> None:
         if self._collectives is None:

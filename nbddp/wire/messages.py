@@ -63,6 +63,7 @@ from nbddp.wire.message_types import (
 from nbddp.wire.requests import (
     AbortOperations,
     AdmitAgent,
+    AskWhileStuck,
     BindPushed,
     CommToRank,
     Complete,
@@ -100,6 +101,7 @@ __all__ = [
     "AgentHello",
     "AgentJoined",
     "AgentRequest",
+    "AskWhileStuck",
     "BindPushed",
     "ClearOutput",
     "CommFromRank",
@@ -190,6 +192,7 @@ AgentRequest: TypeAlias = (
 RankRequest: TypeAlias = (
     Execute
     | InputReply
+    | AskWhileStuck
     | PullValue
     | DescribeValue
     | ForgetValue

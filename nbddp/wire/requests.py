@@ -143,6 +143,15 @@ class InputReply(MessageBase, frozen=True):
     reason: str = ""
 
 
+class AskWhileStuck(MessageBase, frozen=True):
+    """Ask the user from a thread of its own, as a deadlock is proven and nobody is freed yet.
+
+    Answered by `InputRequest` with ``is_stuck``, until a reply ends it.
+    """
+
+    run_id: RunId
+
+
 class PullValue(MessageBase, frozen=True):
     """Evaluate ``expression`` in the user's namespace. Answered by `RunStarted`, `ValuePulled`."""
 

@@ -50,6 +50,9 @@ class CountingView:
     def ask(self, request: InputRequest) -> str:
         raise EOFError
 
+    def why_nobody_answers(self) -> str:
+        return ""
+
     def leave_prompt(self, request: InputRequest) -> None:
         pass
 

@@ -41,6 +41,7 @@ class RecordingView:
         self.told: list[str] = []
         self.rows: Sequence[OperationRow] = ()  #: of stopped ranks, at the end
         self.sights: list[Diagnosed | Sequence[TraceRow]] = []
+        self.no_user = ""  #: why no user can be asked
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
@@ -62,6 +63,9 @@ class RecordingView:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def why_nobody_answers(self) -> str:
+        return self.no_user
 
     def leave_prompt(self, request: InputRequest) -> None:
         self.left_prompts.append(request)

@@ -45,6 +45,7 @@ from nbddp.controller.state import (
     NoticeChanged,
     NotifyUser,
     Phase,
+    RanksHeld,
     RanksRestarted,
     RebuildRequested,
     RunRequested,
@@ -410,8 +411,11 @@ class HubThread:
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
         match event:
             case Output() | Display() | Result() | ClearOutput():
-                if self._run is not None and event.run_id == self._run.run_id:
-                    self._run.put(event)
+                run = self._run
+                if run is not None and run.has_late_output and event.run_id is None:
+                    event = replace(event, run_id=run.run_id)
+                if run is not None and event.run_id == run.run_id:
+                    run.put(event)
                 else:
                     self.listeners.background(event)
             case InputRequest() | FaultStruck():
@@ -502,10 +506,11 @@ class HubThread:
                 run, self._run = self._run, None
                 if run is not None:
                     run.end(action.outcome)
-            case NoticeChanged() | VerdictReached():
+            case NoticeChanged() | VerdictReached() | RanksHeld():
                 if isinstance(action, VerdictReached):
                     self._verdict = action
                 if self._run is not None and action.run_id == self._run.run_id:
+                    self._run.has_late_output |= isinstance(action, RanksHeld)
                     self._run.put(action)
             case Diagnosed() | RanksRestarted():
                 self.replies.put(action)

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
+from nbddp.controller.state import NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
@@ -37,6 +37,7 @@ CellEvent = (
     | RankExited
     | NoticeChanged
     | VerdictReached
+    | RanksHeld
 )
 
 
@@ -56,6 +57,8 @@ class Run:
         self.run_id = run_id
         self.ranks = ranks
         self.outcome: RunOutcome | None = None
+        #: Ranks that have ended it may print, because the user asks them: `RanksHeld`.
+        self.has_late_output = False
         #: The user has asked for its end; set by the thread that waits.
         self.was_interrupted = False
         self._events: queue.SimpleQueue[CellEvent | None] = queue.SimpleQueue()

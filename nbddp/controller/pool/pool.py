@@ -31,6 +31,7 @@ from nbddp.controller.state import (
     AbandonRequested,
     Config,
     Diagnosed,
+    FreeRequested,
     InputAnswered,
     Phase,
     PoolSnapshot,
@@ -286,6 +287,7 @@ class Pool:
                 look=partial(prompt_sights.show, self),
                 paused=self._pauses.add_of,
                 stopped=self.break_points.note,
+                free=lambda free: self._processes.hub.post(FreeRequested(run.run_id, free.is_last)),
                 meshes=self.snapshot.meshes,
             ).wait(early)
 
@@ -913,7 +915,8 @@ class Pool:
         """Change what happens when ranks disagree or die, from the next event on.
 
         Args:
-            changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
+            changes: ``on_deadlock``: ``"abort"`` (free the ranks), ``"report"`` (only show it) or
+                ``"debug"`` (open a prompt first, with all ranks where they are);
                 ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
                 stays empty); ``sanitize``: ``"off"`` or ``"on"`` (each cell runs as with ``%%ddp

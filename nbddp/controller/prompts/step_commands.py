@@ -89,7 +89,14 @@ class Tell:
     text: str
 
 
-StepCommand: TypeAlias = Send | Hold | Look | EndCell | Tell
+@dataclass(frozen=True)
+class Free:
+    """Free ranks that are held by a deadlock."""
+
+    is_last: bool  #: later deadlocks of the cell open no prompt
+
+
+StepCommand: TypeAlias = Send | Hold | Look | EndCell | Free | Tell
 
 #: Commands without arguments that are not for ranks.
 _OTHERS: Final[dict[str, StepCommand]] = {
@@ -109,14 +116,10 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
         world_size: number of ranks of the pool, of which ``-r`` chooses some.
         meshes: the meshes that each rank has reported.
     """
-    text = line.strip() or "step"
-    ranks = None
-    if match := _RANKS.search(text):
-        try:
-            ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
-        except BadOptionError as error:
-            return Tell(str(error))
-        text = text[: match.start()].rstrip()
+    try:
+        text, ranks = split_ranks(line.strip() or "step", world_size, meshes)
+    except BadOptionError as error:
+        return Tell(str(error))
     word, _, rest = text.partition(" ")
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
@@ -124,6 +127,19 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
         "print EXPR, run CODE, show TENSOR, where, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
+
+
+def split_ranks(text: str, world_size: int, meshes: MeshesByRank) -> tuple[str, RankSet | None]:
+    """Return a line without the ranks at its end, and these ranks; None: it names none.
+
+    Raises:
+        BadOptionError: they are no ranks of the pool.
+    """
+    match = _RANKS.search(text)
+    if match is None:
+        return text, None
+    ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
+    return text[: match.start()].rstrip(), ranks
 
 
 def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> StepCommand | None:
@@ -151,10 +167,10 @@ def _reply(word: str, rest: str) -> StepReply | None:
         return None
     if verb in (StepVerb.STEP, StepVerb.UNTIL):
         return StepReply(verb, count=int(rest or 1))
-    return StepReply(verb, code=_show_code(rest) if word == "show" else rest)
+    return StepReply(verb, code=show_code(rest) if word == "show" else rest)
 
 
-def _show_code(expression: str) -> str:
+def show_code(expression: str) -> str:
     """Return code that draws a tensor."""
     return f"nbddp.show({expression}, title={expression!r}) and None"
 

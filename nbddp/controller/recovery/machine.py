@@ -35,6 +35,7 @@ from nbddp.controller.state import (
     Configured,
     DiagnoseRequested,
     EndRun,
+    FreeRequested,
     InterruptRequested,
     LifeAction,
     LifeStimulus,
@@ -193,6 +194,9 @@ class RecoveryMachine:
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
                 actions += self._probes.answer(stimulus, now)
+            case FreeRequested():
+                if self._cell is not None and self._cell.run.run_id == stimulus.run_id:
+                    self._cell.free(now, is_last=stimulus.is_last)
             case RestartRanksRequested():
                 actions += self._restart_ranks(stimulus, now)
             case Configured():

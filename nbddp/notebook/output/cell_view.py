@@ -13,12 +13,13 @@ from dataclasses import replace
 
 import msgspec
 from IPython.core.error import StdinNotImplementedError
+from IPython.core.getipython import get_ipython
 
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
-from nbddp.controller.state import Diagnosed, NoticeChanged, RunOutcome, VerdictReached
+from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.controller.trace import TraceRow
 from nbddp.notebook.output import per_rank_blocks, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
@@ -67,6 +68,13 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
+#: Asks about all ranks of a deadlock.
+_STUCK_PROMPT = "(deadlock) "
+_NO_STDIN = "input was asked for, and this front end cannot ask the user"
+_NO_USER = (
+    "input was asked for, and this notebook runs without a user "
+    "(nbclient, papermill, nbconvert and background cells have no stdin)"
+)
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -218,7 +226,7 @@ class View:
                 self._live.states.ask(event.rank)  # `ask` shows the request
             case ImportChanged():
                 self._live.note_import(event, now)
-            case RunStarted():
+            case RunStarted() | RanksHeld():
                 pass
 
     def tick(self) -> float | None:
@@ -239,7 +247,7 @@ class View:
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
-        is_stop = request.stop is not None
+        is_stop = request.stop is not None or request.is_stuck
         if self._out == "nothing" and (request.debugger is not None or is_stop):
             return "c"  # a cell that runs again passes its breakpoints
         now = self._clock()
@@ -250,7 +258,7 @@ class View:
             self._folded.begin_new_head()
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
-            raise EOFError("input was asked for, and this front end cannot ask the user")
+            raise EOFError(_NO_STDIN)
         if not is_stop:
             self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
@@ -259,7 +267,7 @@ class View:
         self._sink.live(Live(strip=self._live.shown.strip))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
-        if is_stop and self._panel is not None:
+        if request.stop is not None and self._panel is not None:
             try:
                 line = self._panel.ask()
             except NoClicksError:
@@ -269,15 +277,21 @@ class View:
                 return line
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
+        prompt = _STUCK_PROMPT if request.is_stuck else prompt
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
-            raise EOFError(
-                "input was asked for, and this notebook runs without a user "
-                "(nbclient, papermill, nbconvert and background cells have no stdin)"
-            ) from None
+            raise EOFError(_NO_USER) from None
         finally:
             self._live.states.ask(request.rank)  # the line may have been for another rank
+
+    def why_nobody_answers(self) -> str:
+        """See `CellView.why_nobody_answers`."""
+        if not self._can_ask or self._out == "nothing":
+            return _NO_STDIN
+        # The kernel itself tells it only when it is asked.
+        kernel = getattr(get_ipython(), "kernel", None)
+        return "" if getattr(kernel, "_allow_stdin", True) else _NO_USER
 
     def leave_prompt(self, request: InputRequest) -> None:
         """See `CellView.leave_prompt`."""

@@ -69,6 +69,17 @@ class Stdin:
         """
         return self._ask("", stop=stop, break_points=break_points, check=check)
 
+    def ask_stuck(self, run_id: str) -> str:
+        """Ask what to do while all ranks are where they were when a deadlock was proven.
+
+        Args:
+            run_id: of the cell, which this rank may have ended.
+
+        Raises:
+            EOFError: the cell has ended on all ranks, or the notebook cannot ask.
+        """
+        return self._ask("", stuck_run_id=run_id)
+
     def _ask(
         self,
         prompt: str,
@@ -77,9 +88,10 @@ class Stdin:
         debugger: Site | None = None,
         stop: Operation | None = None,
         break_points: tuple[int, ...] = (),
+        stuck_run_id: str = "",
         check: Callable[[], None] = lambda: None,
     ) -> str:
-        run_id = self._shell.run_id
+        run_id = stuck_run_id or self._shell.run_id
         if os.getpid() != self._pid:
             raise EOFError("input() is not available in a forked child of a rank")
         if run_id is None:
@@ -97,9 +109,11 @@ class Stdin:
                     debugger=debugger,
                     stop=stop,
                     break_points=break_points,
+                    is_stuck=bool(stuck_run_id),
                 )
             )
-            reply = self._wait_for_answer(replies, run_id, check)
+            ids = (run_id, None) if stuck_run_id else (run_id,)
+            reply = self._wait_for_answer(replies, ids, check)
         finally:
             del self._replies[number]
         if reply.value is None:
@@ -107,7 +121,10 @@ class Stdin:
         return reply.value
 
     def _wait_for_answer(
-        self, replies: "queue.SimpleQueue[InputReply]", run_id: str, check: Callable[[], None]
+        self,
+        replies: "queue.SimpleQueue[InputReply]",
+        run_ids: tuple[str | None, ...],
+        check: Callable[[], None],
     ) -> InputReply:
         """Wait for the answer.
 
@@ -117,7 +134,7 @@ class Stdin:
             try:
                 return replies.get(timeout=_POLL_S)
             except queue.Empty:
-                if self._shell.run_id != run_id:  # a thread that outlives its cell
+                if self._shell.run_id not in run_ids:  # a thread that outlives its cell
                     raise EOFError("the cell that asked has ended") from None
                 check()
 

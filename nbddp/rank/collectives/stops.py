@@ -17,7 +17,8 @@ import time
 import traceback
 import types
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -54,7 +55,9 @@ class Stops:
         self._passes = 0  #: operations that the rank may do without a stop; -1: all
         self._until = ("", 0)  #: the group and the number of a collective before which it stops
         self._break_points = CellBreakPoints((), recorder.rank, 0, {})
-        self._is_looking = False  #: code that the user has typed runs
+        self._looking = (
+            threading.local()
+        )  #: has ``now`` in a thread that runs the user's typed code
 
     def begin_cell(self, request: Execute) -> None:
         """Stop before the operations of the cell that begins, if the user wants that."""
@@ -96,11 +99,11 @@ class Stops:
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
-        if self._is_looking or self._break_points.is_judging:
-            where = "in a condition" if self._break_points.is_judging else "at the prompt of a step"
+        where = "in a condition" if self._break_points.is_judging else self._looking_at
+        if where:
             raise CollectiveRefusedError(
                 f"{signature.op} was called {where}, which runs code beside the program; nothing "
-                "was sent. Next: `step` lets the program call its operation"
+                "was sent. Next: let the program call its operation"
             )
         number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
         group, until = self._until
@@ -173,12 +176,45 @@ class Stops:
             case _:
                 raise AssertionError(reply)
 
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Refuse operations of code that is typed while the main thread is blocked or runs on."""
+        recorder = self._recorder
+        if is_new := recorder.before_operation is None:
+            recorder.before_operation = self.before
+            recorder.set_careful()
+        try:
+            yield
+        finally:
+            if is_new and self._passes == -1 and not self._break_points:
+                recorder.before_operation = None
+                recorder.set_careful()
+
+    def look(self, reply: StepReply, frame: types.FrameType | None, names: dict[str, Any]) -> None:
+        """Show a value or the stack of a thread that stands at ``frame``, and change nothing.
+
+        Args:
+            reply: what to show.
+            frame: of the user's code; None: it runs none.
+            names: the variables, if it runs none.
+        """
+        if reply.verb is StepVerb.RUN:
+            known = {**self.names, **names} if frame is None else self.names
+            self._look(lambda: _run(reply, frame, known, changes=False))
+        else:
+            self._look(lambda: _print_stack(self._recorder, frame))
+
+    @property
+    def _looking_at(self) -> str:
+        """Where code that the user has typed runs in this thread; empty: none does."""
+        return "at the prompt" if getattr(self._looking, "now", False) else ""
+
     def _look(self, action: Callable[[], None]) -> None:
-        self._is_looking = True
+        self._looking.now = True
         try:
             action()
         finally:
-            self._is_looking = False
+            self._looking.now = False
 
     def _debug(self, frame: types.FrameType | None) -> None:
         if frame is None or self.debug is None:
@@ -190,10 +226,17 @@ class Stops:
             return  # ``q`` comes back to the prompt of the step
 
 
-def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, Any]) -> None:
+def _run(
+    reply: StepReply,
+    frame: types.FrameType | None,
+    known: Mapping[str, Any],
+    *,
+    changes: bool = True,
+) -> None:
     """Evaluate an expression and print it, or run statements, in a frame of the user's code.
 
-    An expression may also use the names that are ``known`` in every cell.
+    An expression may also use the names that are ``known`` in every cell. Without ``changes`` there
+    are no statements: the thread of the frame may go on meanwhile.
     """
     # `nbddp.show` makes one picture of the calls that ranks make in one function.
     code, name = reply.code, f"<step {reply.count}>"
@@ -203,6 +246,8 @@ def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, An
         try:
             compiled = compile(code, "<step>", "eval").replace(co_name=name)
         except SyntaxError:
+            if not changes:
+                raise
             exec(compile(code, "<step>", "exec"), names, local_names)  # noqa: S102 - the user's code
             if frame is not None:  # before Python 3.13 the variables of a function are a copy
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
@@ -215,5 +260,7 @@ def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, An
 
 
 def _print_stack(recorder: Recorder, frame: types.FrameType | None) -> None:
+    if frame is None:
+        print("no line of the user's code is running")  # noqa: T201 - output of the cell
     for site in recorder.sites.stack(frame):
         print(f"{site}: {site.source}" if site.source else str(site))  # noqa: T201 - output

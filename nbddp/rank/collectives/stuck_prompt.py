@@ -1,0 +1,63 @@
+"""Shows the user where this rank is stuck, before a deadlock is ended: ``on_deadlock=debug``.
+
+Runs in: the rank process, thread ``nbddp-prompt``, which lives as long as the prompt. The main
+thread is blocked in its operation, runs the code for which others wait, or has ended the cell.
+Nothing is changed there: expressions are evaluated with the variables of its line.
+"""
+
+import sys
+import threading
+import types
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.stops import Stops
+from nbddp.wire.step_replies import StepReply, StepVerb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class StuckPrompt:
+    """The prompt of one rank while a deadlock is looked at.
+
+    Args:
+        stops: evaluates the code that the user types, and refuses operations in it.
+        recorder: knows the user's lines.
+    """
+
+    def __init__(self, stops: Stops, recorder: Recorder) -> None:
+        self._stops = stops
+        self._recorder = recorder
+        #: Asks the user about a cell, and returns the reply. Set by the server.
+        self.ask: Callable[[str], str] | None = None
+        self.names: dict[str, Any] = {}  #: the user's global variables. Set by the server.
+
+    def open(self, run_id: str) -> None:
+        """Ask the user until a reply or the end of the cell ends it. Called by the I/O thread."""
+        name, args = "nbddp-prompt", (run_id,)
+        threading.Thread(target=self._serve, name=name, args=args, daemon=True).start()
+
+    def _serve(self, run_id: str) -> None:
+        assert self.ask is not None  # noqa: S101 - the server has set it
+        with suppress(EOFError), self._stops.refusing():  # the cell has ended
+            while True:
+                reply = StepReply.parse(self.ask(run_id))
+                if reply.verb is StepVerb.LEAVE:
+                    return
+                with _beside_the_blocked_stream():
+                    self._stops.look(reply, self._frame(), self.names)
+
+    def _frame(self) -> types.FrameType | None:
+        """Return the frame of the user's line that the main thread is at; None: it is at none."""
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        return self._recorder.sites.call_site(main)[0]
+
+
+def _beside_the_blocked_stream() -> "torch.cuda.StreamContext":
+    """Let a GPU read tensors although the stream of the main thread waits for the operation."""
+    is_used = torch.cuda.is_initialized()
+    return torch.cuda.stream(torch.cuda.Stream() if is_used else None)
