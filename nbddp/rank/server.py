@@ -44,6 +44,7 @@ from nbddp.wire.messages import (
     CommToRank,
     Complete,
     Debug,
+    DescribeAtPrompt,
     DescribeRank,
     DescribeValue,
     Execute,
@@ -108,6 +109,8 @@ class RankServer:
             self._collectives.faults.interrupts = stops.interrupts
             self._collectives.faults.tell = self._tell_fault
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
+        if self._collectives is not None:
+            self._collectives.stops.describe = self._variables.describe_at_prompt
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
         self._imports = ImportReports(self._shell, self.link, launch.rank)
@@ -209,7 +212,7 @@ class RankServer:
     def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
         """Take a request. Called by the I/O thread."""
         match request:
-            case InputReply():
+            case InputReply() | DescribeAtPrompt():
                 self._stdin.answer(request)
             case AskWhileStuck():
                 self._ask_while_stuck(request)

@@ -68,6 +68,7 @@ from nbddp.wire.requests import (
     CommToRank,
     Complete,
     Debug,
+    DescribeAtPrompt,
     DescribeRank,
     DescribeValue,
     DumpStack,
@@ -112,6 +113,7 @@ __all__ = [
     "Debug",
     "DebugEvent",
     "Debugged",
+    "DescribeAtPrompt",
     "DescribeRank",
     "DescribeValue",
     "Display",
@@ -193,6 +195,7 @@ RankRequest: TypeAlias = (
     Execute
     | InputReply
     | AskWhileStuck
+    | DescribeAtPrompt
     | PullValue
     | DescribeValue
     | ForgetValue

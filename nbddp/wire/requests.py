@@ -169,6 +169,17 @@ class DescribeValue(MessageBase, frozen=True):
     ranks: tuple[Rank, ...]  #: all ranks that get the request
 
 
+class DescribeAtPrompt(MessageBase, frozen=True):
+    """Describe values in the frame at whose prompt the rank stands, inside a cell.
+
+    Answered by `ValueDescribed`; the `InputRequest` stays open.
+    """
+
+    request_id: str
+    run_id: RunId
+    question: ValueQuestion
+
+
 class ForgetValue(MessageBase, frozen=True):
     """Release the tensors that are kept for questions about the last `Tree`. No answer."""
 

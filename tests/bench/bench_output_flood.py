@@ -71,6 +71,9 @@ class CountingView:
     def show_trace(self, rows: object) -> None:
         """Do nothing."""
 
+    def show_difference(self, difference: object) -> None:
+        """Do nothing."""
+
     def end(self, outcome: RunOutcome) -> None:
         pass
 

@@ -22,7 +22,7 @@ def debugging(kernel: Kernel) -> Iterator[Kernel]:
 
 
 def test_an_engineer_looks_at_a_hang_and_goes_on(debugging: Kernel):
-    cell = debugging.run(MISSING, "print x.shape, rank", "waits", "show x", "trace", "free")
+    cell = debugging.run(MISSING, "print x.shape, rank", "waits", "show x", "diff x", "free")
     assert cell.questions == ["(deadlock) "] * 5
     assert "Deadlock: rank 1 never called all_reduce #" in cell.lines[0]
     assert cell.lines[1].startswith("rank 0  waits in all_reduce #")
@@ -32,6 +32,7 @@ def test_an_engineer_looks_at_a_hang_and_goes_on(debugging: Kernel):
     page = "".join(message.text for message in cell.page)
     assert "`quit` frees rank 0" in page  # the card of `waits`
     assert "x\nfloat32 (2,)\nrank 0   rank 1\n" in page
+    assert "x: ranks 0 and 1 differ" in page
     assert "DeadlockError" in cell.error
     again = debugging.run("%%ddp\ndist.all_reduce(x)\nprint(x.tolist())")
     assert again.lines == ["[0-1] [3.0, 3.0]"]

@@ -78,6 +78,17 @@ def test_sights_and_wrong_lines_free_nobody(debugging: Pool):
     assert isinstance(view.error, DeadlockError)
 
 
+def test_diff_compares_a_value_of_all_ranks(debugging: Pool):
+    code = "w = torch.zeros(3)\nw[rank] = 1\nsame = [1, 'a']\n" + MISSING
+    view = looked_at(debugging, code, "diff w", "diff same", "diff nobody", "diff value", "free")
+    differing, equal, of_one = view.differences
+    assert [(d.index, d.values) for d in differing.differences[0].details] == [((0,), ("1", "0"))]
+    assert equal.is_equal
+    assert list(of_one.errors) == ["NameError: name 'value' is not defined"]
+    assert "'nobody' has no value on any rank that can be compared" in view.told[-1]
+    assert isinstance(view.error, DeadlockError)
+
+
 def test_messages_open_it_too(debugging: Pool):
     code = "waited = rank + 3\ndist.recv(torch.ones(1), 1 - rank)"
     view = looked_at(debugging, code, "p waited", "free")

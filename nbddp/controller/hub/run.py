@@ -7,6 +7,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from nbddp.controller.state import NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
@@ -79,6 +81,15 @@ class Run:
             event = limited
         self.put_count += 1
         self._events.put(event)
+
+    def put_output(self, event: Output | Display | Result | ClearOutput) -> bool:
+        """Add an output; False: it is not of this cell. The hub thread calls this."""
+        if event.run_id is None and self.has_late_output:
+            event = replace(event, run_id=self.run_id)
+        if event.run_id != self.run_id:
+            return False
+        self.put(event)
+        return True
 
     def end(self, outcome: RunOutcome) -> None:
         """Set the outcome: no more events will come. The hub thread calls this."""

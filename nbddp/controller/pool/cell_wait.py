@@ -31,6 +31,7 @@ from nbddp.controller.state import (
     VerdictReached,
 )
 from nbddp.controller.trace import TraceRow
+from nbddp.controller.values import Difference
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.faults import missed_text
 from nbddp.wire.mesh_ranks import MeshesByRank
@@ -95,6 +96,9 @@ class CellView(Protocol):
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         """Show the last of these operations, after all output so far."""
 
+    def show_difference(self, difference: Difference) -> None:
+        """Show where a value differs between ranks, after all output so far."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Show what is left: the cell has ended."""
 
@@ -141,6 +145,9 @@ class SilentView:
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         """Do nothing."""
 
+    def show_difference(self, difference: Difference) -> None:
+        """Do nothing."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Do nothing."""
 
@@ -176,6 +183,7 @@ class CellWait:
         paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         free: Callable[[Free], None] = lambda free: None,
+        compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
         meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
@@ -189,6 +197,7 @@ class CellWait:
         self._paused = paused
         self._stopped = stopped
         self._free = free
+        self._compare = compare
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -388,6 +397,8 @@ class CellWait:
             self._show_steps(turns)
         elif answer.wants is not None:
             self._look(self._view, answer.wants)
+        if answer.compares is not None:
+            self._compare(self._view, *answer.compares)
         for text in answer.tells:
             self._view.tell(text)
         if answer.frees is not None:

@@ -24,6 +24,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
+  diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
   waits                 which rank waits for which
   trace                 the last operations, the ranks side by side
@@ -96,7 +97,15 @@ class Free:
     is_last: bool  #: later deadlocks of the cell open no prompt
 
 
-StepCommand: TypeAlias = Send | Hold | Look | EndCell | Free | Tell
+@dataclass(frozen=True)
+class Compare:
+    """Compare a value between ranks; ``ranks`` None: all that stand at the prompt."""
+
+    expression: str
+    ranks: RankSet | None = None
+
+
+StepCommand: TypeAlias = Send | Hold | Look | EndCell | Free | Compare | Tell
 
 #: Commands without arguments that are not for ranks.
 _OTHERS: Final[dict[str, StepCommand]] = {
@@ -124,7 +133,8 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
         f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
-        "print EXPR, run CODE, show TENSOR, where, hold, release, each with -r RANKS; rank N, "
+        "print EXPR, run CODE, show TENSOR, diff EXPR, "
+        "where, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
 
@@ -147,6 +157,8 @@ def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> St
         return _OTHERS[word]
     if word == "rank":
         return _debug(rest, world_size)
+    if word == "diff" and rest:
+        return Compare(rest, ranks)
     if word in ("hold", "release") and not rest:
         if ranks is None and word == "hold":
             return Tell(f"`hold` needs ranks: `hold -r {world_size - 1}`")

@@ -22,6 +22,7 @@ from nbddp.controller.diagnosis import (
 )
 from nbddp.controller.prompts.operation_rows import OperationRow, OperationRows
 from nbddp.controller.prompts.step_commands import (
+    Compare,
     EndCell,
     Free,
     Hold,
@@ -74,6 +75,7 @@ class StepAnswer:
     wants: Sight | None = None  #: show this; None: nothing
     ends_cell: bool = False
     frees: Free | None = None  #: free ranks that are held by a deadlock
+    compares: tuple[str, RankSet] | None = None  #: an expression, and ranks at the prompt
 
 
 class StepTurns:
@@ -222,7 +224,9 @@ class StepTurns:
 
     # --- what the user says ----------------------------------------------------------------------
 
-    def answer(self, line: str, now: float) -> StepAnswer:
+    def answer(  # noqa: PLR0911 - one per command
+        self, line: str, now: float
+    ) -> StepAnswer:
         """Take the line that the user has typed."""
         match self._parse(line):
             case Look(sight):
@@ -234,6 +238,8 @@ class StepTurns:
             case Free() as free:
                 leave = StepReply(StepVerb.LEAVE)
                 return StepAnswer(tuple((request, leave) for request in self.close()), frees=free)
+            case Compare(expression, ranks):
+                return self._compare(expression, self.ranks if ranks is None else ranks)
             case Tell(text):
                 return StepAnswer(tells=(text,))
             case Send(reply, ranks):
@@ -247,6 +253,12 @@ class StepTurns:
         requests = [request for request, _ in self._open.values()]
         self._open.clear()
         return requests
+
+    def _compare(self, expression: str, ranks: RankSet) -> StepAnswer:
+        absent = RankSet.of(set(ranks) - set(self.ranks))
+        if absent:
+            return StepAnswer(tells=(self._absent_text(absent),))
+        return StepAnswer(compares=(expression, ranks))
 
     def _hold(self, ranks: RankSet, *, is_over: bool) -> StepAnswer:
         self._held = self._held - set(ranks) if is_over else self._held | set(ranks)

@@ -7,6 +7,7 @@ import ast
 from typing import Final
 
 from nbddp.controller.prompts.step_commands import (
+    Compare,
     Free,
     Look,
     Send,
@@ -18,12 +19,14 @@ from nbddp.controller.prompts.step_commands import (
 )
 from nbddp.errors import BadOptionError
 from nbddp.wire.mesh_ranks import MeshesByRank
+from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 STUCK_HELP: Final = """\
 No rank is freed yet; each is where the table says. [-r RANKS]: only these ranks
   print, p EXPR [-r 2]  the value of an expression in the user's frame of each rank
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
+  diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
   ranks                 show the table again
   waits                 which rank waits for which, as a card
@@ -32,7 +35,7 @@ No rank is freed yet; each is where the table says. [-r RANKS]: only these ranks
   quit, q               the same, and open no prompt again in this cell"""
 
 _LEGAL: Final = (
-    "print EXPR, show TENSOR, where, each with -r RANKS; ranks, waits, trace, free, quit"
+    "print EXPR, show TENSOR, diff EXPR, where, each with -r RANKS; ranks, waits, trace, free, quit"
 )
 #: Commands that let a rank of `%%ddp --step` go.
 _STEPS: Final = frozenset(
@@ -59,6 +62,15 @@ def _fault(expression: str) -> str:
     return ""
 
 
+def _about_value(word: str, expression: str, ranks: RankSet | None) -> StepCommand:
+    if fault := _fault(expression):
+        return Tell(f"`{word}` takes an expression: {fault}")
+    if word == "diff":
+        return Compare(expression, ranks)
+    code = show_code(expression) if word == "show" else expression
+    return Send(StepReply(StepVerb.RUN, code=code), ranks)
+
+
 def parse_stuck(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     """Return the meaning of a line, see `nbddp.controller.prompts.step_commands.parse`."""
     try:
@@ -69,11 +81,8 @@ def parse_stuck(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand
     rest = rest.strip()
     if word in _OTHERS and not rest:
         return _OTHERS[word]
-    if word in ("print", "p", "show") and rest:
-        if fault := _fault(rest):
-            return Tell(f"`{word}` takes an expression: {fault}")
-        code = show_code(rest) if word == "show" else rest
-        return Send(StepReply(StepVerb.RUN, code=code), ranks)
+    if word in ("print", "p", "show", "diff") and rest:
+        return _about_value(word, rest, ranks)
     if word in ("where", "w", "bt") and not rest:
         return Send(StepReply(StepVerb.WHERE), ranks)
     if word in _STEPS:

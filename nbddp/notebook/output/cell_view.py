@@ -21,6 +21,7 @@ from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.controller.trace import TraceRow
+from nbddp.controller.values import Difference
 from nbddp.notebook.output import per_rank_blocks, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
@@ -39,6 +40,7 @@ from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import (
     diagnosis_card,
+    diff_report,
     rank_strip,
     static_page,
     step_panel,
@@ -339,6 +341,10 @@ class View:
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         """See `CellView.show_trace`."""
         self._show_at_prompt(trace_table.table(rows))
+
+    def show_difference(self, difference: Difference) -> None:
+        """See `CellView.show_difference`."""
+        self._show_at_prompt(diff_report.bundle(difference))
 
     def _show_at_prompt(self, bundle: dict[str, str]) -> None:
         self._emit(self._output.tick(self._clock() + self._patience_s))

@@ -17,7 +17,10 @@ from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
 from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.messages import InputReply, InputRequest
+from nbddp.wire.messages import DescribeAtPrompt, InputReply, InputRequest
+
+#: Answers a question about values in the thread of a prompt.
+Describe = Callable[[DescribeAtPrompt], None]
 
 _POLL_S = 0.1  # a wait without limit could not be interrupted on every platform
 
@@ -31,7 +34,8 @@ class Stdin:
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
         #: By number of the question, because several threads may ask at once.
-        self._replies: dict[int, queue.SimpleQueue[InputReply]] = {}
+        self._replies: dict[int, queue.SimpleQueue[InputReply | DescribeAtPrompt]] = {}
+        self._describers: dict[int, Describe] = {}  #: of questions at which values are described
 
     def install(self) -> None:
         """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
@@ -39,9 +43,13 @@ class Stdin:
         getpass.getpass = self._getpass
         breakpoints.install(self._shell, lambda: self._shell.cell_ranks)
 
-    def answer(self, reply: InputReply) -> None:
-        """Take an answer. Called by the I/O thread."""
-        replies = self._replies.get(reply.question)
+    def answer(self, reply: InputReply | DescribeAtPrompt) -> None:
+        """Take an answer, or a question for the thread at a prompt. Called by the I/O thread."""
+        if isinstance(reply, InputReply):
+            number = reply.question
+        else:
+            number = min(self._describers, default=0)
+        replies = self._replies.get(number)
         if replies is not None:  # None: the question was interrupted
             replies.put(reply)
 
@@ -55,7 +63,11 @@ class Stdin:
         return self._ask(str(prompt), password=password, debugger=debugger)
 
     def ask_stop(
-        self, stop: Operation, break_points: tuple[int, ...], check: Callable[[], None]
+        self,
+        stop: Operation,
+        break_points: tuple[int, ...],
+        check: Callable[[], None],
+        describe: Describe,
     ) -> str:
         """Ask what to do before an operation.
 
@@ -63,22 +75,24 @@ class Stdin:
             stop: the operation, which has not been issued.
             break_points: numbers of the break points that are the reason; empty: the user steps.
             check: raises if the answer is not needed any more.
+            describe: describes values in the frame of the user's line.
 
         Raises:
             EOFError: the notebook cannot ask.
         """
-        return self._ask("", stop=stop, break_points=break_points, check=check)
+        return self._ask("", stop=stop, break_points=break_points, check=check, describe=describe)
 
-    def ask_stuck(self, run_id: str) -> str:
+    def ask_stuck(self, run_id: str, describe: Describe) -> str:
         """Ask what to do while all ranks are where they were when a deadlock was proven.
 
         Args:
             run_id: of the cell, which this rank may have ended.
+            describe: describes values in the frame of the user's line.
 
         Raises:
             EOFError: the cell has ended on all ranks, or the notebook cannot ask.
         """
-        return self._ask("", stuck_run_id=run_id)
+        return self._ask("", stuck_run_id=run_id, describe=describe)
 
     def _ask(
         self,
@@ -90,6 +104,7 @@ class Stdin:
         break_points: tuple[int, ...] = (),
         stuck_run_id: str = "",
         check: Callable[[], None] = lambda: None,
+        describe: Describe | None = None,
     ) -> str:
         run_id = stuck_run_id or self._shell.run_id
         if os.getpid() != self._pid:
@@ -98,6 +113,8 @@ class Stdin:
             raise EOFError("input() is not available while no cell runs")
         number = next(self._numbers)
         replies = self._replies[number] = queue.SimpleQueue()
+        if describe is not None:
+            self._describers[number] = describe
         try:
             self._link.send_in_order(
                 InputRequest(
@@ -113,8 +130,11 @@ class Stdin:
                 )
             )
             ids = (run_id, None) if stuck_run_id else (run_id,)
-            reply = self._wait_for_answer(replies, ids, check)
+            while isinstance(reply := self._wait_for_answer(replies, ids, check), DescribeAtPrompt):
+                assert describe is not None  # noqa: S101 - see `answer`
+                describe(reply)
         finally:
+            self._describers.pop(number, None)
             del self._replies[number]
         if reply.value is None:
             raise EOFError(reply.reason or "end of input")
@@ -122,10 +142,10 @@ class Stdin:
 
     def _wait_for_answer(
         self,
-        replies: "queue.SimpleQueue[InputReply]",
+        replies: "queue.SimpleQueue[InputReply | DescribeAtPrompt]",
         run_ids: tuple[str | None, ...],
         check: Callable[[], None],
-    ) -> InputReply:
+    ) -> InputReply | DescribeAtPrompt:
         """Wait for the answer.
 
         The diagnosis identifies this function by its name, see `flight_recorder.schema.AT_PROMPT`.

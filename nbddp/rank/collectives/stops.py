@@ -30,8 +30,10 @@ from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.wire.flight_recorder import Operation, Signature
-from nbddp.wire.messages import Execute
+from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
+
+Describe = Callable[[DescribeAtPrompt], None]
 
 
 class Stops:
@@ -45,7 +47,11 @@ class Stops:
         self._recorder = recorder
         #: Asks the user, with the numbers of the break points, unless the last argument raises;
         #: returns the reply. Set by the server.
-        self.ask: Callable[[Operation, tuple[int, ...], Callable[[], None]], str] | None = None
+        self.ask: (
+            Callable[[Operation, tuple[int, ...], Callable[[], None], Describe], str] | None
+        ) = None
+        #: Describes values with these names. Set by the server.
+        self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Returns how many interrupts have reached the process. Set by the server.
@@ -140,7 +146,8 @@ class Stops:
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
         while True:
-            reply = StepReply.parse(self.ask(operation, reasons, check))
+            describe = self.describer(lambda: frame, {})
+            reply = StepReply.parse(self.ask(operation, reasons, check, describe))
             match reply.verb:
                 case StepVerb.STEP:
                     self._passes = reply.count - 1
@@ -189,6 +196,25 @@ class Stops:
             if is_new and self._passes == -1 and not self._break_points:
                 recorder.before_operation = None
                 recorder.set_careful()
+
+    def describer(
+        self, frame_of: Callable[[], types.FrameType | None], names: Mapping[str, Any]
+    ) -> Describe:
+        """Return a function that describes values in a frame of the user's code.
+
+        Args:
+            frame_of: returns the frame; None: no code of the user runs.
+            names: the variables, if none runs.
+        """
+
+        def describe(request: DescribeAtPrompt) -> None:
+            frame = frame_of()
+            inner = names if frame is None else {**frame.f_globals, **frame.f_locals}
+            answer = self.describe
+            assert answer is not None  # noqa: S101 - the server has set it
+            self._look(lambda: answer(request, {**self.names, **inner}))
+
+        return describe
 
     def look(self, reply: StepReply, frame: types.FrameType | None, names: dict[str, Any]) -> None:
         """Show a value or the stack of a thread that stands at ``frame``, and change nothing.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.rank.collectives.stops import Stops
+from nbddp.rank.collectives.stops import Describe, Stops
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class StuckPrompt:
         self._stops = stops
         self._recorder = recorder
         #: Asks the user about a cell, and returns the reply. Set by the server.
-        self.ask: Callable[[str], str] | None = None
+        self.ask: Callable[[str, Describe], str] | None = None
         self.names: dict[str, Any] = {}  #: the user's global variables. Set by the server.
 
     def open(self, run_id: str) -> None:
@@ -43,13 +43,14 @@ class StuckPrompt:
 
     def _serve(self, run_id: str) -> None:
         assert self.ask is not None  # noqa: S101 - the server has set it
-        with suppress(EOFError), self._stops.refusing():  # the cell has ended
+        describe = self._stops.describer(self._frame, self.names)
+        # An end of input: the cell has ended.
+        with suppress(EOFError), self._stops.refusing(), _beside_the_blocked_stream():
             while True:
-                reply = StepReply.parse(self.ask(run_id))
+                reply = StepReply.parse(self.ask(run_id, describe))
                 if reply.verb is StepVerb.LEAVE:
                     return
-                with _beside_the_blocked_stream():
-                    self._stops.look(reply, self._frame(), self.names)
+                self._stops.look(reply, self._frame(), self.names)
 
     def _frame(self) -> types.FrameType | None:
         """Return the frame of the user's line that the main thread is at; None: it is at none."""
