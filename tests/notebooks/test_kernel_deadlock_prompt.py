@@ -34,6 +34,8 @@ def test_an_engineer_looks_at_a_hang_and_goes_on(debugging: Kernel):
     assert "x\nfloat32 (2,)\nrank 0   rank 1\n" in page
     assert "x: ranks 0 and 1 differ" in page
     assert "DeadlockError" in cell.error
+    after = debugging.run("%ddp debug -r 0", "p tensor.shape", "q")
+    assert "[0]   torch.Size([2])" in after.lines
     again = debugging.run("%%ddp\ndist.all_reduce(x)\nprint(x.tolist())")
     assert again.lines == ["[0-1] [3.0, 3.0]"]
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import CellError, DeadlockError
+from nbddp.errors import CellError, DeadlockError, MismatchError
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
@@ -98,6 +99,57 @@ def test_messages_open_it_too(debugging: Pool):
         f"rank 1 waits in recv from rank 0 {line}",
     ]
     assert view.texts() == {0: "3\n", 1: "4\n"}
+    assert isinstance(view.error, DeadlockError)
+
+
+def test_the_line_is_that_of_the_thread_that_waits(debugging: Pool):
+    code = """\
+import threading
+def wait():
+    inner = 5
+    if rank:
+        dist.barrier()
+thread = threading.Thread(target=wait)
+thread.start()
+thread.join()
+"""
+    view = looked_at(debugging, code, "p inner -r 1", "where -r 1", "free")
+    assert view.text(1).splitlines()[:2] == ["5", "cell [1], line 5, in wait: dist.barrier()"]
+
+
+def test_a_rank_that_has_raised_is_shown_so(debugging: Pool, tmp_path: Path):
+    code = """\
+x = torch.ones(2 + rank)
+if rank == 0:
+    work = dist.all_reduce(x, async_op=True)
+    open(path, "w").close()
+    work.wait()
+else:
+    while not os.path.exists(path):
+        pass
+    dist.all_reduce(x)
+"""
+    view = looked_at(
+        debugging, f"import os\npath = {str(tmp_path / 'begun')!r}\n{code}", "p x.shape", "free"
+    )
+    assert rows(view)[0].startswith("Mismatch: rank 0 called all_reduce of float32[2], rank 1")
+    assert rows(view)[2].startswith("rank 1 raised CollectiveMismatchError, after all_reduce #")
+    assert view.text(1).splitlines()[0] == "torch.Size([3])"
+    assert isinstance(view.error, MismatchError)
+
+
+def test_an_error_of_a_rank_opens_no_prompt(debugging: Pool):
+    view = looked_at(debugging, "if rank:\n    raise ValueError('oops')\ndist.barrier()")
+    assert (view.asked, view.told) == ([], [])
+    assert "oops" in str(view.error)
+
+
+def test_a_rank_that_does_not_answer_is_named(debugging: Pool, tmp_path: Path):
+    slow = "p [None for _ in iter(lambda: os.path.exists(path), True)] and None -r 1"
+    begin = f"import os\npath = {str(tmp_path / 'begun')!r}\n"
+    touch = "p open(path, 'w').close() -r 0"
+    view = looked_at(debugging, begin + MISSING, slow, touch, "p x.sum() -r 0", "free")
+    assert "rank 1 has not answered yet" in view.told
     assert isinstance(view.error, DeadlockError)
 
 

@@ -189,7 +189,8 @@ class StepTurns:
         places = self._stops()
         for rank in sorted({*others, *self._ranks} - {rank for _, rank in places}):
             other = others.get(rank)
-            if rank not in self._inside:
+            has_raised = other is not None and other.status == "raised"
+            if rank not in self._inside and not has_raised:
                 places.append(((Predicate(RankVerb.HAS_FINISHED), ""), rank))
             elif other is None:
                 places.append(((Predicate(RankVerb.RUNS), ""), rank))

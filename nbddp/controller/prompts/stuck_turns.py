@@ -18,7 +18,7 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 _HINT = "no rank is freed yet: print EXPR looks at each; free ends it; help lists all commands"
 _HALF_WRITTEN = "a tensor of an unfinished operation may be half written"
 #: Deadlocks in which ranks wait in a collective.
-_COLLECTIVE = ("missing-rank", "group-cycle", "mismatched-collective", "first-error")
+_COLLECTIVE = ("missing-rank", "group-cycle", "mismatched-collective")
 
 
 class StuckTurns(StepTurns):

@@ -50,12 +50,23 @@ class StuckPrompt:
                 reply = StepReply.parse(self.ask(run_id, describe))
                 if reply.verb is StepVerb.LEAVE:
                     return
-                self._stops.look(reply, self._frame(), self.names)
+                try:
+                    self._stops.look(reply, self._frame(), self.names)
+                except SystemExit as error:  # it would end this thread, and not the rank
+                    print(f"SystemExit: {error}")  # noqa: T201 - output of the cell
 
     def _frame(self) -> types.FrameType | None:
-        """Return the frame of the user's line that the main thread is at; None: it is at none."""
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
-        return self._recorder.sites.call_site(main)[0]
+        """Return the frame of the user's line at which the rank is; None: it is at none.
+
+        It is that of the main thread, unless only another thread waits for an operation.
+        """
+        main = threading.main_thread().ident or 0
+        waiting = [thread for thread, _, _ in self._recorder.waits()]
+        threads = [main] if main in waiting else [*waiting, main]
+        frames = sys._current_frames()
+        sites = self._recorder.sites
+        found = (sites.call_site(frames.get(thread))[0] for thread in threads)
+        return next((frame for frame in found if frame is not None), None)
 
 
 def _beside_the_blocked_stream() -> "torch.cuda.StreamContext":
