@@ -3,8 +3,6 @@
 Runs in: the thread that waits for the cell.
 """
 
-import builtins
-import getpass
 import html
 import math
 import time
@@ -12,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
-from IPython.core.error import StdinNotImplementedError
-from IPython.core.getipython import get_ipython
 
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
@@ -22,7 +18,7 @@ from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.controller.trace import TraceRow
 from nbddp.controller.values import Difference
-from nbddp.notebook.output import per_rank_blocks, rank_states
+from nbddp.notebook.output import per_rank_blocks, rank_states, user_input
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
@@ -72,11 +68,6 @@ _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
 #: Asks about all ranks of a deadlock.
 _STUCK_PROMPT = "(deadlock) "
-_NO_STDIN = "input was asked for, and this front end cannot ask the user"
-_NO_USER = (
-    "input was asked for, and this notebook runs without a user "
-    "(nbclient, papermill, nbconvert and background cells have no stdin)"
-)
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -259,8 +250,7 @@ class View:
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
-            # Equal on all ranks, so that their errors are shown once.
-            raise EOFError(_NO_STDIN)
+            raise EOFError(user_input.NO_STDIN)
         if not is_stop:
             self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
@@ -281,19 +271,14 @@ class View:
         prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
         prompt = _STUCK_PROMPT if request.is_stuck else prompt
         try:
-            return getpass.getpass(prompt) if request.password else builtins.input(prompt)
-        except StdinNotImplementedError:
-            raise EOFError(_NO_USER) from None
+            return user_input.ask(prompt, is_secret=request.password)
         finally:
             self._live.states.ask(request.rank)  # the line may have been for another rank
 
     def why_nobody_answers(self) -> str:
         """See `CellView.why_nobody_answers`."""
-        if not self._can_ask or self._out == "nothing":
-            return _NO_STDIN
-        # The kernel itself tells it only when it is asked.
-        kernel = getattr(get_ipython(), "kernel", None)
-        return "" if getattr(kernel, "_allow_stdin", True) else _NO_USER
+        is_silent = not self._can_ask or self._out == "nothing"
+        return user_input.NO_STDIN if is_silent else user_input.why_nobody_answers()
 
     def leave_prompt(self, request: InputRequest) -> None:
         """See `CellView.leave_prompt`."""
