@@ -174,7 +174,9 @@ class RecoveryMachine:
 
     # --- the only entry ------------------------------------------------------------------------
 
-    def handle(self, stimulus: Stimulus, now: float) -> list[Action]:
+    def handle(  # noqa: PLR0912 - one branch for each kind of stimulus
+        self, stimulus: Stimulus, now: float
+    ) -> list[Action]:
         """Take one stimulus; returns the actions to do, in order.
 
         Raises:
