@@ -39,10 +39,12 @@ from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     AbortOperations,
+    AskWhileStuck,
     BindPushed,
     CommToRank,
     Complete,
     Debug,
+    DescribeAtPrompt,
     DescribeRank,
     DescribeValue,
     Execute,
@@ -101,12 +103,16 @@ class RankServer:
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            stuck_prompt = self._collectives.stuck_prompt
+            stuck_prompt.ask, stuck_prompt.names = self._stdin.ask_stuck, self._shell.user_ns
             sanitizer = self._collectives.sanitizer
             sanitizer.replicas.hash_of = sanitizer.reads.hash_of = hash_of_tensor
             stops.interrupts = lambda: self._executor.interrupts.received
             self._collectives.faults.interrupts = stops.interrupts
             self._collectives.faults.tell = self._tell_fault
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
+        if self._collectives is not None:
+            self._collectives.stops.describe = self._variables.describe_at_prompt
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
         self._imports = ImportReports(self._shell, self.link, launch.rank)
@@ -208,15 +214,15 @@ class RankServer:
     def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
         """Take a request. Called by the I/O thread."""
         match request:
-            case InputReply():
+            case InputReply() | DescribeAtPrompt():
                 self._stdin.answer(request)
+            case AskWhileStuck():
+                self._ask_while_stuck(request)
             case Shutdown():
                 self._loop.call_soon_threadsafe(self._stop)
             case DescribeRank() | AbortOperations():
                 self._answer_at_once(request)
-            case Execute() | RebuildGroups():
-                self._loop.call_soon_threadsafe(self._begin, request, buffers)
-            case PullValue() | DescribeValue() | ForgetValue():
+            case Execute() | RebuildGroups() | PullValue() | DescribeValue() | ForgetValue():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case PushValue() | BindPushed() | ReleaseSegment():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
@@ -232,6 +238,11 @@ class RankServer:
                 pass  # the link itself takes it
             case _:
                 assert_never(request)
+
+    def _ask_while_stuck(self, request: AskWhileStuck) -> None:
+        is_here = self._shell.run_id in (request.run_id, None)  # None: it has ended the cell
+        if self._collectives is not None and is_here:
+            self._collectives.stuck_prompt.open(request.run_id)
 
     def _answer_at_once(self, request: DescribeRank | AbortOperations) -> None:
         if self._collectives is None:

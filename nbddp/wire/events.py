@@ -248,6 +248,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
     break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
+    is_stuck: bool = False  #: the rank is where it was when a deadlock was proven: `AskWhileStuck`
 
 
 class FaultStruck(InOrder, frozen=True, kw_only=True):

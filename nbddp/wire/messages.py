@@ -63,10 +63,12 @@ from nbddp.wire.message_types import (
 from nbddp.wire.requests import (
     AbortOperations,
     AdmitAgent,
+    AskWhileStuck,
     BindPushed,
     CommToRank,
     Complete,
     Debug,
+    DescribeAtPrompt,
     DescribeRank,
     DescribeValue,
     DumpStack,
@@ -100,6 +102,7 @@ __all__ = [
     "AgentHello",
     "AgentJoined",
     "AgentRequest",
+    "AskWhileStuck",
     "BindPushed",
     "ClearOutput",
     "CommFromRank",
@@ -110,6 +113,7 @@ __all__ = [
     "Debug",
     "DebugEvent",
     "Debugged",
+    "DescribeAtPrompt",
     "DescribeRank",
     "DescribeValue",
     "Display",
@@ -190,6 +194,8 @@ AgentRequest: TypeAlias = (
 RankRequest: TypeAlias = (
     Execute
     | InputReply
+    | AskWhileStuck
+    | DescribeAtPrompt
     | PullValue
     | DescribeValue
     | ForgetValue

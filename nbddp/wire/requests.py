@@ -144,6 +144,15 @@ class InputReply(MessageBase, frozen=True):
     reason: str = ""
 
 
+class AskWhileStuck(MessageBase, frozen=True):
+    """Ask the user from a thread of its own, as a deadlock is proven and nobody is freed yet.
+
+    Answered by `InputRequest` with ``is_stuck``, until a reply ends it.
+    """
+
+    run_id: RunId
+
+
 class PullValue(MessageBase, frozen=True):
     """Evaluate ``expression`` in the user's namespace. Answered by `RunStarted`, `ValuePulled`."""
 
@@ -159,6 +168,17 @@ class DescribeValue(MessageBase, frozen=True):
     request_id: str
     question: ValueQuestion
     ranks: tuple[Rank, ...]  #: all ranks that get the request
+
+
+class DescribeAtPrompt(MessageBase, frozen=True):
+    """Describe values in the frame at whose prompt the rank stands, inside a cell.
+
+    Answered by `ValueDescribed`; the `InputRequest` stays open.
+    """
+
+    request_id: str
+    run_id: RunId
+    question: ValueQuestion
 
 
 class ForgetValue(MessageBase, frozen=True):

@@ -50,6 +50,9 @@ class CountingView:
     def ask(self, request: InputRequest) -> str:
         raise EOFError
 
+    def why_nobody_answers(self) -> str:
+        return ""
+
     def leave_prompt(self, request: InputRequest) -> None:
         pass
 
@@ -66,6 +69,9 @@ class CountingView:
         """Do nothing."""
 
     def show_trace(self, rows: object) -> None:
+        """Do nothing."""
+
+    def show_difference(self, difference: object) -> None:
         """Do nothing."""
 
     def end(self, outcome: RunOutcome) -> None:

@@ -181,6 +181,27 @@ def test_an_error_of_the_code_is_a_line(pool: Pool):
     )
 
 
+def test_diff_compares_a_value_of_stopped_ranks(pool: Pool):
+    code = """\
+def scaled(value, factor):
+    dist.all_reduce(value)
+    return value * factor
+
+print(scaled(torch.arange(4.0) * (rank == 0), 10).tolist())
+"""
+    view = run_cell(pool, code, step=True, answers=["diff value", "diff factor", "p 1", "c"])
+    differing, equal = view.differences
+    assert not differing.is_equal
+    assert equal.is_equal
+    assert view.texts() == dict.fromkeys((0, 1), "1\n[0.0, 10.0, 20.0, 30.0]\n")
+
+
+def test_diff_of_ranks_that_are_not_stopped_is_refused(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["step -r 0", "diff x", "diff x -r 0", "c"])
+    assert view.told[-1] == "rank 0 is not stopped; rank 1 is"
+    assert [d.ranks.ranks for d in view.differences] == [(1,)]
+
+
 def test_the_debugger_of_one_rank_comes_back(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["rank 1", "p x.tolist()", "q", "step"])
     assert [(request.rank, request.stop is None) for request in view.asked] == [

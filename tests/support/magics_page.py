@@ -20,7 +20,7 @@ _HEADING = re.compile(r"^## `(%ddp \w+|%%\w+)`: .+$", re.MULTILINE)
 _EXAMPLE = re.compile(
     r"^```python( raises)?\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
-_PROMPT = re.compile(r"^(?:\[\d+\] +ipdb> |\(step\) )")
+_PROMPT = re.compile(r"^(?:\[\d+\] +ipdb> |\((?:step|deadlock)\) )")
 #: What differs from run to run: addresses, paths, durations and sizes, then every other number.
 _VARYING = (
     (re.compile(r"\*(?=\d)"), ""),  # in a trace: this rank came last

@@ -11,6 +11,7 @@ from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.trace import TraceRow
+from nbddp.controller.values import Difference
 from nbddp.errors import CellError
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.messages import (
@@ -41,6 +42,8 @@ class RecordingView:
         self.told: list[str] = []
         self.rows: Sequence[OperationRow] = ()  #: of stopped ranks, at the end
         self.sights: list[Diagnosed | Sequence[TraceRow]] = []
+        self.no_user = ""  #: why no user can be asked
+        self.differences: list[Difference] = []
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
@@ -63,6 +66,9 @@ class RecordingView:
             raise answer
         return answer
 
+    def why_nobody_answers(self) -> str:
+        return self.no_user
+
     def leave_prompt(self, request: InputRequest) -> None:
         self.left_prompts.append(request)
 
@@ -80,6 +86,9 @@ class RecordingView:
 
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         self.sights.append(rows)
+
+    def show_difference(self, difference: Difference) -> None:
+        self.differences.append(difference)
 
     def end(self, outcome: RunOutcome) -> None:
         self.outcome = outcome

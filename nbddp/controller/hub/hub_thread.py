@@ -45,6 +45,7 @@ from nbddp.controller.state import (
     NoticeChanged,
     NotifyUser,
     Phase,
+    RanksHeld,
     RanksRestarted,
     RebuildRequested,
     RunRequested,
@@ -245,13 +246,19 @@ class HubThread:
         """Send a request for an agent itself."""
         self._call(lambda: self._do(request))
 
-    def open_transfer(self, transfer: Transfer) -> None:
-        """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`."""
+    def open_transfer(self, transfer: Transfer, at_prompt_of: str = "") -> None:
+        """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`.
+
+        Args:
+            transfer: collects the answers.
+            at_prompt_of: the cell at whose prompts ranks answer; empty: they answer between cells.
+        """
 
         def open_it() -> None:
             if transfer.is_closed:
                 return  # the user has ended the wait while the pool was repaired
-            refusal = self._recovery.transfer_refusal(transfer.ranks)
+            is_in_cell = at_prompt_of and at_prompt_of == self._machine.active_run_id
+            refusal = None if is_in_cell else self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers[transfer.request_id] = transfer
             else:
@@ -410,9 +417,7 @@ class HubThread:
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
         match event:
             case Output() | Display() | Result() | ClearOutput():
-                if self._run is not None and event.run_id == self._run.run_id:
-                    self._run.put(event)
-                else:
+                if self._run is None or not self._run.put_output(event):
                     self.listeners.background(event)
             case InputRequest() | FaultStruck():
                 if self._run is not None and event.run_id == self._machine.active_run_id:
@@ -502,10 +507,11 @@ class HubThread:
                 run, self._run = self._run, None
                 if run is not None:
                     run.end(action.outcome)
-            case NoticeChanged() | VerdictReached():
+            case NoticeChanged() | VerdictReached() | RanksHeld():
                 if isinstance(action, VerdictReached):
                     self._verdict = action
                 if self._run is not None and action.run_id == self._run.run_id:
+                    self._run.has_late_output |= isinstance(action, RanksHeld)
                     self._run.put(action)
             case Diagnosed() | RanksRestarted():
                 self.replies.put(action)

@@ -7,7 +7,9 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
+from msgspec.structs import replace
+
+from nbddp.controller.state import NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
@@ -37,6 +39,7 @@ CellEvent = (
     | RankExited
     | NoticeChanged
     | VerdictReached
+    | RanksHeld
 )
 
 
@@ -56,6 +59,8 @@ class Run:
         self.run_id = run_id
         self.ranks = ranks
         self.outcome: RunOutcome | None = None
+        #: Ranks that have ended it may print, because the user asks them: `RanksHeld`.
+        self.has_late_output = False
         #: The user has asked for its end; set by the thread that waits.
         self.was_interrupted = False
         self._events: queue.SimpleQueue[CellEvent | None] = queue.SimpleQueue()
@@ -76,6 +81,15 @@ class Run:
             event = limited
         self.put_count += 1
         self._events.put(event)
+
+    def put_output(self, event: Output | Display | Result | ClearOutput) -> bool:
+        """Add an output; False: it is not of this cell. The hub thread calls this."""
+        if event.run_id is None and self.has_late_output:
+            event = replace(event, run_id=self.run_id)
+        if event.run_id != self.run_id:
+            return False
+        self.put(event)
+        return True
 
     def end(self, outcome: RunOutcome) -> None:
         """Set the outcome: no more events will come. The hub thread calls this."""

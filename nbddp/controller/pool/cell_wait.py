@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.prompts import OperationRow, PromptTurns, Sight, StepTurns
+from nbddp.controller.prompts import (
+    Free,
+    OperationRow,
+    PromptTurns,
+    Sight,
+    StepTurns,
+    StuckTurns,
+)
 from nbddp.controller.state import (
     Diagnosed,
     NoticeChanged,
     RankResult,
+    RanksHeld,
     RunOutcome,
     VerdictReached,
 )
 from nbddp.controller.trace import TraceRow
+from nbddp.controller.values import Difference
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.faults import missed_text
 from nbddp.wire.mesh_ranks import MeshesByRank
@@ -41,6 +50,8 @@ _GIVE_UP_S = 1.0
 _TOGETHER_S = 0.1
 #: Events that are held back at most, until all ranks have answered a command for all of them.
 _MAX_HELD = 1000
+#: A rank asks no more.
+_LEAVE = StepReply(StepVerb.LEAVE)
 
 
 class CellView(Protocol):
@@ -64,6 +75,9 @@ class CellView(Protocol):
             KeyboardInterrupt: the user interrupted the question.
         """
 
+    def why_nobody_answers(self) -> str:
+        """Return why no user can be asked, as far as it is known before; empty: one can."""
+
     def leave_prompt(self, request: InputRequest) -> None:
         """Note that a rank, of which `show` got this request, is at no prompt any more."""
 
@@ -81,6 +95,9 @@ class CellView(Protocol):
 
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         """Show the last of these operations, after all output so far."""
+
+    def show_difference(self, difference: Difference) -> None:
+        """Show where a value differs between ranks, after all output so far."""
 
     def end(self, outcome: RunOutcome) -> None:
         """Show what is left: the cell has ended."""
@@ -104,7 +121,11 @@ class SilentView:
         """
         if request.debugger is not None or request.stop is not None:
             return "c"
-        raise EOFError("input was asked for in a cell that runs again, which asks no questions")
+        raise EOFError(self.why_nobody_answers())
+
+    def why_nobody_answers(self) -> str:
+        """Return the reason: the cell runs again by itself."""
+        return "input was asked for in a cell that runs again, which asks no questions"
 
     def leave_prompt(self, request: InputRequest) -> None:
         """Do nothing."""
@@ -122,6 +143,9 @@ class SilentView:
         """Do nothing."""
 
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """Do nothing."""
+
+    def show_difference(self, difference: Difference) -> None:
         """Do nothing."""
 
     def end(self, outcome: RunOutcome) -> None:
@@ -158,6 +182,8 @@ class CellWait:
         look: Callable[[CellView, Sight], None] = lambda view, sight: None,
         paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
+        free: Callable[[Free], None] = lambda free: None,
+        compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
         meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
@@ -170,6 +196,8 @@ class CellWait:
         self._look = look
         self._paused = paused
         self._stopped = stopped
+        self._free = free
+        self._compare = compare
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -177,7 +205,9 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._turns = PromptTurns(run.ranks)
-        self._steps = StepTurns(run.ranks, len(meshes or run.ranks), meshes or {})
+        about = run.ranks, len(meshes or run.ranks), meshes or {}
+        self._steps = StepTurns(*about)
+        self._stuck = StuckTurns(*about)
         self._held: list[tuple[Rank, CellEvent]] = []  # of `_gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
@@ -216,7 +246,7 @@ class CellWait:
                         continue
                     wait_s = min(wait_s, left_s)
                 else:  # a question of the program comes first
-                    wait_s = min(wait_s, self._ask_debugger(), self._ask_step())
+                    wait_s = min(wait_s, self._ask_debugger(), self._ask_all())
                 try:
                     event = self._run.get(wait_s)
                 except TimeoutError:
@@ -240,6 +270,9 @@ class CellWait:
         match event:
             case InputRequest():
                 self._view.show(event)
+                if event.is_stuck:
+                    self._take_stuck(event, now)
+                    return
                 self._stopped(event)
                 if event.stop is not None:
                     self._steps.add(event, self._run.taken_count, now)
@@ -251,8 +284,14 @@ class CellWait:
             case RunFinished() | RankExited():
                 self._hold_or_show(event)
                 self._turns.leave(event.rank)
+                is_exit = isinstance(event, RankExited)
                 has_failed = isinstance(event, RankExited) or event.error is not None
                 self._steps.leave(event.rank, now, has_failed=has_failed)
+                (self._stuck.lose if is_exit else self._stuck.leave)(event.rank, now)
+                return
+            case RanksHeld():
+                if not self._interrupts:
+                    self._stuck.hold(event.report)
                 return
             case NoticeChanged():
                 self._turns.note(event.report, now)
@@ -261,8 +300,14 @@ class CellWait:
                 pass
         self._hold_or_show(event)
 
+    def _take_stuck(self, request: InputRequest, now: float) -> None:
+        if self._stuck.is_held:
+            self._stuck.add(request, self._run.taken_count, now)
+        else:  # it comes after the ranks were freed
+            self._send(request, str(_LEAVE))
+
     def _hold_or_show(self, event: CellEvent) -> None:
-        if isinstance(event, NoticeChanged | VerdictReached) or (
+        if isinstance(event, NoticeChanged | VerdictReached | RanksHeld) or (
             (rank := event.rank) not in self._gathered
         ):
             self._view.show(event)
@@ -274,7 +319,7 @@ class CellWait:
     @property
     def _gathered(self) -> RankSet:
         """Ranks whose output is held back, so that it is shown together and in their order."""
-        return self._turns.gathered or self._steps.gathered
+        return self._turns.gathered or self._stuck.gathered or self._steps.gathered
 
     def _show_held(self) -> None:
         """Show the events that were held back, in the order of ranks."""
@@ -313,51 +358,74 @@ class CellWait:
             self._view.tell(text)
         return 0.0
 
-    def _ask_step(self) -> float:
-        """Show the prompt of ranks that have stopped, if it is due; return as `_ask_debugger`."""
+    def _ask_all(self) -> float:
+        """Show the prompt for all ranks, if it is due; return as `_ask_debugger`."""
         for request in self._steps.drop(self._interrupted_at):
             self._note_pause(request)
             self._view.leave_prompt(request)
+        for request in self._stuck.drop(self._interrupted_at):
+            self._send(request, str(_LEAVE))
+        if self._turns.ranks:
+            return _WAIT_S
+        turns = self._stuck if self._stuck.is_held else self._steps
         now = time.monotonic()
-        prompt = None if self._turns.ranks else self._steps.due(now)
+        prompt = turns.due(now)
         if prompt is None:
-            due_at = None if self._turns.ranks else self._steps.due_at()
+            due_at = turns.due_at()
             return _WAIT_S if due_at is None else max(0.0, due_at - now)
         self._show_held()
-        if prompt.wants_table:
-            self._show_steps()
-        for text in prompt.tells:
-            self._view.tell(text)
-        reply = self._ask(prompt.request, prompt.number)
-        if reply is None:
-            return 0.0
-        if reply.reason:  # no user can be asked
-            for request in self._steps.close():
-                self._send(request, str(StepReply(StepVerb.LEAVE)))
-            self._view.tell(f"{reply.reason}: the cell goes on without stops")
-            return 0.0
-        line = "quit" if reply.value is None else reply.value  # Ctrl-D
-        answer = self._steps.answer(line, time.monotonic())
+        reply = None
+        reason = self._view.why_nobody_answers() if turns is self._stuck else ""
+        if not reason:
+            if prompt.wants_table:
+                self._show_steps(turns)
+            for text in prompt.tells:
+                self._view.tell(text)
+            reply = self._ask(prompt.request, prompt.number)
+            reason = "" if reply is None else reply.reason
+        if reason:
+            self._go_on_without_user(turns, reason)
+        elif reply is not None:
+            self._obey(turns, "quit" if reply.value is None else reply.value)  # None: Ctrl-D
+        return 0.0
+
+    def _obey(self, turns: StepTurns, line: str) -> None:
+        answer = turns.answer(line, time.monotonic())
         for request, step in answer.replies:
             self._note_pause(request)
             self._send(request, str(step))
         if answer.wants is Sight.TABLE:
-            self._show_steps()
+            self._show_steps(turns)
         elif answer.wants is not None:
             self._look(self._view, answer.wants)
+        if answer.compares is not None:
+            self._compare(self._view, *answer.compares)
         for text in answer.tells:
             self._view.tell(text)
+        if answer.frees is not None:
+            self._free(answer.frees)
         if answer.ends_cell:
             self._on_sigint()
-        return 0.0
+
+    def _go_on_without_user(self, turns: StepTurns, reason: str) -> None:
+        for request in turns.close():
+            self._send(request, str(_LEAVE))
+        if turns is self._stuck:
+            self._free(Free(is_last=True))
+            self._view.tell(f"{reason}: on_deadlock=debug opens no prompt, the ranks are freed")
+        else:
+            self._view.tell(f"{reason}: the cell goes on without stops")
 
     def _note_pause(self, request: InputRequest) -> None:
         if request.stop is not None:
             self._paused(request.rank, request.stop.time_created_ns, time.monotonic_ns())
 
-    def _show_steps(self) -> None:
-        others = {} if self._steps.are_all_stopped else self._describe()
-        self._view.show_steps(self._steps.table(others), self._steps.rows(others))
+    def _show_steps(self, turns: StepTurns) -> None:
+        others = self._describe() if turns.needs_others else {}
+        if turns is self._stuck:
+            self._view.tell(turns.table(others))
+        else:
+            self._view.show_steps(turns.table(others), turns.rows(others))
 
     def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
         self._view.leave_prompt(request)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from nbddp.controller.catch_up import CellHistory
 from nbddp.controller.cell_errors import cell_error, exit_report
-from nbddp.controller.diagnosis import PerRank, Report
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
@@ -275,19 +275,14 @@ class Pool:
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
                 explain=self._explained,
-                describe=self._places,
+                describe=partial(prompt_sights.places, self),
                 look=partial(prompt_sights.show, self),
                 paused=self._pauses.add_of,
                 stopped=self.break_points.note,
+                free=partial(prompt_sights.free, self._processes.hub, run),
+                compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),
                 meshes=self.snapshot.meshes,
             ).wait(early)
-
-    def _places(self) -> Mapping[int, PerRank]:
-        """Return what each rank does now; empty: the pool was stopped meanwhile."""
-        try:
-            return self.diagnose().ranks
-        except PoolBrokenError:
-            return {}
 
     def _explained(self, outcome: RunOutcome) -> RunOutcome:
         """Return the outcome, with a report on ranks that exited."""
@@ -906,7 +901,8 @@ class Pool:
         """Change what happens when ranks disagree or die, from the next event on.
 
         Args:
-            changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
+            changes: ``on_deadlock``: ``"abort"`` (free the ranks), ``"report"`` (only show it) or
+                ``"debug"`` (open a prompt first, with all ranks where they are);
                 ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
                 stays empty); ``sanitize``: ``"off"``, ``"on"``, ``"data"`` or ``"all"`` (each cell

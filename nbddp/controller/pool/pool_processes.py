@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
 from nbddp.controller.diagnosis import Report, Sources
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub import HubThread, Listeners, RankRequests
+from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
@@ -26,7 +26,7 @@ from nbddp.controller.state import (
     silence_text,
     with_changes,
 )
-from nbddp.controller.values import Exchange
+from nbddp.controller.values import Exchange, PromptExchange
 from nbddp.errors import PoolBrokenError, PoolBusyError, PoolInterruptedError
 from nbddp.settings import Settings
 from nbddp.wire.messages import InterruptCallback
@@ -95,6 +95,10 @@ class PoolProcesses:
         self.exchange = Exchange(hub, self.arena, self._settings)
         hub.listeners = self.listeners
         hub.post(Configured(self.config))
+
+    def at_prompt(self, run: Run) -> PromptExchange:
+        """Return what asks ranks for values while they stand at prompts of a cell."""
+        return PromptExchange(self.hub, self._settings, run)
 
     def restart(self, ranks: RankSet) -> str:
         """End these ranks and start fresh ones; see `Pool.restart`."""

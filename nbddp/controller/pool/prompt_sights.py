@@ -1,17 +1,31 @@
-"""Facts about all ranks that are shown at the prompt of a step; stopped ranks are not asked.
+"""What the prompt for all ranks shows and does with all of them.
 
 Runs in: the thread that waits for the cell.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nbddp.controller.diagnosis import PerRank
+from nbddp.controller.hub import HubThread, Run
 from nbddp.controller.pool.cell_wait import CellView
-from nbddp.controller.prompts import Sight
-from nbddp.errors import PoolBrokenError
+from nbddp.controller.prompts import Free, Sight
+from nbddp.controller.state import FreeRequested
+from nbddp.controller.values import Descriptions, PromptExchange, diff_values
+from nbddp.errors import NbddpError, PoolBrokenError
+from nbddp.wire.rank_set import Rank, RankSet
 
 if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
+
+
+def places(pool: "Pool") -> Mapping[Rank, PerRank]:
+    """Return what each rank does now; empty: the pool was stopped meanwhile."""
+    try:
+        return pool.diagnose().ranks
+    except PoolBrokenError:
+        return {}
 
 
 def show(pool: "Pool", view: CellView, sight: Sight) -> None:
@@ -21,3 +35,17 @@ def show(pool: "Pool", view: CellView, sight: Sight) -> None:
             view.show_trace(pool.trace_rows())
         else:
             view.show_waits(pool.observe())
+
+
+def free(hub: HubThread, run: Run, wanted: Free) -> None:
+    """Free ranks that are held by a deadlock."""
+    hub.post(FreeRequested(run.run_id, wanted.is_last))
+
+
+def compare(exchange: PromptExchange, view: CellView, expression: str, ranks: RankSet) -> None:
+    """Show where a value differs between ranks at their prompts, or why it cannot be compared."""
+    questions = Descriptions(exchange, ranks, f"could not compare {expression!r}")
+    try:
+        view.show_difference(diff_values(questions, expression, ranks))
+    except NbddpError as error:
+        view.tell(str(error))

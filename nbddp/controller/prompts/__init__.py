@@ -6,8 +6,9 @@ Runs in: the thread that waits for the cell.
 from nbddp.controller.prompts.break_points import BreakPoints
 from nbddp.controller.prompts.commands import HELP
 from nbddp.controller.prompts.operation_rows import OperationRow, Progress, progress_in
-from nbddp.controller.prompts.step_commands import STEP_HELP, Sight
+from nbddp.controller.prompts.step_commands import STEP_HELP, Free, Sight
 from nbddp.controller.prompts.step_turns import StepTurns
+from nbddp.controller.prompts.stuck_turns import StuckTurns
 from nbddp.controller.prompts.turns import Answer, PromptTurns, Turn
 
 __all__ = [
@@ -15,11 +16,13 @@ __all__ = [
     "STEP_HELP",
     "Answer",
     "BreakPoints",
+    "Free",
     "OperationRow",
     "Progress",
     "PromptTurns",
     "Sight",
     "StepTurns",
+    "StuckTurns",
     "Turn",
     "progress_in",
 ]

@@ -24,6 +24,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
+  diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
   waits                 which rank waits for which
   trace                 the last operations, the ranks side by side
@@ -89,7 +90,22 @@ class Tell:
     text: str
 
 
-StepCommand: TypeAlias = Send | Hold | Look | EndCell | Tell
+@dataclass(frozen=True)
+class Free:
+    """Free ranks that are held by a deadlock."""
+
+    is_last: bool  #: later deadlocks of the cell open no prompt
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare a value between ranks; ``ranks`` None: all that stand at the prompt."""
+
+    expression: str
+    ranks: RankSet | None = None
+
+
+StepCommand: TypeAlias = Send | Hold | Look | EndCell | Free | Compare | Tell
 
 #: Commands without arguments that are not for ranks.
 _OTHERS: Final[dict[str, StepCommand]] = {
@@ -109,21 +125,31 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
         world_size: number of ranks of the pool, of which ``-r`` chooses some.
         meshes: the meshes that each rank has reported.
     """
-    text = line.strip() or "step"
-    ranks = None
-    if match := _RANKS.search(text):
-        try:
-            ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
-        except BadOptionError as error:
-            return Tell(str(error))
-        text = text[: match.start()].rstrip()
+    try:
+        text, ranks = split_ranks(line.strip() or "step", world_size, meshes)
+    except BadOptionError as error:
+        return Tell(str(error))
     word, _, rest = text.partition(" ")
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
         f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
-        "print EXPR, run CODE, show TENSOR, where, hold, release, each with -r RANKS; rank N, "
+        "print EXPR, run CODE, show TENSOR, diff EXPR, "
+        "where, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
+
+
+def split_ranks(text: str, world_size: int, meshes: MeshesByRank) -> tuple[str, RankSet | None]:
+    """Return a line without the ranks at its end, and these ranks; None: it names none.
+
+    Raises:
+        BadOptionError: they are no ranks of the pool.
+    """
+    match = _RANKS.search(text)
+    if match is None:
+        return text, None
+    ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
+    return text[: match.start()].rstrip(), ranks
 
 
 def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> StepCommand | None:
@@ -131,6 +157,8 @@ def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> St
         return _OTHERS[word]
     if word == "rank":
         return _debug(rest, world_size)
+    if word == "diff" and rest:
+        return Compare(rest, ranks)
     if word in ("hold", "release") and not rest:
         if ranks is None and word == "hold":
             return Tell(f"`hold` needs ranks: `hold -r {world_size - 1}`")
@@ -151,10 +179,10 @@ def _reply(word: str, rest: str) -> StepReply | None:
         return None
     if verb in (StepVerb.STEP, StepVerb.UNTIL):
         return StepReply(verb, count=int(rest or 1))
-    return StepReply(verb, code=_show_code(rest) if word == "show" else rest)
+    return StepReply(verb, code=show_code(rest) if word == "show" else rest)
 
 
-def _show_code(expression: str) -> str:
+def show_code(expression: str) -> str:
     """Return code that draws a tensor."""
     return f"nbddp.show({expression}, title={expression!r}) and None"
 

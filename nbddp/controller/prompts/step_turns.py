@@ -21,7 +21,18 @@ from nbddp.controller.diagnosis import (
     place,
 )
 from nbddp.controller.prompts.operation_rows import OperationRow, OperationRows
-from nbddp.controller.prompts.step_commands import EndCell, Hold, Look, Send, Sight, Tell, parse
+from nbddp.controller.prompts.step_commands import (
+    Compare,
+    EndCell,
+    Free,
+    Hold,
+    Look,
+    Send,
+    Sight,
+    StepCommand,
+    Tell,
+    parse,
+)
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -63,6 +74,8 @@ class StepAnswer:
     tells: tuple[str, ...] = ()
     wants: Sight | None = None  #: show this; None: nothing
     ends_cell: bool = False
+    frees: Free | None = None  #: free ranks that are held by a deadlock
+    compares: tuple[str, RankSet] | None = None  #: an expression, and ranks at the prompt
 
 
 class StepTurns:
@@ -76,7 +89,7 @@ class StepTurns:
 
     def __init__(self, ranks: RankSet, world_size: int, meshes: MeshesByRank) -> None:
         self._ranks = ranks
-        self._inside = set(ranks)
+        self._inside = set(ranks)  #: ranks that have not ended the cell
         self._world_size = world_size
         self._meshes = meshes
         #: By rank and number of the question, because several threads of a rank may stop.
@@ -101,6 +114,11 @@ class StepTurns:
     def are_all_stopped(self) -> bool:
         """Whether all ranks that have not ended the cell have stopped."""
         return self._inside <= set(self.ranks)
+
+    @property
+    def needs_others(self) -> bool:
+        """Whether `table` needs to know what ranks do that do not say it themselves."""
+        return not self.are_all_stopped
 
     # --- what ranks do ---------------------------------------------------------------------------
 
@@ -168,13 +186,11 @@ class StepTurns:
         Args:
             others: what ranks do that have not stopped.
         """
-        places: list[tuple[tuple[Predicate, str], Rank]] = [
-            (_at(request, is_held=request.rank in self._held), request.rank)
-            for request, _ in self._open.values()
-        ]
-        for rank in sorted({*others, *self._ranks} - set(self.ranks)):
+        places = self._stops()
+        for rank in sorted({*others, *self._ranks} - {rank for _, rank in places}):
             other = others.get(rank)
-            if rank not in self._inside:
+            has_raised = other is not None and other.status == "raised"
+            if rank not in self._inside and not has_raised:
                 places.append(((Predicate(RankVerb.HAS_FINISHED), ""), rank))
             elif other is None:
                 places.append(((Predicate(RankVerb.RUNS), ""), rank))
@@ -200,27 +216,50 @@ class StepTurns:
         }
         return self._rows.rows(waiting)
 
+    def _stops(self) -> list[tuple[tuple[Predicate, str], Rank]]:
+        """Return what each stopped rank is about to do, and where."""
+        return [
+            (_at(request, is_held=request.rank in self._held), request.rank)
+            for request, _ in self._open.values()
+        ]
+
     # --- what the user says ----------------------------------------------------------------------
 
-    def answer(self, line: str, now: float) -> StepAnswer:
+    def answer(  # noqa: PLR0911 - one per command
+        self, line: str, now: float
+    ) -> StepAnswer:
         """Take the line that the user has typed."""
-        match parse(line, self._world_size, self._meshes):
+        match self._parse(line):
             case Look(sight):
                 return StepAnswer(wants=sight)
             case Hold(ranks, is_over):
                 return self._hold(ranks, is_over=is_over)
             case EndCell():
                 return StepAnswer(ends_cell=True)
+            case Free() as free:
+                leave = StepReply(StepVerb.LEAVE)
+                return StepAnswer(tuple((request, leave) for request in self.close()), frees=free)
+            case Compare(expression, ranks):
+                return self._compare(expression, self.ranks if ranks is None else ranks)
             case Tell(text):
                 return StepAnswer(tells=(text,))
             case Send(reply, ranks):
                 return self._send(reply, ranks, now)
+
+    def _parse(self, line: str) -> StepCommand:
+        return parse(line, self._world_size, self._meshes)
 
     def close(self) -> list[InputRequest]:
         """Take all open requests: no user can be asked."""
         requests = [request for request, _ in self._open.values()]
         self._open.clear()
         return requests
+
+    def _compare(self, expression: str, ranks: RankSet) -> StepAnswer:
+        absent = RankSet.of(set(ranks) - set(self.ranks))
+        if absent:
+            return StepAnswer(tells=(self._absent_text(absent),))
+        return StepAnswer(compares=(expression, ranks))
 
     def _hold(self, ranks: RankSet, *, is_over: bool) -> StepAnswer:
         self._held = self._held - set(ranks) if is_over else self._held | set(ranks)
@@ -246,12 +285,7 @@ class StepTurns:
                 )
         absent = RankSet.of(set(ranks) - set(self.ranks))
         if absent:
-            return StepAnswer(
-                tells=(
-                    f"{absent.describe()} {absent.verb('is', 'are')} not stopped; "
-                    f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}",
-                )
-            )
+            return StepAnswer(tells=(self._absent_text(absent),))
         if refusal := self._refusal(reply, ranks):
             return StepAnswer(tells=(refusal,))
         if reply.verb is StepVerb.RUN:
@@ -270,6 +304,12 @@ class StepTurns:
         elif not self._is_fresh:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
+
+    def _absent_text(self, absent: RankSet) -> str:
+        return (
+            f"{absent.describe()} {absent.verb('is', 'are')} not stopped; "
+            f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}"
+        )
 
     def _refusal(self, reply: StepReply, ranks: RankSet) -> str:
         """Say why these ranks cannot do that; empty: they can."""

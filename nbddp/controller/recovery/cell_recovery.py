@@ -17,12 +17,14 @@ from nbddp.controller.state import (
     Config,
     NoticeChanged,
     PoolMachine,
+    RanksHeld,
     RankState,
+    SendToRanks,
     VerdictReached,
     describe_exit,
 )
 from nbddp.settings import Settings
-from nbddp.wire.messages import FreeReason, RankExited, RunFinished
+from nbddp.wire.messages import AskWhileStuck, FreeReason, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A rank that is still in its cell this long after an interrupt is blocked in C++.
@@ -79,6 +81,10 @@ class CellRecovery:
         self._gather_until: dict[tuple[str, int], float] = {}
         self._abort_at: float | None = None
         self._knows_timeout = False
+        #: With ``on_deadlock=debug``: the user is asked about a verdict, and nobody is freed.
+        self._is_held = False
+        self._frees = False  #: the user has seen the verdict: the next one is acted on
+        self._asks = True  #: later verdicts are for the user, too
         #: nbddp has interrupted the ranks, after a death or long after an abort.
         self._has_interrupted = False
 
@@ -120,7 +126,20 @@ class CellRecovery:
     def interrupted(self, now: float) -> None:
         """Note that its ranks were interrupted; ranks that are blocked in C++ did not notice."""
         self._abort_at = now + _ABORT_AFTER_INTERRUPT_S
+        self._is_held = False
         self.abort.interrupt_at = self.abort.give_up_at = None
+
+    def free(self, now: float, *, is_last: bool) -> None:
+        """Free ranks that were held, as soon as their verdict is proven again.
+
+        Args:
+            now: monotonic time in seconds.
+            is_last: later verdicts of this cell are acted on at once.
+        """
+        self._is_held = False
+        self._frees = True
+        self._asks = self._asks and not is_last
+        self.watch.look_soon(now)
 
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
         """Abort operations after an exit, because the others may wait for that rank forever."""
@@ -179,16 +198,14 @@ class CellRecovery:
             if self._config().on_deadlock == "report":
                 return self._show(cause, views, acted=False)
             wait_until = self._own_timeout(report, views, now)
-            if wait_until > now:
-                self._basis = cause
-                self.watch.look_soon(wait_until)
-                if (report.earliest_timeout_ms or 0) <= _BRIEF_TIMEOUT_MS:
-                    self._withheld = VerdictReached(
-                        self.run.run_id, cause, acted=False, views=views
-                    )
-                    return [NoticeChanged(self.run.run_id, cause)]
-                return self._show(cause, views, acted=False)
             self._basis = cause
+            if wait_until > now:
+                self.watch.look_soon(wait_until)
+                return self._leave_to_timeout(cause, report, views)
+            asks = self._config().on_deadlock == "debug" and self._asks and not self._frees
+            if asks and reason in ("deadlock", "mismatch"):  # an error has its traceback
+                return self._hold(cause)
+            self._frees = False
         alive = set(self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY))
         return [
             *(self._show(cause, views, acted=True) if not is_ending else ()),
@@ -201,6 +218,25 @@ class CellRecovery:
                 dead=tuple(rank for rank in report.involved if rank not in alive),
                 silent=RankSet.of(r for r, view in views.items() if view.state == "silent"),
             ),
+        ]
+
+    def _leave_to_timeout(self, cause: Report, report: Report, views: Views) -> list[Action]:
+        if (report.earliest_timeout_ms or 0) > _BRIEF_TIMEOUT_MS:
+            return self._show(cause, views, acted=False)
+        self._withheld = VerdictReached(self.run.run_id, cause, acted=False, views=views)
+        return [NoticeChanged(self.run.run_id, cause)]
+
+    def _hold(self, report: Report) -> list[Action]:
+        """Ask the user about a verdict before it is acted on."""
+        if self._is_held:
+            return []
+        self._is_held = True
+        run_id = self.run.run_id
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        return [
+            NoticeChanged(run_id, report),
+            RanksHeld(run_id, report),
+            SendToRanks(RankSet.of(set(self.run.ranks) & set(alive)), AskWhileStuck(run_id=run_id)),
         ]
 
     def _is_gathering(self, report: Report, now: float) -> bool:

@@ -35,6 +35,7 @@ from nbddp.controller.state import (
     Configured,
     DiagnoseRequested,
     EndRun,
+    FreeRequested,
     InterruptRequested,
     LifeAction,
     LifeStimulus,
@@ -173,7 +174,9 @@ class RecoveryMachine:
 
     # --- the only entry ------------------------------------------------------------------------
 
-    def handle(self, stimulus: Stimulus, now: float) -> list[Action]:
+    def handle(  # noqa: PLR0912 - one branch for each kind of stimulus
+        self, stimulus: Stimulus, now: float
+    ) -> list[Action]:
         """Take one stimulus; returns the actions to do, in order.
 
         Raises:
@@ -193,6 +196,9 @@ class RecoveryMachine:
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
                 actions += self._probes.answer(stimulus, now)
+            case FreeRequested():
+                if self._cell is not None and self._cell.run.run_id == stimulus.run_id:
+                    self._cell.free(now, is_last=stimulus.is_last)
             case RestartRanksRequested():
                 actions += self._restart_ranks(stimulus, now)
             case Configured():

@@ -89,6 +89,14 @@ class VerdictReached:
 
 
 @dataclass(frozen=True)
+class RanksHeld:
+    """A verdict holds, and nobody is freed before the user says so. Also an event of its run."""
+
+    run_id: str
+    report: Report
+
+
+@dataclass(frozen=True)
 class Diagnosed:
     """Answer to `DiagnoseRequested`."""
 
@@ -129,5 +137,11 @@ class NotifyUser:
 
 
 Action: TypeAlias = (
-    LifeAction | NoticeChanged | VerdictReached | Diagnosed | RanksRestarted | NotifyUser
+    LifeAction
+    | NoticeChanged
+    | VerdictReached
+    | RanksHeld
+    | Diagnosed
+    | RanksRestarted
+    | NotifyUser
 )

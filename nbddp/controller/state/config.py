@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args, get_type_hints
 from nbddp.errors import BadOptionError
 from nbddp.wire.messages import OnMismatch
 
-OnDeadlock: TypeAlias = Literal["abort", "report"]
+OnDeadlock: TypeAlias = Literal["abort", "report", "debug"]
 OnDeath: TypeAlias = Literal["respawn", "keep"]
 Sanitize: TypeAlias = Literal["off", "on", "data", "all"]
 
@@ -24,7 +24,8 @@ class Config:
         'raise'
     """
 
-    on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
+    #: ``report``: show it, and leave the ranks where they are; ``debug``: ask before they are freed
+    on_deadlock: OnDeadlock = "abort"
     on_mismatch: OnMismatch = "raise"  #: before data moves; ``warn``; ``off``: not compared
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
     #: ``on``, ``data``, ``all``: each cell runs as with ``%%ddp --sanitize`` and this value

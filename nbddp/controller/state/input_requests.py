@@ -46,9 +46,12 @@ class InputRequests:
         return RankSet.of({rank for rank, _ in self._open})
 
     def debugged(self) -> RankSet:
-        """The ranks of which a debugger asks, or that have stopped before an operation."""
-        requests = self._open.values()
-        return RankSet.of(r.rank for r in requests if r.debugger is not None or r.stop is not None)
+        """The ranks of which a debugger asks, or whose prompt is that of all ranks."""
+        return RankSet.of(
+            request.rank
+            for request in self._open.values()
+            if request.debugger is not None or request.stop is not None or request.is_stuck
+        )
 
     def end(self, *, is_over: bool) -> list[LifeAction]:
         """End all open requests; ``is_over``: their ranks end too, and need no reply."""

@@ -48,6 +48,14 @@ class InterruptRequested:
 
 
 @dataclass(frozen=True)
+class FreeRequested:
+    """The user has seen a deadlock for which ranks were held: free them."""
+
+    run_id: str
+    is_last: bool  #: later deadlocks of the cell are freed at once
+
+
+@dataclass(frozen=True)
 class AbandonRequested:
     """The user no longer waits for a cell."""
 
@@ -168,6 +176,7 @@ WatchStimulus: TypeAlias = (
     | GroupsRebuilt
     | RestartRanksRequested
     | DiagnoseRequested
+    | FreeRequested
     | Configured
     | NodesSilent
     | RebuildRequested

@@ -1,5 +1,6 @@
 """Values of ranks: push, pull, vars and diff."""
 
+from nbddp.controller.values.at_prompt import PromptExchange
 from nbddp.controller.values.compare import diff_values
 from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.push_pull import Exchange
@@ -12,6 +13,7 @@ __all__ = [
     "Difference",
     "Exchange",
     "LeafDifference",
+    "PromptExchange",
     "ask_variables",
     "by_name_and_rank",
     "diff_values",

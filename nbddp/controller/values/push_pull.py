@@ -19,6 +19,7 @@ from nbddp.wire.flight_recorder import CALLBACK_THREAD
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
+    DescribeAtPrompt,
     DescribeValue,
     ForgetValue,
     PullValue,
@@ -30,6 +31,9 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 from nbddp.wire.values import pickling
 from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableError
+
+#: Of requests, which the hub tells from each other.
+_numbers = itertools.count(1)
 
 
 class Exchange:
@@ -45,7 +49,6 @@ class Exchange:
         self._hub = hub
         self._arena = arena
         self._settings = settings
-        self._numbers = itertools.count(1)
 
     def pull(self, expression: str, ranks: RankSet) -> list[Any]:
         """Return the value of ``expression`` on each rank, in the order of ranks.
@@ -80,7 +83,7 @@ class Exchange:
     def ask(
         self,
         ranks: RankSet,
-        request_of: Callable[[str], PullValue | DescribeValue],
+        request_of: Callable[[str], PullValue | DescribeValue | DescribeAtPrompt],
         accept: Callable[[Answer, list[bytes]], bool],
         complete: Collection[Rank],
         failure: str,
@@ -214,12 +217,15 @@ class Exchange:
         _raise_if_any(errors, f"could not push {', '.join(by_name)}")
 
     def _open(self, ranks: RankSet) -> Transfer:
-        request_id = f"value-{next(self._numbers)}"
-        transfer = Transfer(request_id, ranks, lambda: self._hub.is_alive, self._check_callbacks)
+        transfer = self._new_transfer(ranks)
         self._hub.open_transfer(transfer)
         return transfer
 
-    def _check_callbacks(self, missing: set[Rank]) -> None:
+    def _new_transfer(self, ranks: RankSet) -> Transfer:
+        request_id = f"value-{next(_numbers)}"
+        return Transfer(request_id, ranks, lambda: self._hub.is_alive, self._check)
+
+    def _check(self, missing: set[Rank]) -> None:
         """Raise `PoolBusyError` for a rank that runs a widget's callback and cannot answer."""
         looks = RankRequests(lambda: self._hub).survey().looks
         for rank in sorted(missing.intersection(looks)):

@@ -14,7 +14,7 @@ from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 
 _EXPLANATIONS = {
-    "on_deadlock": "or report: shown, and nothing is ended",
+    "on_deadlock": "or debug: ask you first; or report: only show it",
     "on_mismatch": "before data moves; or warn, off",
     "on_death": "a fresh rank takes the place of a dead one; or keep",
     "sanitize": "or on, data, all: each cell runs as with %%ddp --sanitize",

@@ -3,8 +3,6 @@
 Runs in: the thread that waits for the cell.
 """
 
-import builtins
-import getpass
 import html
 import math
 import time
@@ -12,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
-from IPython.core.error import StdinNotImplementedError
 
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
-from nbddp.controller.state import Diagnosed, NoticeChanged, RunOutcome, VerdictReached
+from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutcome, VerdictReached
 from nbddp.controller.trace import TraceRow
-from nbddp.notebook.output import per_rank_blocks, rank_states
+from nbddp.controller.values import Difference
+from nbddp.notebook.output import per_rank_blocks, rank_states, user_input
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
@@ -38,6 +36,7 @@ from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import (
     diagnosis_card,
+    diff_report,
     rank_strip,
     static_page,
     step_panel,
@@ -67,6 +66,8 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
+#: Asks about all ranks of a deadlock.
+_STUCK_PROMPT = "(deadlock) "
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -218,7 +219,7 @@ class View:
                 self._live.states.ask(event.rank)  # `ask` shows the request
             case ImportChanged():
                 self._live.note_import(event, now)
-            case RunStarted():
+            case RunStarted() | RanksHeld():
                 pass
 
     def tick(self) -> float | None:
@@ -239,7 +240,7 @@ class View:
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
-        is_stop = request.stop is not None
+        is_stop = request.stop is not None or request.is_stuck
         if self._out == "nothing" and (request.debugger is not None or is_stop):
             return "c"  # a cell that runs again passes its breakpoints
         now = self._clock()
@@ -249,8 +250,7 @@ class View:
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
-            # Equal on all ranks, so that their errors are shown once.
-            raise EOFError("input was asked for, and this front end cannot ask the user")
+            raise EOFError(user_input.NO_STDIN)
         if not is_stop:
             self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
@@ -259,7 +259,7 @@ class View:
         self._sink.live(Live(strip=self._live.shown.strip))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
-        if is_stop and self._panel is not None:
+        if request.stop is not None and self._panel is not None:
             try:
                 line = self._panel.ask()
             except NoClicksError:
@@ -269,15 +269,16 @@ class View:
                 return line
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
+        prompt = _STUCK_PROMPT if request.is_stuck else prompt
         try:
-            return getpass.getpass(prompt) if request.password else builtins.input(prompt)
-        except StdinNotImplementedError:
-            raise EOFError(
-                "input was asked for, and this notebook runs without a user "
-                "(nbclient, papermill, nbconvert and background cells have no stdin)"
-            ) from None
+            return user_input.ask(prompt, is_secret=request.password)
         finally:
             self._live.states.ask(request.rank)  # the line may have been for another rank
+
+    def why_nobody_answers(self) -> str:
+        """See `CellView.why_nobody_answers`."""
+        is_silent = not self._can_ask or self._out == "nothing"
+        return user_input.NO_STDIN if is_silent else user_input.why_nobody_answers()
 
     def leave_prompt(self, request: InputRequest) -> None:
         """See `CellView.leave_prompt`."""
@@ -325,6 +326,10 @@ class View:
     def show_trace(self, rows: Sequence[TraceRow]) -> None:
         """See `CellView.show_trace`."""
         self._show_at_prompt(trace_table.table(rows))
+
+    def show_difference(self, difference: Difference) -> None:
+        """See `CellView.show_difference`."""
+        self._show_at_prompt(diff_report.bundle(difference))
 
     def _show_at_prompt(self, bundle: dict[str, str]) -> None:
         self._emit(self._output.tick(self._clock() + self._patience_s))

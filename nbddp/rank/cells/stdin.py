@@ -17,7 +17,10 @@ from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
 from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.messages import InputReply, InputRequest
+from nbddp.wire.messages import DescribeAtPrompt, InputReply, InputRequest
+
+#: Answers a question about values in the thread of a prompt.
+Describe = Callable[[DescribeAtPrompt], None]
 
 _POLL_S = 0.1  # a wait without limit could not be interrupted on every platform
 
@@ -31,7 +34,8 @@ class Stdin:
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
         #: By number of the question, because several threads may ask at once.
-        self._replies: dict[int, queue.SimpleQueue[InputReply]] = {}
+        self._replies: dict[int, queue.SimpleQueue[InputReply | DescribeAtPrompt]] = {}
+        self._describers: dict[int, Describe] = {}  #: of questions at which values are described
         #: Numbers of the break points for which a debugger is open on an error.
         self.error_break_points: tuple[int, ...] = ()
 
@@ -41,9 +45,13 @@ class Stdin:
         getpass.getpass = self._getpass
         breakpoints.install(self._shell, lambda: self._shell.cell_ranks)
 
-    def answer(self, reply: InputReply) -> None:
-        """Take an answer. Called by the I/O thread."""
-        replies = self._replies.get(reply.question)
+    def answer(self, reply: InputReply | DescribeAtPrompt) -> None:
+        """Take an answer, or a question for the thread at a prompt. Called by the I/O thread."""
+        if isinstance(reply, InputReply):
+            number = reply.question
+        else:
+            number = min(self._describers, default=0)
+        replies = self._replies.get(number)
         if replies is not None:  # None: the question was interrupted
             replies.put(reply)
 
@@ -62,7 +70,11 @@ class Stdin:
         self.error_break_points = numbers
 
     def ask_stop(
-        self, stop: Operation, break_points: tuple[int, ...], check: Callable[[], None]
+        self,
+        stop: Operation,
+        break_points: tuple[int, ...],
+        check: Callable[[], None],
+        describe: Describe,
     ) -> str:
         """Ask what to do before an operation.
 
@@ -70,11 +82,24 @@ class Stdin:
             stop: the operation, which has not been issued.
             break_points: numbers of the break points that are the reason; empty: the user steps.
             check: raises if the answer is not needed any more.
+            describe: describes values in the frame of the user's line.
 
         Raises:
             EOFError: the notebook cannot ask.
         """
-        return self._ask("", stop=stop, break_points=break_points, check=check)
+        return self._ask("", stop=stop, break_points=break_points, check=check, describe=describe)
+
+    def ask_stuck(self, run_id: str, describe: Describe) -> str:
+        """Ask what to do while all ranks are where they were when a deadlock was proven.
+
+        Args:
+            run_id: of the cell, which this rank may have ended.
+            describe: describes values in the frame of the user's line.
+
+        Raises:
+            EOFError: the cell has ended on all ranks, or the notebook cannot ask.
+        """
+        return self._ask("", stuck_run_id=run_id, describe=describe)
 
     def _ask(
         self,
@@ -84,15 +109,19 @@ class Stdin:
         debugger: Site | None = None,
         stop: Operation | None = None,
         break_points: tuple[int, ...] = (),
+        stuck_run_id: str = "",
         check: Callable[[], None] = lambda: None,
+        describe: Describe | None = None,
     ) -> str:
-        run_id = self._shell.run_id
+        run_id = stuck_run_id or self._shell.run_id
         if os.getpid() != self._pid:
             raise EOFError("input() is not available in a forked child of a rank")
         if run_id is None:
             raise EOFError("input() is not available while no cell runs")
         number = next(self._numbers)
         replies = self._replies[number] = queue.SimpleQueue()
+        if describe is not None:
+            self._describers[number] = describe
         try:
             self._link.send_in_order(
                 InputRequest(
@@ -104,18 +133,26 @@ class Stdin:
                     debugger=debugger,
                     stop=stop,
                     break_points=break_points,
+                    is_stuck=bool(stuck_run_id),
                 )
             )
-            reply = self._wait_for_answer(replies, run_id, check)
+            ids = (run_id, None) if stuck_run_id else (run_id,)
+            while isinstance(reply := self._wait_for_answer(replies, ids, check), DescribeAtPrompt):
+                assert describe is not None  # noqa: S101 - see `answer`
+                describe(reply)
         finally:
+            self._describers.pop(number, None)
             del self._replies[number]
         if reply.value is None:
             raise EOFError(reply.reason or "end of input")
         return reply.value
 
     def _wait_for_answer(
-        self, replies: "queue.SimpleQueue[InputReply]", run_id: str, check: Callable[[], None]
-    ) -> InputReply:
+        self,
+        replies: "queue.SimpleQueue[InputReply | DescribeAtPrompt]",
+        run_ids: tuple[str | None, ...],
+        check: Callable[[], None],
+    ) -> InputReply | DescribeAtPrompt:
         """Wait for the answer.
 
         The diagnosis identifies this function by its name, see `flight_recorder.schema.AT_PROMPT`.
@@ -124,7 +161,7 @@ class Stdin:
             try:
                 return replies.get(timeout=_POLL_S)
             except queue.Empty:
-                if self._shell.run_id != run_id:  # a thread that outlives its cell
+                if self._shell.run_id not in run_ids:  # a thread that outlives its cell
                     raise EOFError("the cell that asked has ended") from None
                 check()
 

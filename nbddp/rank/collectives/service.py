@@ -27,6 +27,7 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.rpc_lifecycle import RemoteCalls
 from nbddp.rank.collectives.sanitizer import Sanitizer
 from nbddp.rank.collectives.stops import Stops
+from nbddp.rank.collectives.stuck_prompt import StuckPrompt
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
@@ -78,6 +79,7 @@ class Collectives:
             imported_library,
         )
         self.stops = Stops(self.recorder)
+        self.stuck_prompt = StuckPrompt(self.stops, self.recorder)
         self.faults = faults.Faults(self.recorder, self.factory)
         self.sanitizer = Sanitizer(self.recorder)
         self._abort = OperationAbort(

@@ -17,7 +17,8 @@ import time
 import traceback
 import types
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -29,8 +30,10 @@ from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.wire.flight_recorder import Mismatch, Operation, Signature
-from nbddp.wire.messages import Execute
+from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
+
+Describe = Callable[[DescribeAtPrompt], None]
 
 
 class Stops:
@@ -44,7 +47,11 @@ class Stops:
         self._recorder = recorder
         #: Asks the user, with the numbers of the break points, unless the last argument raises;
         #: returns the reply. Set by the server.
-        self.ask: Callable[[Operation, tuple[int, ...], Callable[[], None]], str] | None = None
+        self.ask: (
+            Callable[[Operation, tuple[int, ...], Callable[[], None], Describe], str] | None
+        ) = None
+        #: Describes values with these names. Set by the server.
+        self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Returns how many interrupts have reached the process. Set by the server.
@@ -54,7 +61,8 @@ class Stops:
         self._passes = 0  #: operations that the rank may do without a stop; -1: all
         self._until = ("", 0)  #: the group and the number of a collective before which it stops
         self._break_points = CellBreakPoints((), recorder.rank, 0, {})
-        self._is_looking = False  #: code that the user has typed runs
+        #: Has ``now`` in a thread that runs code that the user has typed.
+        self._looking = threading.local()
         self._on_mismatch: tuple[int, ...] = ()  #: break points on operations that do not match
 
     def begin_cell(self, request: Execute) -> None:
@@ -109,11 +117,11 @@ class Stops:
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
-        if self._is_looking or self._break_points.is_judging:
-            where = "in a condition" if self._break_points.is_judging else "at the prompt of a step"
+        where = "in a condition" if self._break_points.is_judging else self._looking_at
+        if where:
             raise CollectiveRefusedError(
                 f"{signature.op} was called {where}, which runs code beside the program; nothing "
-                "was sent. Next: `step` lets the program call its operation"
+                "was sent. Next: let the program call its operation"
             )
         number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
         group, until = self._until
@@ -159,7 +167,7 @@ class Stops:
             counters: of the group.
             wrong: the mismatch.
         """
-        if self._is_looking:
+        if self._looking_at:
             return
         frame, _ = self._recorder.sites.call_site(sys._getframe(1))
         operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
@@ -184,7 +192,8 @@ class Stops:
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
         while True:
-            reply = StepReply.parse(self.ask(operation, reasons, check))
+            describe = self.describer(lambda: frame, {})
+            reply = StepReply.parse(self.ask(operation, reasons, check, describe))
             if reply.verb not in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
                 return reply
             self._answer(reply, frame)
@@ -208,12 +217,64 @@ class Stops:
             case _:
                 raise AssertionError(reply)
 
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Refuse operations of code that is typed while the main thread is blocked or runs on."""
+        recorder = self._recorder
+        if is_new := recorder.before_operation is None:
+            recorder.before_operation = self.before
+            recorder.set_careful()
+        try:
+            yield
+        finally:
+            if is_new and self._passes == -1 and not self._break_points:
+                recorder.before_operation = None
+                recorder.set_careful()
+
+    def describer(
+        self, frame_of: Callable[[], types.FrameType | None], names: Mapping[str, Any]
+    ) -> Describe:
+        """Return a function that describes values in a frame of the user's code.
+
+        Args:
+            frame_of: returns the frame; None: no code of the user runs.
+            names: the variables, if none runs.
+        """
+
+        def describe(request: DescribeAtPrompt) -> None:
+            frame = frame_of()
+            inner = names if frame is None else {**frame.f_globals, **frame.f_locals}
+            answer = self.describe
+            assert answer is not None  # noqa: S101 - the server has set it
+            self._look(lambda: answer(request, {**self.names, **inner}))
+
+        return describe
+
+    def look(self, reply: StepReply, frame: types.FrameType | None, names: dict[str, Any]) -> None:
+        """Show a value or the stack of a thread that stands at ``frame``, and change nothing.
+
+        Args:
+            reply: what to show.
+            frame: of the user's code; None: it runs none.
+            names: the variables, if it runs none.
+        """
+        if reply.verb is StepVerb.RUN:
+            known = {**self.names, **names} if frame is None else self.names
+            self._look(lambda: _run(reply, frame, known, changes=False))
+        else:
+            self._look(lambda: _print_stack(self._recorder, frame))
+
+    @property
+    def _looking_at(self) -> str:
+        """Where code that the user has typed runs in this thread; empty: none does."""
+        return "at the prompt" if getattr(self._looking, "now", False) else ""
+
     def _look(self, action: Callable[[], None]) -> None:
-        self._is_looking = True
+        self._looking.now = True
         try:
             action()
         finally:
-            self._is_looking = False
+            self._looking.now = False
 
     def _debug(self, frame: types.FrameType | None) -> None:
         if frame is None or self.debug is None:
@@ -225,10 +286,17 @@ class Stops:
             return  # ``q`` comes back to the prompt of the step
 
 
-def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, Any]) -> None:
+def _run(
+    reply: StepReply,
+    frame: types.FrameType | None,
+    known: Mapping[str, Any],
+    *,
+    changes: bool = True,
+) -> None:
     """Evaluate an expression and print it, or run statements, in a frame of the user's code.
 
-    An expression may also use the names that are ``known`` in every cell.
+    An expression may also use the names that are ``known`` in every cell. Without ``changes`` there
+    are no statements: the thread of the frame may go on meanwhile.
     """
     # `nbddp.show` makes one picture of the calls that ranks make in one function.
     code, name = reply.code, f"<step {reply.count}>"
@@ -238,6 +306,8 @@ def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, An
         try:
             compiled = compile(code, "<step>", "eval").replace(co_name=name)
         except SyntaxError:
+            if not changes:
+                raise
             exec(compile(code, "<step>", "exec"), names, local_names)  # noqa: S102 - the user's code
             if frame is not None:  # before Python 3.13 the variables of a function are a copy
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
@@ -250,5 +320,7 @@ def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, An
 
 
 def _print_stack(recorder: Recorder, frame: types.FrameType | None) -> None:
+    if frame is None:
+        print("no line of the user's code is running")  # noqa: T201 - output of the cell
     for site in recorder.sites.stack(frame):
         print(f"{site}: {site.source}" if site.source else str(site))  # noqa: T201 - output

@@ -20,6 +20,7 @@ from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo, ValueHeader
 from nbddp.wire.messages import (
     BindPushed,
+    DescribeAtPrompt,
     DescribeValue,
     PullValue,
     PushValue,
@@ -102,20 +103,40 @@ class Variables:
         """Describe values. No error of the user's code in them ends the rank."""
 
         def described() -> tuple[ValueDescribed, list[bytes]]:
-            answer, frames = self._answer(request.question)
-            event = ValueDescribed(request_id=request.request_id, rank=self._rank, answer=answer)
-            # msgspec does not check types when it encodes, and the hub drops events that it cannot
-            # decode. A wrong type from the user's class is an error here, so no thread waits
-            # forever.
-            codec.decode_event(codec.encode(event))
-            return event, frames
+            return self._described(request.request_id, *self._answer(request.question))
 
-        result = self._run(request, described)
+        self._send_described(request.request_id, self._run(request, described))
+
+    def describe_at_prompt(self, request: DescribeAtPrompt, names: dict[str, Any]) -> None:
+        """Describe values inside a cell, in the thread of a prompt; see `describe`."""
+        question = request.question
+        result: tuple[ValueDescribed, list[bytes]] | ErrorInfo
+        try:
+            if isinstance(question, TreeOf):
+                answer: ValueAnswer = self._fingerprints.tree(names, question.expression)
+                result = self._described(request.request_id, answer, [])
+            else:
+                result = self._described(request.request_id, *self._answer(question))
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            result = error_info(error)
+        self._send_described(request.request_id, result)
+
+    def _described(
+        self, request_id: str, answer: ValueAnswer, frames: list[bytes]
+    ) -> tuple[ValueDescribed, list[bytes]]:
+        event = ValueDescribed(request_id=request_id, rank=self._rank, answer=answer)
+        # msgspec does not check types when it encodes, and the hub drops events that it cannot
+        # decode. A wrong type from the user's class is an error here, so no thread waits forever.
+        codec.decode_event(codec.encode(event))
+        return event, frames
+
+    def _send_described(
+        self, request_id: str, result: tuple[ValueDescribed, list[bytes]] | ErrorInfo
+    ) -> None:
         if isinstance(result, ErrorInfo):
-            failure = ValueDescribed(
-                request_id=request.request_id, rank=self._rank, answer=None, error=result
+            self._link.send(
+                ValueDescribed(request_id=request_id, rank=self._rank, answer=None, error=result)
             )
-            self._link.send(failure)
         else:
             self._link.send(*result)
 

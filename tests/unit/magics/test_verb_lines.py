@@ -109,7 +109,7 @@ def test_the_default_of_config_comes_first():
     [
         (
             "on_deadlok=abort",
-            "%ddp config: 'on_deadlok' is unknown; legal: on_deadlock=abort|report, "
+            "%ddp config: 'on_deadlok' is unknown; legal: on_deadlock=abort|report|debug, "
             "on_mismatch=raise|warn|off, on_death=respawn|keep",
         ),
         (

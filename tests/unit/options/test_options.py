@@ -346,7 +346,10 @@ def test_the_defaults_come_first():
     [
         ({"on_death": "cry"}, "on_death=cry is unknown; legal: on_death=respawn or on_death=keep"),
         ({"on_deadlock": ""}, "on_deadlock has no value; legal: on_deadlock=abort or on_deadlock"),
-        ({"on_fire": "run"}, "'on_fire' is unknown; legal: on_deadlock=abort|report, on_mismatch="),
+        (
+            {"on_fire": "run"},
+            "'on_fire' is unknown; legal: on_deadlock=abort|report|debug, on_mismatch=",
+        ),
     ],
 )
 def test_configuration_that_is_refused(changes: dict[str, str], words: str):
