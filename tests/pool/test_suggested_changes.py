@@ -107,6 +107,23 @@ print(step)
         printed=("2\n", "2\n"),
     ),
     FaultyCell(
+        name="a barrier in a function that only rank 0 calls, and that saves",
+        code="""\
+saved = []
+def save(step):
+    saved.append(step)
+    dist.barrier()
+for step in range(2):
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    if rank == 0:
+        save(step)
+print(saved, x.item())
+""",
+        marks=("    dist.barrier()",),
+        printed=("[0, 1] 2.0\n", "[] 2.0\n"),
+    ),
+    FaultyCell(
         name="a call behind the return of one rank",
         code="""\
 def save():

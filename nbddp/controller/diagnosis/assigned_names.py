@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from nbddp.controller.diagnosis.code_places import find_place, names_in
-from nbddp.controller.diagnosis.control_flow import Branch, Code
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_met
+from nbddp.controller.diagnosis.divergence import Divergence, is_met
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 

@@ -6,10 +6,12 @@ Runs in: the notebook's process. Pure. Reads the syntax tree of a cell or file; 
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
+
+from nbddp.wire.flight_recorder import Site
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -213,6 +215,15 @@ class Code:
                 is_condition = branch is not None and branch.kind == "condition"
                 around = (*conditions, branch) if branch and is_condition else conditions
                 yield from self._statements(part, inner, around)
+
+
+#: Gives the code that has a line; None: it is not known.
+Sources: TypeAlias = Callable[[Site], Code | None]
+
+
+def no_sources(site: Site) -> Code | None:
+    """No code is known."""
+    return None
 
 
 def _is_exit(statement: ast.stmt) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName
-from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
-from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
+from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks
+from nbddp.controller.diagnosis.helper_barriers import HelperCall
 from nbddp.controller.diagnosis.phrases import origin_of
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.wire.flight_recorder import Operation, Site, shortened
@@ -81,6 +82,25 @@ def next_step(
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     return _loop_step(divergence, divergence.loop, operation, change)
+
+
+def helper_step(helper: HelperCall, culprits: RankSet) -> str:
+    """The next step where a function that acts once, such as ``save``, has the collective."""
+    divergence, operation = helper.divergence, helper.operation
+    inside, name = describe_branch(divergence.branches[0]), helper.function.name
+    is_here = divergence.site.position[:2] == operation.site.position[:2]
+    place = f"line {operation.site.line}" if is_here else operation.site.place
+    runs = f"so that {culprits.describe()} {culprits.verb('calls', 'call')} it, too"
+    if helper.is_barrier:
+        return (
+            f"Keep {helper.call} inside {inside}. Move the {operation.signature.op} ({place}) out "
+            f"of `{name}`, to a line behind the `if`, {runs}."
+        )
+    return (
+        f"{_capital(_call(divergence))}, is inside {inside}, and `{name}` calls "
+        f"{operation.signature.op} ({place}). Move that call out of `{name}` and of the `if`, "
+        f"{runs}; the rest of `{name}` may stay inside."
+    )
 
 
 def _loop_step(

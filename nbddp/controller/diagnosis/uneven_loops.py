@@ -19,9 +19,9 @@ from nbddp.controller.diagnosis.code_places import (
     lines_of,
     shifted,
 )
-from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Definition, Scope
-from nbddp.controller.diagnosis.divergence import Divergence, Sources
+from nbddp.controller.diagnosis.divergence import Divergence
 from nbddp.controller.diagnosis.joined_models import training_order
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange

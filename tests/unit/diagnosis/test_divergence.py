@@ -407,7 +407,9 @@ def test_different_calls_at_different_lines():
         pool[rank].more["mismatches"] = (pool[rank].saw(record, pool[0], first, "op"),)
         pool[rank].raised("CollectiveMismatchError: no", line=3)
     (finding,) = pool.diagnose().findings
-    assert finding.next_step.endswith("Line 2 (rank 0) is inside `if rank == 0:` (line 1).")
+    assert finding.next_step == (
+        "Line 2 is inside `if rank == 0:` (line 1): move it out, so that ranks 1-2 run it, too."
+    )
     assert code(finding) == [
         "|1|if rank == 0:",
         "0|2|    dist.broadcast(x, 0)",
