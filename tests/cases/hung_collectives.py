@@ -112,7 +112,7 @@ print("go on")
         waiting="0",
         op="barrier",
         lines={0: 3},
-        quotes="Line 6, `save(model.state_dict())`, is inside `if rank == 0:` (line 5)",
+        quotes="Keep `save(model.state_dict())` inside `if rank == 0:` (line 5). Move the",
     ),
     HungCell(
         name="error swallowed",
@@ -129,7 +129,7 @@ for step in range(3):
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
-        quotes="an exception that `try:` (line 2) handles has skipped line 4 on rank 0",
+        quotes="Look at `except IndexError:` (line 5): perhaps it swallows an exception of rank 0",
     ),
     HungCell(
         name="barrier on some",

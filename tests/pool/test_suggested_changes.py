@@ -124,6 +124,17 @@ print(saved, x.item())
         printed=("[0, 1] 2.0\n", "[] 2.0\n"),
     ),
     FaultyCell(
+        name="a list with fewer batches on one rank",
+        code="""\
+batches = [torch.ones(1)] * (3 + rank)
+for step, batch in enumerate(batches):
+    dist.all_reduce(batch)
+print(step)
+""",
+        marks=("dist.all_reduce(shortest, op=dist.ReduceOp.MIN)",),
+        printed=("2\n", "2\n"),
+    ),
+    FaultyCell(
         name="a call behind the return of one rank",
         code="""\
 def save():

@@ -17,7 +17,7 @@ from nbddp.controller.diagnosis.suggested_change import (
     skipped_together,
 )
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.uneven_loops import even_loop
+from nbddp.controller.diagnosis.uneven_loops import even_loop, is_over_loader
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import RankSet
@@ -80,7 +80,8 @@ def call_everywhere(
         if helper is not None:
             return helper_step(helper, culprits), helper.change
     change = _change(places, culprits, reports, is_of_all=is_of_all)
-    return next_step(places, operation, culprits, change), change
+    is_loader = len(places) == 1 and is_over_loader(places[0][1], reports.sources)
+    return next_step(places, operation, culprits, change, is_loader=is_loader), change
 
 
 def _change(
