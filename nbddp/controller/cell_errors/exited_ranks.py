@@ -26,6 +26,7 @@ from nbddp.controller.state import (
     crash_site,
     describe_exit,
     exit_phrase,
+    meaning,
     memory_then,
 )
 from nbddp.wire.flight_recorder import cell_name
@@ -62,6 +63,9 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     words = exited_ranks(
         dead, how, f"{next_step}.", where=_crash_sites(outcome, dead), lost_agent=lost_agent
     )
+    ends = (outcome.results[rank].exited for rank in dead)
+    meanings = dict.fromkeys(meaning(end) for end in ends if end is not None and meaning(end))
+    means = "".join(f" SIGKILL means: {text}." for text in meanings)
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
     return Finding(
@@ -70,7 +74,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
         culprits=dead,
         waiting=freed,
         headline=words.headline,
-        reason=words.reason,
+        reason=f"{words.reason}{means}",
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=f"{variables}. {lost}".strip(),
         next_step=words.next_step,

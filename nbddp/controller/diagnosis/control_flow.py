@@ -175,8 +175,8 @@ class Code:
             ) in ("suppress", "contextlib.suppress"):
                 whole = self._branch("try", statement, statement.body)
                 takes_all = any(_takes_all(each) for each in call.args)
-                handler = Handler(whole.line, whole.source, takes_all)
-                yield statement.body, replace(whole, handlers=(handler,))
+                suppress = (Handler(whole.line, whole.source, takes_all),)
+                yield statement.body, replace(whole, handlers=suppress)
             case ast.With() | ast.AsyncWith() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield statement.body, None
             case ast.ClassDef():

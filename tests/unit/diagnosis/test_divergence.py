@@ -188,6 +188,24 @@ def test_an_exception_in_a_loop():
     assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("handler", "is_handled"),
+    [
+        ("except Exception:\n        pass", True),
+        ("except:\n        continue", True),
+        ("except (OSError, RuntimeError) as error:\n        print(error)", True),
+        ("except ValueError:\n        pass", False),
+        ("except Exception:\n        raise", False),
+    ],
+)
+def test_an_except_that_takes_the_error_of_freed_ranks_leaves_the_cell_without_one(
+    handler: str, is_handled: bool
+):
+    source = f"for x in y:\n    try:\n        dist.all_reduce(x)\n    {handler}"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert (finding.is_handled, finding.has_error_below) == (is_handled, not is_handled)
+
+
 def test_an_exception_that_is_suppressed():
     source = "for x in y:\n    with suppress(ValueError):\n        dist.all_reduce(x)"
     finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
