@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
+from nbddp.controller.cell_errors.exited_ranks import why_exited
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.next_steps import after_exits, sync_step
 from nbddp.controller.diagnosis import describe_handled
@@ -21,7 +22,6 @@ from nbddp.controller.state import (
     exception_line,
     exit_phrase,
     meaning,
-    memory_then,
     silence_text,
 )
 from nbddp.errors import (
@@ -368,27 +368,8 @@ def _exit_error(
     if outcome.report is None or not outcome.report.explains_exits:
         return RankExitedError(whole, by_rank)
     next_step = _after_exits(outcome)[-1:]  # below a long card it is what a reader sees first
-    told = [*_why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
+    told = [*why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
     return RankExitedError(whole, by_rank, brief=_join(head[:1], told, body, next_step))
-
-
-def _why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
-    """A line for each meaning and likely reason of the ends of ranks, and the line of one rank."""
-    ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]
-    means = dict.fromkeys(meaning(end) for end in ends if meaning(end))
-    likely = dict.fromkeys(
-        f"{why}{memory_then(end)}" for end in ends if (why := describe_exit(end)[1])
-    )
-    lines = [f"  means     {text}" for text in means]
-    lines += [f"  likely    {text}" for text in likely]
-    if len(ends) != 1:
-        return lines
-    last = ends[0].last_operation
-    is_of_cell = last is not None and last.run_id == outcome.run_id
-    seen = ends[0].last_line or (last.site if last is not None and is_of_cell else None)
-    if seen is None or not seen.line or ends[0].fault:
-        return lines
-    return [*lines, f"  was at    {seen}{f': {seen.source}' if seen.source else ''}"]
 
 
 def _exits(
