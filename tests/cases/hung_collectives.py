@@ -1,5 +1,6 @@
 """Cells in which some rank never calls a collective."""
 
+from nbddp.errors import MismatchError
 from tests.cases.hung_cells import HungCell
 
 #: A collective that some members never call, in plain code.
@@ -112,7 +113,27 @@ print("go on")
         waiting="0",
         op="barrier",
         lines={0: 3},
-        quotes="Line 6, `save(model.state_dict())`, is inside `if rank == 0:` (line 5)",
+        quotes="Keep `save(model.state_dict())` inside `if rank == 0:` (line 5). Move the",
+    ),
+    HungCell(
+        name="rank 0 saves in a loop, with a barrier inside",
+        code="""\
+def save(step):
+    torch.save(step, io.BytesIO())
+    dist.barrier()
+
+for step in range(3):
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        save(step)
+""",
+        kind="mismatched-collective",
+        culprits="0-1",
+        waiting=None,
+        fields=("op",),
+        error=MismatchError,
+        words=("barrier",),
+        quotes="Keep `save(step)` inside `if rank == 0:` (line 7). Move the barrier (line 3)",
     ),
     HungCell(
         name="error swallowed",
@@ -129,7 +150,7 @@ for step in range(3):
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
-        quotes="an exception that `try:` (line 2) handles has skipped line 4 on rank 0",
+        quotes="Look at `except IndexError:` (line 5): perhaps it swallows an exception of rank 0",
     ),
     HungCell(
         name="barrier on some",

@@ -30,6 +30,40 @@ dist.recv(y, 1 - rank)
         quotes="Let one side send first, or use batch_isend_irecv.",
     ),
     HungCell(
+        name="ring that receives from the rank to which it sends",
+        n=3,
+        code="""\
+x, y = torch.ones(1), torch.empty(1)
+dist.send(x, dst=(rank + 1) % world_size)
+dist.recv(y, src=(rank + 1) % world_size)
+""",
+        kind="p2p-cycle",
+        culprits="0-2",
+        waiting="0-2",
+        op="send",
+        lines={0: 2, 1: 2, 2: 2},
+        words=("rank 0 receives from rank 1, which sends to rank 2",),
+        quotes="`src=(rank - 1) % world_size`. Then let rank 0 receive first",
+    ),
+    HungCell(
+        name="one rank of a ring with a wrong dst",
+        n=3,
+        code="""\
+x, y = torch.ones(1), torch.empty(1)
+dst = (rank + 1) % world_size
+if rank == 1:
+    dst = 0
+handle = dist.isend(x, dst=dst)
+dist.recv(y, src=(rank - 1) % world_size)
+handle.wait()
+""",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1-2",
+        lines={1: 5, 2: 6},
+        quotes="Rank 1 changed `dst` in line 4, inside `if rank == 1:` (line 3)",
+    ),
+    HungCell(
         name="both send one element first",
         code="x = torch.ones(1)\ndist.send(x, 1 - rank)\ndist.recv(x, 1 - rank)",
         kind="p2p-cycle",

@@ -107,6 +107,77 @@ print(step)
         printed=("2\n", "2\n"),
     ),
     FaultyCell(
+        name="a barrier in a function that only rank 0 calls, and that saves",
+        code="""\
+saved = []
+def save(step):
+    saved.append(step)
+    dist.barrier()
+for step in range(2):
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    if rank == 0:
+        save(step)
+print(saved, x.item())
+""",
+        marks=("    dist.barrier()",),
+        printed=("[0, 1] 2.0\n", "[] 2.0\n"),
+    ),
+    FaultyCell(
+        name="a list with fewer batches on one rank",
+        code="""\
+batches = [torch.ones(1)] * (3 + rank)
+for step, batch in enumerate(batches):
+    dist.all_reduce(batch)
+print(step)
+""",
+        marks=("dist.all_reduce(shortest, op=dist.ReduceOp.MIN)",),
+        printed=("2\n", "2\n"),
+    ),
+    FaultyCell(
+        name="two branches that receive first",
+        code="""\
+x = torch.full((1,), float(rank)); y = torch.empty(1)
+if rank == 0:
+    dist.recv(y, src=1)
+    dist.send(x, dst=1)
+else:
+    dist.recv(y, src=0)
+    dist.send(x, dst=0)
+print(y.item())
+""",
+        marks=("    dist.send(x, dst=1)",),
+        printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
+        name="helpers that receive first",
+        code="""\
+def get(other):
+    y = torch.empty(1)
+    dist.recv(y, other)
+    return y
+def put(x, other):
+    dist.send(x, other)
+y = get(1 - rank)
+put(torch.full((1,), float(rank)), 1 - rank)
+print(y.item())
+""",
+        marks=("if rank % 2 == 0:", "    y = get(1 - rank)"),
+        printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
+        name="a wait before the message of the other way",
+        code="""\
+x = torch.full((1,), float(rank)); y = torch.empty(1)
+req = dist.irecv(y, src=1 - rank)
+req.wait()
+dist.send(x, dst=1 - rank)
+print(y.item())
+""",
+        marks=("req.wait()",),
+        printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
         name="a call behind the return of one rank",
         code="""\
 def save():

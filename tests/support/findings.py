@@ -7,6 +7,7 @@ from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Finding, GroupRef, Kind, PerRank, Report
 from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.rank_set import RankSet
+from tests.support.traces import RUN_ID
 
 IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
 CALL = Site(file="c", line=5, function="<module>", source="dist.all_reduce(x)", cell=4)
@@ -48,4 +49,4 @@ def missing(count: int = 4, culprit: int = 2, **fields: Any) -> Finding:
 
 def verdict(*findings: Finding, **fields: Any) -> Report:
     stuck = RankSet.of(rank for each in findings for rank in each.waiting)
-    return Report("run", findings, stuck, **fields)
+    return Report(RUN_ID, findings, stuck, **fields)

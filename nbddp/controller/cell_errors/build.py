@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
+from nbddp.controller.cell_errors.exited_ranks import why_exited
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.next_steps import after_exits, sync_step
 from nbddp.controller.diagnosis import describe_handled
@@ -20,6 +21,7 @@ from nbddp.controller.state import (
     describe_exit,
     exception_line,
     exit_phrase,
+    meaning,
     silence_text,
 )
 from nbddp.errors import (
@@ -98,13 +100,7 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
     if exited:
-        head = _exits(outcome, exited, cell_name, log_path_by_rank)
-        whole = _join(head, body, _after_exits(outcome))
-        is_explained = outcome.report is not None and outcome.report.explains_exits
-        next_step = _after_exits(outcome)[-1:]  # below a long card it is what a reader sees first
-        told = _join(head[:1], _logs(exited, log_path_by_rank), body, next_step)
-        brief = told if is_explained else ""
-        return RankExitedError(whole, by_rank, brief=brief)
+        return _exit_error(outcome, exited, cell_name, log_path_by_rank, body)
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
         ending = f"was ended by {outcome.ended_by} before {late} had finished"
@@ -124,6 +120,7 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
         end = [*before, *kept, *step]
         if _is_whole_after_card(outcome):
             kept = kept[1:]
+        step = [] if _has_step_on_card(outcome) else step
         brief = _join([headline, *before, *kept, *step]) if _is_shown_by_card(outcome) else ""
         return kind(_join(body, states, [headline, *tail[1:], *end]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
@@ -228,6 +225,12 @@ def _is_shown_by_card(outcome: RunOutcome) -> bool:
         and not outcome.ranks("unfinished")
         and all(error.ename == MISMATCH_ERROR for _, error in _raised(outcome))
     )
+
+
+def _has_step_on_card(outcome: RunOutcome) -> bool:
+    """Whether the card could not leave the next step to an error below it."""
+    proven = () if outcome.report is None else outcome.report.proven
+    return bool(proven) and not proven[0].has_error_below
 
 
 def _is_whole_after_card(outcome: RunOutcome) -> bool:
@@ -348,6 +351,27 @@ def restart_continues_text(ranks: RankSet, kept: RankSet) -> str:
     )
 
 
+def _exit_error(
+    outcome: RunOutcome,
+    exited: RankSet,
+    cell_name: str,
+    log_path_by_rank: Mapping[int, str],
+    body: list[str],
+) -> RankExitedError:
+    """The error of a cell in which ranks exited."""
+    by_rank = {
+        rank: _name_and_text(outcome.results[rank])
+        for rank in outcome.ranks("error", "exited", "unfinished")
+    }
+    head = _exits(outcome, exited, cell_name, log_path_by_rank)
+    whole = _join(head, body, _after_exits(outcome))
+    if outcome.report is None or not outcome.report.explains_exits:
+        return RankExitedError(whole, by_rank)
+    next_step = _after_exits(outcome)[-1:]  # below a long card it is what a reader sees first
+    told = [*why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
+    return RankExitedError(whole, by_rank, brief=_join(head[:1], told, body, next_step))
+
+
 def _exits(
     outcome: RunOutcome,
     ranks: RankSet,
@@ -364,6 +388,8 @@ def _exits(
         assert exited is not None  # noqa: S101 - it is in the state "exited"
         how, likely = describe_exit(exited)
         lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {evidence.time_of(result)}")
+        if meaning(exited):
+            lines.append(f"  means     {meaning(exited)}")
         if likely:
             lines.append(f"  likely    {likely}")
         if seen := exited.last_line:

@@ -26,6 +26,7 @@ from nbddp.controller.state import (
     crash_site,
     describe_exit,
     exit_phrase,
+    meaning,
     memory_then,
 )
 from nbddp.wire.flight_recorder import cell_name
@@ -51,6 +52,25 @@ def exit_report(outcome: RunOutcome, lost_names: Sequence[LostNames] = ()) -> Re
     return replace(report, findings=(_finding(outcome, lost_names), *others))
 
 
+def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
+    """Return a line for each meaning and likely reason of exits, and the line of a single rank."""
+    ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]
+    means = dict.fromkeys(meaning(end) for end in ends if meaning(end))
+    likely = dict.fromkeys(
+        f"{why}{memory_then(end)}" for end in ends if (why := describe_exit(end)[1])
+    )
+    lines = [f"  means     {text}" for text in means]
+    lines += [f"  likely    {text}" for text in likely]
+    if len(ends) != 1:
+        return lines
+    last = ends[0].last_operation
+    is_of_cell = last is not None and last.run_id == outcome.run_id
+    seen = ends[0].last_line or (last.site if last is not None and is_of_cell else None)
+    if seen is None or not seen.line or ends[0].fault:
+        return lines
+    return [*lines, f"  was at    {seen}{f': {seen.source}' if seen.source else ''}"]
+
+
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
     freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
@@ -62,6 +82,9 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     words = exited_ranks(
         dead, how, f"{next_step}.", where=_crash_sites(outcome, dead), lost_agent=lost_agent
     )
+    ends = (outcome.results[rank].exited for rank in dead)
+    meanings = dict.fromkeys(meaning(end) for end in ends if end is not None and meaning(end))
+    means = "".join(f" SIGKILL means: {text}." for text in meanings)
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
     return Finding(
@@ -70,7 +93,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
         culprits=dead,
         waiting=freed,
         headline=words.headline,
-        reason=words.reason,
+        reason=f"{words.reason}{means}",
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=f"{variables}. {lost}".strip(),
         next_step=words.next_step,

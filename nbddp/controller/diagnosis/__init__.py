@@ -1,8 +1,7 @@
 """Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
 
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
-from nbddp.controller.diagnosis.control_flow import Code
-from nbddp.controller.diagnosis.divergence import Sources
+from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,

@@ -11,7 +11,7 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
-from nbddp.controller.diagnosis.divergence import Sources, no_sources
+from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from nbddp.controller.diagnosis.code_places import find_place, names_in
-from nbddp.controller.diagnosis.control_flow import Branch, Code
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_met
+from nbddp.controller.diagnosis.divergence import Divergence, is_met
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
@@ -78,6 +78,44 @@ def assigned_names(
         key=lambda each: (not set(each.ranks) <= set(disagreement.culprits), len(each.ranks))
     )
     return known or [one for one in found if _ranks_that_met(one.place, calls, world_size) is None]
+
+
+def names_assigned_on(
+    site: Site, rank: Rank, world_size: int, sources: Sources
+) -> list[AssignedName]:
+    """Return the assignments before a call that only some ranks ran, this one among them.
+
+    Args:
+        site: the line of the call.
+        rank: the rank.
+        world_size: the number of ranks of the pool.
+        sources: the code.
+
+    Returns:
+        Those of names that the call uses, inside conditions about ranks that this rank meets.
+    """
+    code = sources(site) if site.line else None
+    place = None if code is None else find_place(code, site.line)
+    if code is None or place is None:
+        return []
+    assignments = _assignments_before(code, site.line)
+    names = _used(names_in(place.statement.value), assignments)
+    found = [
+        (name, each, around)
+        for each in assignments
+        for name in sorted(_targets(each) & names)
+        if (around := _conditions(code, each.lineno, site.line))
+    ]
+    return [
+        AssignedName(
+            name,
+            RankSet.of([rank]),
+            Divergence(_site_of(site, code, each.lineno), code, around[::-1]),
+            is_change=True,
+        )
+        for name, each, around in found
+        if all(is_met(branch, rank, world_size) for branch in around)
+    ]
 
 
 def _assignments_before(code: Code, line: int) -> list[_Assignment]:

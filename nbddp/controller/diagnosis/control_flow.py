@@ -6,10 +6,12 @@ Runs in: the notebook's process. Pure. Reads the syntax tree of a cell or file; 
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
+
+from nbddp.wire.flight_recorder import Site
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -17,10 +19,12 @@ _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 _MAGIC = re.compile(r"^(\s*)(?:[%!].*|[\w, ]+=\s*[%!].*|\??[\w.]+\?{1,2})$")
 #: An escape in a string: Python warns of unknown ones, and the text of strings does not matter.
 _ESCAPE = re.compile(r"\\.")
+#: Classes of the error by which nbddp frees a rank.
+_OF_FREED = frozenset({"Exception", "BaseException", "RuntimeError"})
 _ELSE = re.compile(r"\s*else\s*:")
 
 
-#: ``try``: with an ``except``, so that an exception leaves out the rest of it.
+#: ``try``: with an ``except``, so that an exception leaves out the rest of it, or `suppress`.
 BranchKind: TypeAlias = Literal["condition", "loop", "try"]
 
 
@@ -35,14 +39,27 @@ class Branch:
     #: For ``else``: the statement that it belongs to.
     other: "Branch | None" = None
     test: ast.expr | None = field(default=None, compare=False)  #: of ``if`` and ``elif``
+    handlers: "tuple[Handler, ...]" = ()  #: of ``try``
 
     @property
     def headers(self) -> tuple[int, ...]:
-        """The lines that name it: for ``else``, also the line of its ``if``."""
-        return (self.line,) if self.other is None else (*self.other.headers, self.line)
+        """The lines that name it: for ``else``, also its ``if``; for ``try``, its ``except``."""
+        handlers = (handler.line for handler in self.handlers)
+        others = () if self.other is None else self.other.headers
+        return tuple(dict.fromkeys((*others, self.line, *handlers)))
 
     def __contains__(self, line: int) -> bool:
         return self.line <= line <= self.end
+
+
+@dataclass(frozen=True)
+class Handler:
+    """An ``except`` that goes on after an exception, or a ``with suppress``."""
+
+    line: int
+    source: str
+    #: It takes any exception, also one by which nbddp frees a rank, and raises none.
+    takes_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +160,9 @@ class Code:
                 yield statement.orelse, None
             case ast.Try() | ast.TryStar():
                 whole = self._branch("try", statement, statement.body)
-                yield statement.body, whole if statement.handlers else None
+                handlers = tuple(map(self._handler, statement.handlers))
+                is_handled = replace(whole, handlers=handlers) if handlers else None
+                yield statement.body, is_handled
                 for handler in statement.handlers:
                     yield handler.body, self._branch("condition", handler, handler.body)
                 yield statement.orelse, None
@@ -151,6 +170,13 @@ class Code:
             case ast.Match():
                 for case in statement.cases:
                     yield case.body, self._branch("condition", case.pattern, case.body)
+            case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)]) if ast.unparse(
+                call.func
+            ) in ("suppress", "contextlib.suppress"):
+                whole = self._branch("try", statement, statement.body)
+                takes_all = any(_takes_all(each) for each in call.args)
+                suppress = (Handler(whole.line, whole.source, takes_all),)
+                yield statement.body, replace(whole, handlers=suppress)
             case ast.With() | ast.AsyncWith() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield statement.body, None
             case ast.ClassDef():
@@ -183,6 +209,11 @@ class Code:
         test = statement.test if isinstance(statement, ast.If) else None
         return Branch(kind, statement.lineno, _last(body[-1]), source, test=test)
 
+    def _handler(self, handler: ast.ExceptHandler) -> Handler:
+        raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+        takes_all = not raises and (handler.type is None or _takes_all(handler.type))
+        return Handler(handler.lineno, self._header(handler.lineno, handler.body[0]), takes_all)
+
     def _header(self, line: int, first: ast.stmt) -> str:
         """The text up to the body: ``if rank == 0:``, in one line and without a comment."""
         parts = []
@@ -213,6 +244,21 @@ class Code:
                 is_condition = branch is not None and branch.kind == "condition"
                 around = (*conditions, branch) if branch and is_condition else conditions
                 yield from self._statements(part, inner, around)
+
+
+#: Gives the code that has a line; None: it is not known.
+Sources: TypeAlias = Callable[[Site], Code | None]
+
+
+def no_sources(site: Site) -> Code | None:
+    """No code is known."""
+    return None
+
+
+def _takes_all(kinds: ast.expr) -> bool:
+    """Whether an ``except`` of these kinds takes the error by which nbddp frees a rank."""
+    parts = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+    return not _OF_FREED.isdisjoint(map(ast.unparse, parts))
 
 
 def _is_exit(statement: ast.stmt) -> bool:

@@ -6,20 +6,19 @@ around them are read from the source. Which branch is decisive is a guess, unles
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from nbddp.controller.diagnosis.callers import frames, frames_in_source
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-#: Gives the code that has a line; None: it is not known.
-Sources: TypeAlias = Callable[[Site], Code | None]
 _Line: TypeAlias = tuple[str, int, int]  #: file, cell, line
 
 #: Words of conditions that are not equal on all ranks.
@@ -63,11 +62,6 @@ class Divergence:
         return 1 if self.branches else 0
 
 
-def no_sources(site: Site) -> Code | None:
-    """No code is known."""
-    return None
-
-
 def is_of_ranks(branch: Branch) -> bool:
     """Whether a condition names ranks, so that it is not equal on all of them."""
     other = branch.other
@@ -96,8 +90,8 @@ def missing_calls(
     for rank in {*cause.direct, cause.owner}:
         mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
         operations[rank] = mine or operation
-        frames = _frames(graph, rank, operations[rank])
-        places.setdefault(tuple(site.position for site in frames), []).append(rank)
+        around = frames(graph, rank, operations[rank])
+        places.setdefault(tuple(site.position for site in around), []).append(rank)
     calls = {
         min(ranks): _Call(cause, graph, min(ranks), operations[min(ranks)])
         for ranks in places.values()
@@ -193,26 +187,16 @@ def skipped_iterations(
 
 def _best(call: _Call, sources: Sources) -> Divergence | None:
     """The most telling reason, of those in the functions around a call."""
-    frames = _frames(call.graph, call.rank, call.operation)
-    lines = [site.position for site in frames]
+    around = frames(call.graph, call.rank, call.operation)
+    lines = [site.position for site in around]
     at_call = lines.index(call.operation.site.position)
     found = [
         replace(divergence, is_inner=number < at_call)
-        for number, site in enumerate(frames)
+        for number, site in enumerate(around)
         if site.line and (code := sources(site)) is not None
         if (divergence := _divergence(call, site, code, sources)) is not None
     ]
     return max(found, key=lambda each: each.weight, default=None)  # the innermost of equal ones
-
-
-def _frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site, ...]:
-    """The line of a call, and those of the functions around it, innermost first."""
-    for waiting in graph.waits[rank]:
-        stack = waiting.thread.stack
-        has_line = any(site.position == operation.site.position for site in stack)
-        if has_line and operation in waiting.operations:
-            return stack
-    return (operation.site,)
 
 
 def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
@@ -325,22 +309,25 @@ def _function(site: Site) -> tuple[str, int, str]:
 
 
 def differing_branches(
-    disagreement: Disagreement, sources: Sources
+    disagreement: Disagreement, graph: WaitForGraph, sources: Sources
 ) -> list[tuple[RankSet, Divergence]]:
     """Return the lines at which ranks made different calls, with the branch that only they took.
 
     Args:
         disagreement: calls of ranks that belong together and do not match.
+        graph: the ranks.
         sources: the code.
 
     Returns:
-        The ranks at each line; none if no line has such a branch, or all calls are at one line.
+        The ranks at each line; none if no line has such a branch, or all calls are at one line. The
+        line of a call is that of its caller, where only there ranks are in the same function.
     """
     calls = disagreement.operation_by_rank
     if any(call.signature.kind != "collective" for call in calls.values()):
         return []  # one rank sends, the other receives: their lines are not meant to be equal
-    ranks_by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
-    site_by_line = {call.site.position: call.site for call in calls.values()}
+    site_by_rank = _in_one_function(disagreement, graph, sources)
+    ranks_by_line = ranks_by_value({rank: site.position for rank, site in site_by_rank.items()})
+    site_by_line = {site.position: site for site in site_by_rank.values()}
     places = []
     for key, site in site_by_line.items():
         code = sources(site) if site.line else None
@@ -358,3 +345,60 @@ def differing_branches(
         places.append((ranks_by_line[key], Divergence(site, code, around)))
     places.sort(key=lambda place: place[1].site.line)
     return places if any(place.branches for _, place in places) else []
+
+
+def _in_one_function(
+    disagreement: Disagreement, graph: WaitForGraph, sources: Sources
+) -> Mapping[Rank, Site]:
+    """The line of each rank in the innermost function in which all of them are; else their own."""
+    calls = disagreement.operation_by_rank
+    own = {rank: call.site for rank, call in calls.items()}
+    if len({_function(site) for site in own.values()}) == 1:
+        return own
+    run_id = next(iter(calls.values())).run_id
+    others = [
+        each.site
+        for history in graph.histories.values()
+        for each in history.operations.values()
+        if each.run_id == run_id
+    ]
+    around: dict[Rank, tuple[Site, ...]] = {}
+    for rank, call in calls.items():
+        stack = frames(graph, rank, call)
+        around[rank] = stack if len(stack) > 1 else frames_in_source(call.site, others, sources)
+    for function in map(_function, next(iter(around.values()))):
+        lines = {
+            rank: site
+            for rank, stack in around.items()
+            for site in stack[::-1]
+            if _function(site) == function
+        }
+        if len(lines) == len(calls):
+            return lines
+    return own
+
+
+def sole_branch(
+    places: Sequence[tuple[RankSet, Divergence]], world_size: int
+) -> tuple[RankSet, Divergence] | None:
+    """Return the one place that ranks came to by a condition about ranks, which all others left.
+
+    Args:
+        places: the lines of different calls.
+        world_size: the number of ranks of the pool.
+
+    Returns:
+        The ranks there, and their line; None: it is not known that these ranks made one call more.
+    """
+    inside = [(ranks, place) for ranks, place in places if place.branches]
+    if len(inside) != 1:
+        return None
+    ((ranks, place),) = inside
+    (branch,) = place.branches
+    others = [rank for there, _ in places if there is not ranks for rank in there]
+    is_theirs = all(is_met(branch, rank, world_size) for rank in ranks)
+    if branch.kind != "condition" or not others or not is_theirs:
+        return None
+    if any(is_met(branch, rank, world_size) is not False for rank in others):
+        return None
+    return ranks, replace(place, is_certain=True)

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName
-from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
-from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
+from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks
+from nbddp.controller.diagnosis.helper_barriers import HelperCall
 from nbddp.controller.diagnosis.phrases import origin_of
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.wire.flight_recorder import Operation, Site, shortened
@@ -53,8 +54,9 @@ def describe_assigned(assigned: AssignedName) -> str:
 
 
 def next_step(
-    places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None
-) -> str:
+    places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None,
+    *, is_loader: bool = False,
+) -> str:  # fmt: skip
     """The change of the code after which the culprits make the call.
 
     Args:
@@ -62,6 +64,7 @@ def next_step(
         operation: the operation in which the others wait.
         culprits: ranks that have not called it.
         change: the change of the code that is shown with it; None: none is known.
+        is_loader: the loop is over a ``DataLoader``.
     """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
@@ -78,28 +81,70 @@ def next_step(
     if len(divergence.exits) == 1 and change is not None:
         is_together = any("ReduceOp.MAX" in line.source for line in change.lines)
         return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
-    if divergence.loop is None:
+    if divergence.branches or divergence.loop is None:
+        return _handled_step(divergence, culprits)
+    return _loop_step(divergence, divergence.loop, operation, change, is_loader=is_loader)
+
+
+def helper_step(helper: HelperCall, culprits: RankSet) -> str:
+    """The next step where a function that acts once, such as ``save``, has the collective."""
+    divergence, operation = helper.divergence, helper.operation
+    inside, name = describe_branch(divergence.branches[0]), helper.function.name
+    is_here = divergence.site.position[:2] == operation.site.position[:2]
+    place = f"line {operation.site.line}" if is_here else operation.site.place
+    runs = f"so that {culprits.describe()} {culprits.verb('calls', 'call')} it, too"
+    if helper.is_barrier:
+        return (
+            f"Keep {helper.call} inside {inside}. Move the {operation.signature.op} ({place}) out "
+            f"of `{name}`, to a line behind the `if`, {runs}."
+        )
+    return (
+        f"{_capital(_call(divergence))}, is inside {inside}, and `{name}` calls "
+        f"{operation.signature.op} ({place}). Move that call out of `{name}` and of the `if`, "
+        f"{runs}; the rest of `{name}` may stay inside."
+    )
+
+
+def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
+    """The next step where an ``except`` may have kept ranks from the call."""
+    if not divergence.branches:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
-    return _loop_step(divergence, divergence.loop, operation, change)
+    handlers = _handlers(divergence.branches[0])
+    does = culprits.verb("skips", "skip")
+    return (
+        f"Look at {handlers}: perhaps it swallows an exception of {culprits.describe()}, which "
+        f"then {does} {_call(divergence)}. Put `raise` at its end to see that exception; all ranks "
+        "must make the call, or none."
+    )
+
+
+def _handlers(branch: Branch) -> str:
+    r"""``\`except Exception:\` (line 7)``."""
+    parts = [
+        f"`{shortened(handler.source, _MAX_SOURCE)}` (line {handler.line})"
+        for handler in branch.handlers
+    ]
+    return " or ".join(parts)
 
 
 def _loop_step(
-    divergence: Divergence, loop: Branch, operation: Operation, change: CodeChange | None
-) -> str:
+    divergence: Divergence, loop: Branch, operation: Operation, change: CodeChange | None,
+    *, is_loader: bool,
+) -> str:  # fmt: skip
     """The next step where ranks have not come to the call in some iterations of a loop."""
     if len(divergence.exits) == 1:
         return _leaving_step(divergence, operation)
-    if divergence.exits or divergence.branches:
+    if divergence.exits:
         return (
             f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
         )
     return (
         f"Give every rank the same number of iterations of {describe_branch(loop)}, for example "
-        f"{_evenly(divergence, change)}."
+        f"{_evenly(divergence, change, is_loader=is_loader)}."
     )
 
 
-def _evenly(divergence: Divergence, change: CodeChange | None) -> str:
+def _evenly(divergence: Divergence, change: CodeChange | None, *, is_loader: bool) -> str:
     """How a loop may end on all ranks together: as the change does that is shown."""
     for line in () if change is None else change.lines:
         added = line.source.strip() if line.change == "added" else ""
@@ -109,8 +154,11 @@ def _evenly(divergence: Divergence, change: CodeChange | None) -> str:
             return f"by `{added}`"
     # `Join` stands in for no collective that the cell calls itself.
     is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
-    join = ", or use `torch.distributed.algorithms.Join`" if is_in_backward else ""
-    return f"by drop_last=True{join}"
+    join = "`torch.distributed.algorithms.Join`"
+    if is_loader:
+        return f"by drop_last=True{f', or use {join}' * is_in_backward}"
+    least = "the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    return f"{least}{f', or use {join}' * is_in_backward}"
 
 
 def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -> str:
@@ -216,10 +264,9 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
     called = f": {_place(divergence)} has called {name} {', '.join(counted)}"
     called = called if len(calls) > 1 else ""
     if [branch.kind for branch in divergence.branches] == ["try"]:
-        handler = describe_branch(divergence.branches[0])
         yield (
-            f"an exception that {handler} handles has skipped {_place(divergence)} on "
-            f"{culprits.describe()}{called}"
+            f"{_handlers(divergence.branches[0])} has swallowed an exception, which skipped "
+            f"{_place(divergence)} on {culprits.describe()}{called}"
         )
     elif divergence.loop is not None and not divergence.exits:
         yield (

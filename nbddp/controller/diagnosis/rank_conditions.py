@@ -84,6 +84,8 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> Any:  # noqa: PLR0911 - 
             return _combined(values, names, decisive=isinstance(op, ast.Or))
         case ast.Compare(left=left, ops=ops, comparators=others):
             return _compared([left, *others], ops, names)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, names) else orelse, names)
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
             return [_value(part, names) for part in parts]
         case _:

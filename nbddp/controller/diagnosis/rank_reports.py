@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nbddp.controller.diagnosis.divergence import Sources, no_sources
+from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation, peer_of
 from nbddp.controller.diagnosis.rank_view import RankView

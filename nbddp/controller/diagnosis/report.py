@@ -295,6 +295,19 @@ class Finding:
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
     now: str = ""  #: the state of the pool after the cell, if the finding is about that
     is_consequence: bool = False  #: another finding has the same cause, and says what to do
+    #: An ``except`` around each rank that waits takes any error: the cell may end without one.
+    is_handled: bool = False
+
+    @property
+    def has_error_below(self) -> bool:
+        """Whether an error, once nbddp acts, stands below the card and ends with the next step.
+
+        Example:
+            >>> finding.has_error_below
+            True
+        """
+        # Ranks outside of the cell: it may be a prompt of the debugger, which has no error.
+        return not self.is_handled and all(each.status != "idle" for each in self.ranks.values())
 
     @property
     def verdict(self) -> str:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from nbddp.controller.diagnosis.code_places import (
-    INDENTATION,
     Place,
     Simple,
     called,
@@ -26,8 +25,6 @@ from nbddp.controller.diagnosis.report import ChangedLine
 
 #: Lines around a change that are shown.
 _CONTEXT = 1
-#: The name of a tensor that keeps a message while its buffer receives another one.
-_COPY = "sent"
 #: Functions that a line with `print` may call: they communicate with no other rank.
 _HARMLESS = re.compile(
     "print|str|repr|int|float|bool|len|round|min|max|sum|abs|list|tuple|type|item|tolist|mean|std|"
@@ -60,7 +57,7 @@ def moved_out(  # noqa: PLR0911 - one for each reason against it
         return ()  # a part of the condition is to stay; lines before the call are to run before it
     if communicates(*before) or (len(calls) > 1 and around.orelse):
         return ()  # other ranks may have made these calls, or other ones in their place
-    if not all(map(_is_print, behind)) or "async_op" in "".join(map(ast.unparse, calls)):
+    if not all(map(is_print, behind)) or "async_op" in "".join(map(ast.unparse, calls)):
         return ()  # they may depend on the call, and would have to move, too
     if has_long_text(*calls) or not all(
         Place(each, around, place.body).has_own_lines for each in calls
@@ -135,7 +132,7 @@ def moved_before(  # noqa: PLR0911 - one for each reason against it
         return ()  # other calls may be skipped, too
     if _needs(calls, [each for each in before if not isinstance(each, Simple)]):
         return ()  # a rank that leaves there may not have it
-    if not (_buffers(calls) | _bound(calls)).isdisjoint(names_in(leaving)):
+    if not (buffers(calls) | bound(calls)).isdisjoint(names_in(leaving)):
         return ()  # it would see the result
     text = "".join(map(ast.unparse, calls))
     if "async_op" in text or "group=" in text or has_long_text(*calls):
@@ -214,91 +211,13 @@ def _is_local(statement: ast.stmt) -> bool:
     return all(_HARMLESS.fullmatch(called(call)) for call in calls)
 
 
-def in_two_orders(  # noqa: PLR0911 - one for each reason against it
-    code: Code, line: int, condition: str
-) -> tuple[ChangedLine, ...]:
-    """Let some ranks do two calls in the other order: ``recv`` and ``send``.
-
-    Args:
-        code: the text of a cell or file.
-        line: a line of the first call.
-        condition: true on the ranks that begin with the second call.
-
-    Returns:
-        The two calls before and after the change; none if more than a definition is between them.
-    """
-    place = find_place(code, line)
-    if place is None:
-        return ()
-    second, between = place.next, range(0)
-    if second is not None and isinstance(second.statement, ast.Assign):
-        between = second.lines
-        second = second.next
-    if second is None or not (place.has_own_lines and second.has_own_lines):
-        return ()
-    calls = [place.statement, second.statement]
-    if {_message(each) for each in calls} != {"send", "recv"} or has_long_text(*calls):
-        return ()
-    if between and not _may_come_before(place.statement, place.body[place.index + 1]):
-        return ()
-    # The comments between the two calls are about the second one.
-    second_lines = range(with_comments(code, second.lines[0]), second.lines[-1] + 1)
-    texts = [shifted(code, each, len(INDENTATION)) for each in (place.lines, second_lines)]
-    if texts[0] is None or texts[1] is None:
-        return ()
-    outer = " " * place.statement.col_offset
-    above = [code.source(number) for number in between]
-    arguments = [names_in(each.value) for each in calls]
-    if not (arguments[0] & arguments[1]).isdisjoint(_buffers(calls)):
-        message = _argument(place.statement)
-        is_first = f"({message}" in texts[0][0]
-        if (
-            _message(place.statement) != "send"
-            or not message
-            or not is_first
-            or code.mentions(_COPY)
-        ):
-            return ()  # the message that is sent would be another one
-        above.append(f"{outer}{_COPY} = {message}.clone()")
-        texts[0] = [texts[0][0].replace(f"({message}", f"({_COPY}", 1)]
-    lines = range(place.lines[0], second.lines[-1] + 1)
-    orders = [*texts[1], *texts[0]], [*texts[0], *texts[1]]
-    added = [*above, f"{outer}if {condition}:", *orders[0], f"{outer}else:", *orders[1]]
-    return (
-        *(ChangedLine("removed", number, code.source(number)) for number in lines),
-        *(ChangedLine("added", 0, source) for source in added),
-    )
-
-
-def _may_come_before(call: Simple, definition: ast.stmt) -> bool:
-    """Whether a definition behind a message may run before it: ``theirs = torch.empty(4)``."""
-    around = names_in(definition) | _bound([definition])
-    touched = _buffers([call]) if _message(call) == "recv" else set()
-    is_free = _bound([definition]).isdisjoint(names_in(call)) and around.isdisjoint(touched)
-    calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
-    return is_free and not has_long_text(definition) and all(map(_is_allocation, calls))
-
-
-def _is_allocation(call: ast.Call) -> bool:
-    return re.fullmatch("(empty|zeros|ones|full)(_like)?", called(call)) is not None
-
-
-def _argument(statement: Simple) -> str:
-    """The name that is the first argument of a call in one line; empty for anything else."""
-    match statement.value:
-        case ast.Call(args=[ast.Name(id=name), *_]) if statement.end_lineno == statement.lineno:
-            return name
-        case _:
-            return ""
-
-
 def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:
     """Whether statements read a name that the statements before them may bind."""
     reads = {name for each in statements for name in names_in(each)}
-    return not reads.isdisjoint(_bound(before))
+    return not reads.isdisjoint(bound(before))
 
 
-def _bound(statements: Sequence[ast.stmt]) -> set[str]:
+def bound(statements: Sequence[ast.stmt]) -> set[str]:
     """The names that statements may bind."""
     binds: set[str] = set()
     for node in (node for each in statements for node in ast.walk(each)):
@@ -329,18 +248,13 @@ def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[Change
         is_elided = not (number in removed or number == lines[0] or is_near)
 
 
-def _is_print(statement: ast.stmt) -> bool:
+def is_print(statement: ast.stmt) -> bool:
     """Whether a statement only prints: no function that it calls may wait for another rank."""
     is_print = isinstance(statement, ast.Expr) and called(statement.value) == "print"
     return is_print and _is_local(statement)
 
 
-def _buffers(statements: Sequence[Simple]) -> set[str]:
+def buffers(statements: Sequence[Simple]) -> set[str]:
     """The names in the first arguments of calls: the tensors that are sent or received."""
     calls = [each.value for each in statements if isinstance(each.value, ast.Call)]
     return {name for call in calls if call.args for name in names_in(call.args[0])}
-
-
-def _message(statement: Simple) -> str:
-    """``send`` or ``recv``: the function that a statement calls; empty for another one."""
-    return called(statement.value) if isinstance(statement, ast.Expr) else ""

@@ -3,8 +3,6 @@
 Runs in: the notebook's process. Pure.
 """
 
-import difflib
-import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -15,15 +13,13 @@ from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_c
 from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
+from nbddp.controller.diagnosis.similar_keys import similar_keys
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import CONNECTION, RENDEZVOUS, Operation
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
 _MAX_HINTS = 3
-#: Names of keys that are mistyped are as much alike as this, see `difflib`.
-_ALIKE = 0.8
-_DIGITS = re.compile(r"\d+")
 
 
 def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
@@ -51,7 +47,8 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
         case "creation":
             hints = _of_creation(cause, cause.operation, reports)
         case "store":
-            hints = _of_store(cause.operation, reports.graph)
+            similar = similar_keys(cause.operation, reports.graph)
+            hints = (f"{text}: is the name right?" for text in similar)
     if was_interrupted(cause, reports):
         hints = ()  # the interrupt has caused the order of the calls
     return tuple(dict.fromkeys([*_handled(cause, reports), *hints]))[:_MAX_HINTS]
@@ -223,27 +220,6 @@ def unmet_messages(
                 kind == "send" and receiver is not None and not receiver.has_received(*sent)
             ):
                 yield message
-
-
-# --- keys ----------------------------------------------------------------------------------------
-
-
-def _of_store(operation: Operation, graph: WaitForGraph) -> Iterator[str]:
-    """A key that a rank has set, and that differs from an awaited one by a letter or two."""
-    wanted = operation.signature.keys
-    set_by: dict[str, list[Rank]] = {}
-    for rank, view in graph.views.items():
-        for key in () if view.look is None else view.look.set_keys:
-            set_by.setdefault(key, []).append(rank)
-    for key in wanted:
-        if key in set_by or operation.signature.op in (RENDEZVOUS, CONNECTION):
-            continue
-        # Keys of ranks and steps differ in their numbers on purpose.
-        names = [name for name in set_by if _DIGITS.sub("", name) != _DIGITS.sub("", key)]
-        for name in difflib.get_close_matches(key, names, n=1, cutoff=_ALIKE):
-            ranks = RankSet.of(set_by[name])
-            has = ranks.verb("has", "have")
-            yield f"{ranks.describe()} {has} set {name!r}, not {key!r}: is the name right?"
 
 
 # --- groups --------------------------------------------------------------------------------------

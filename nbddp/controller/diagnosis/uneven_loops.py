@@ -1,9 +1,10 @@
 """Changes of loops that have fewer iterations on some ranks, after which all ranks go on together.
 
-Runs in: the notebook's process. Pure. Two changes are known:
+Runs in: the notebook's process. Pure. Three changes are known:
 
     drop_last=True    of a ``DataLoader``, where the code shows that the ranks differ by an
                       incomplete batch only. A ``DistributedSampler`` gives all ranks equally much.
+    shortest          of lists: all ranks take as many items as the rank with the fewest has
     model.join()      around a loop that trains a ``DistributedDataParallel`` module and calls no
                       collective itself; ``Join([a, b])`` if it trains several, one after another
 """
@@ -19,15 +20,16 @@ from nbddp.controller.diagnosis.code_places import (
     lines_of,
     shifted,
 )
-from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Definition, Scope
-from nbddp.controller.diagnosis.divergence import Divergence, Sources
+from nbddp.controller.diagnosis.divergence import Divergence
 from nbddp.controller.diagnosis.joined_models import training_order
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange
 
 #: A longer loop is not shown twice.
 _MAX_LOOP = 12
+_SHORTEST = "shortest"
 #: Functions that give the items of their first argument.
 _WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 #: Functions whose first argument is the first dimension, or all of them, of a tensor.
@@ -53,16 +55,35 @@ def even_loop(divergence: Divergence, sources: Sources, world_size: int) -> Code
     Returns:
         The change; None: none is known.
     """
-    branch = divergence.loop
-    if branch is None or divergence.branches or divergence.exits or divergence.is_extra:
+    if divergence.branches or divergence.exits or divergence.is_extra:
         return None
-    module = ast.Module(divergence.code.statements, [])
-    loops = (node for node in ast.walk(module) if isinstance(node, ast.For))
-    loop = next((each for each in loops if each.lineno == branch.line), None)
+    loop = _loop_of(divergence)
     if loop is None:
         return None
     scope = Scope(divergence.site, divergence.code, sources)
-    return _whole_batches(loop, scope, world_size) or _joined(loop, scope)
+    return _whole_batches(loop, scope, world_size) or _joined(loop, scope) or _shortest(loop, scope)
+
+
+def is_over_loader(divergence: Divergence, sources: Sources) -> bool:
+    """Whether the loop around a line is over a ``DataLoader``, as the code shows."""
+    loop = _loop_of(divergence)
+    if loop is None:
+        return False
+    items = _resolved(_unwrapped(loop.iter), Scope(divergence.site, divergence.code, sources))
+    return called(items.value) == "DataLoader"
+
+
+def _loop_of(divergence: Divergence) -> ast.For | None:
+    line = 0 if divergence.loop is None else divergence.loop.line
+    module = ast.Module(divergence.code.statements, [])
+    loops = (node for node in ast.walk(module) if isinstance(node, ast.For))
+    return next((each for each in loops if each.lineno == line), None)
+
+
+def _unwrapped(items: ast.expr) -> ast.expr:
+    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
+        items = items.args[0]
+    return items
 
 
 def _change(scope: Scope, lines: Sequence[ChangedLine]) -> CodeChange:
@@ -74,10 +95,7 @@ def _change(scope: Scope, lines: Sequence[ChangedLine]) -> CodeChange:
 
 def _whole_batches(loop: ast.For, scope: Scope, world_size: int) -> CodeChange | None:
     """Add ``drop_last=True`` to the data loader of a loop."""
-    items: ast.expr = loop.iter
-    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
-        items = items.args[0]
-    found = _resolved(items, scope)
+    found = _resolved(_unwrapped(loop.iter), scope)
     loader = found.value
     if not isinstance(loader, ast.Call) or called(loader) != "DataLoader" or not loader.args:
         return None
@@ -168,6 +186,53 @@ def _replaced(code: Code, line: int, text: str) -> str:
     lines = code.text.splitlines()
     lines[line - 1] = text
     return "\n".join(lines)
+
+
+# --- the shortest list ---------------------------------------------------------------------------
+
+
+def _shortest(loop: ast.For, scope: Scope) -> CodeChange | None:
+    """Let all ranks take as many items of a list as the rank with the fewest has."""
+    items, code = _unwrapped(loop.iter), scope.code
+    is_inside = any(line != loop.lineno for line in _lines_around(loop, code))
+    if not isinstance(items, ast.Name) or is_inside or code.mentions(_SHORTEST):
+        return None
+    is_list = _is_list(_resolved(items, scope).value)
+    if not is_list or scope.site.function != "<module>" or items.end_lineno != loop.lineno:
+        return None
+    before, outer = code.source(loop.lineno), " " * loop.col_offset
+    end = len(before.encode()[: items.end_col_offset].decode(errors="replace"))
+    added = [
+        f"{outer}{_SHORTEST} = torch.tensor(len({items.id}), device=device)",
+        f"{outer}dist.all_reduce({_SHORTEST}, op=dist.ReduceOp.MIN)",
+        f"{before[:end]}[:{_SHORTEST}]{before[end:]}",
+    ]
+    removed = ChangedLine("removed", loop.lineno, before)
+    return _change(
+        scope,
+        [
+            *(ChangedLine("added", 0, line) for line in added[:2]),
+            removed,
+            ChangedLine("added", 0, added[2]),
+        ],
+    )
+
+
+def _lines_around(loop: ast.For, code: Code) -> set[int]:
+    """The lines of the branches around a loop, and its own."""
+    return {branch.line for branch in code.branches(loop.lineno)}
+
+
+def _is_list(value: ast.expr) -> bool:
+    match value:
+        case ast.List() | ast.ListComp() | ast.Tuple():
+            return True
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Add(), right=right):
+            return _is_list(left) or _is_list(right)
+        case ast.Subscript(value=data, slice=ast.Slice()):
+            return _is_list(data)
+        case _:
+            return called(value) in ("list", "sorted", "split", "chunk")
 
 
 # --- join ----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from nbddp.controller.state.exit_text import (
     exception_line,
     exit_phrase,
     idle_exit_notices,
+    meaning,
     memory_then,
 )
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
@@ -131,6 +132,7 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
+    "meaning",
     "memory_then",
     "offset_by_rank",
     "silence_text",

@@ -53,7 +53,10 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
     killed = "the system ran out of memory, or someone ran `kill -9`"
     if exited.counts_memory_kills:
-        killed = "a `kill -9`, not lack of memory: the kernel has killed no process for that"
+        killed = (
+            "someone, or the cell, ran `kill -9`. Memory was not short: the kernel has killed no "
+            "process for that"
+        )
     likely = {
         "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",
@@ -135,6 +138,13 @@ def exception_line(error: ErrorInfo) -> ExceptionLine:
 def error_summary(error: ErrorInfo) -> str:
     """``ValueError: bad``."""
     return exception_line(error).summary
+
+
+def meaning(exited: RankExited) -> str:
+    """A signal in plain words; empty if its likely cause says as much."""
+    if exited.exit_code != -signal.SIGKILL or exited.reason:
+        return ""
+    return "the system or another program ended it at once, so Python could not clean up"
 
 
 def memory_then(exited: RankExited) -> str:

@@ -99,9 +99,8 @@ def card(
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
     first = layouts[0].finding
-    # Ranks outside of the cell: it may be a prompt of the debugger, which has no error below it.
-    is_whole = all(each.status != "idle" for each in first.ranks.values())
-    is_above_error = (acted and is_whole) or first.is_error
+    is_above_error = (acted and first.has_error_below) or first.is_error
+    is_above_error |= is_over and report.explains_exits
     page = _html(sections, details, injected, is_above_error=is_above_error)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
@@ -389,7 +388,12 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     """The folded parts: the last operations, the place of every rank, the stacks."""
     parts = []
     pg_ids = {layout.finding.group.pg_id for layout in layouts if layout.finding.group}
-    table = grid(rows_of_views(views), pg_ids)
+    rows = [
+        row
+        for row in rows_of_views(views)
+        if any(part.run_id == report.run_id for part in row.parts.values())
+    ]
+    table = grid(rows, pg_ids)
     if table is not None:
         parts.append(_folded("Last operations", table.html()))
     everyone = rank_rows.rows_of(report.ranks, RankSet(), _MAX_EVERYONE, with_peers=True)

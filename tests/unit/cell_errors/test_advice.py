@@ -53,3 +53,18 @@ def test_a_long_line_is_cut_and_cannot_move_the_cursor():
     assert last.startswith("      + f(' [2Jxxx")
     assert len(last) == 164
     assert last.endswith("…")
+
+
+def test_the_next_step_stands_once_if_the_card_has_it():
+    found = report()
+    idle = {rank: replace(each, status="idle") for rank, each in found.findings[0].ranks.items()}
+    for finding in (
+        replace(found.findings[0], ranks=idle),
+        replace(found.findings[0], is_handled=True),
+    ):
+        error = cell_error(
+            freed(0), ok(1), freed(2), report=replace(found, findings=(finding,)), is_plain=False
+        )
+        (displayed,) = error._render_traceback_()
+        assert "next" not in displayed
+        assert "  next      Call it on all ranks." in str(error)

@@ -63,12 +63,16 @@ def test_a_rank_that_was_killed():
         "the system ran out of memory, or someone ran `kill -9`; "
         "1.2 of 24.0 GB of memory were free",
     )
+    assert finding.reason == (
+        "its process has ended. SIGKILL means: the system or another program ended it at once, so "
+        "Python could not clean up."
+    )
     killed = with_last(died(1))
     assert killed.exited is not None
     counted = msgspec.structs.replace(killed.exited, counts_memory_kills=True)
     assert finding_of(outcome_of(freed(0), replace(killed, exited=counted))).suspicions == (
-        "a `kill -9`, not lack of memory: the kernel has killed no process for that, and "
-        "1.2 of 24.0 GB of memory were free",
+        "someone, or the cell, ran `kill -9`. Memory was not short: the kernel has killed no "
+        "process for that, and 1.2 of 24.0 GB of memory were free",
     )
     assert finding.now == (
         "rank 1 was replaced by a fresh process: its variables are gone, those of ranks 0,2-3 are "
@@ -137,6 +141,8 @@ def test_the_error_below_the_card_is_brief():
     assert displayed == (
         "\x1b[31mRankExitedError\x1b[0m: rank 1 exited with SIGKILL (signal 9) while it ran "
         "cell [7]\n"
+        "  means     the system or another program ended it at once, so Python could not clean up\n"
+        "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  log       /logs/rank1.log\n"
         "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
         "            them, and modules and optimizers get the state of rank 0"
@@ -150,12 +156,23 @@ def test_the_error_below_the_card_is_brief():
     assert "\n<traceback of ValueError: no>\n\n  next      %ddp catchup" in displayed
 
 
+def test_the_brief_error_has_the_last_line_and_the_free_memory():
+    outcome = outcome_of(freed(0), with_last(died(1)), fresh=RankSet.of([1]))
+    explained = replace(outcome, report=exit_report(outcome))
+    error = cell_error(explained, "cell [7]", {})
+    assert error is not None
+    (displayed,) = error._render_traceback_()
+    assert "; 1.2 of 24.0 GB of memory were free" in " ".join(displayed.split())
+    assert "  was at    cell [7], line 5: dist.all_reduce(x)\n" in displayed
+    assert displayed.count("next") == 1
+
+
 def test_the_card():
     outcome = outcome_of(freed(0), with_last(died(1)), fresh=RankSet.of([1]))
     text = diagnosis_card.card(exit_report(outcome, NAMES), is_over=True)["text/plain"]
     assert text.startswith("Dead rank: rank 1 exited with SIGKILL (signal 9), 3.2 s after the cell")
     assert "  Now: rank 1 was replaced by a fresh process: its variables are gone" in text
-    assert "  Next: `%ddp catchup` makes its variables again" in text
+    assert "Next:" not in text  # the error below the card ends with it
 
 
 def test_names_that_a_fresh_rank_lacks():

@@ -41,6 +41,7 @@ def test_the_death_of_a_rank():
     assert text(error) == (
         "RankExitedError: rank 2 exited with SIGKILL (signal 9) while it ran cell [7]\n"
         "  rank 2    SIGKILL (signal 9), pid 41532, 3.2 s after the cell began\n"
+        "  means     the system or another program ended it at once, so Python could not clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  printed   step 39\n"
         "            step 40 | loss 2.31\n"
@@ -58,7 +59,10 @@ def test_a_kill_that_was_not_for_memory():
     exited = RankExited(
         rank=2, pid=7, exit_code=-9, out_of_memory=False, last_output="", counts_memory_kills=True
     )
-    likely = "a `kill -9`, not lack of memory: the kernel has killed no process for that"
+    likely = (
+        "someone, or the cell, ran `kill -9`. Memory was not short: the kernel has killed no "
+        "process for that"
+    )
     assert describe_exit(exited) == ("SIGKILL (signal 9)", likely)
     assert (
         "ran out of memory" in describe_exit(msgspec.structs.replace(exited, out_of_memory=True))[1]

@@ -68,8 +68,8 @@ def test_a_message_for_another_rank():
             "rank 1 has called send to rank 2, not to rank 0: is `dst` right?",
         )
         assert finding.next_step == (
-            "Give send `dst=0` on rank 1, since rank 0 receives from it, or let rank 2 receive "
-            "from rank 1."
+            "Give send `dst=0` on rank 1 (line 1), since rank 0 receives from it, or let rank 2 "
+            "receive from rank 1."
         )
 
 
@@ -91,13 +91,14 @@ def test_a_message_that_was_received_is_not_suspected():
         (
             "recv",
             "send",
-            "Give recv `src=2` on rank 0, since rank 2 sends to it, or let rank 1 send to rank 0.",
+            "Give recv `src=2` on rank 0 (line 1), since rank 2 sends to it, or let rank 1 send to "
+            "rank 0.",
         ),
         (
             "send",
             "recv",
-            "Give send `dst=2` on rank 0, since rank 2 receives from it, or let rank 1 receive "
-            "from rank 0.",
+            "Give send `dst=2` on rank 0 (line 1), since rank 2 receives from it, or let rank 1 "
+            "receive from rank 0.",
         ),
     ],
 )
@@ -198,7 +199,7 @@ def test_a_ring_that_one_rank_breaks():
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        ("dist.recv(x, 1 - rank)", "Let one side send first, or use batch_isend_irecv."),
+        ("dist.recv(x, 1 - rank)", "Let rank 0 send first, or use batch_isend_irecv."),
         ("dist.irecv(x, 1 - rank).wait()", "Issue every isend and irecv of a step before"),
         ("dist.batch_isend_irecv(ops)[0].wait()", "Issue every isend and irecv of a step before"),
     ],
@@ -300,7 +301,8 @@ def test_a_key_that_no_rank_sets():
     finding = only(pool)
     assert told(finding) == ("store-wait", "", "0-2")
     assert finding.headline == (
-        "Rank 0 waits in store.wait('ready'), and no rank is left that could set it."
+        "Nobody has set the key 'ready': rank 0 waits in store.wait('ready'), and no rank is left "
+        "that could set it."
     )
     assert finding.group is None
     assert pool.diagnose().waits_for_store == RankSet.of([0])

@@ -151,15 +151,23 @@ def test_a_loop_with_fewer_iterations():
     )
     assert finding.next_step == (
         "Give every rank the same number of iterations of `for batch in data:` (line 1), for "
-        "example by drop_last=True."
+        "example the smallest number of all ranks, by all_reduce with ReduceOp.MIN."
     )
+
+
+def test_drop_last_is_advised_for_a_data_loader_only():
+    source = "loader = DataLoader(load(), 4)\nfor batch in loader:\n    dist.all_reduce(batch)"
+    finding = missing(source, {0: [3, 3], 1: [3, 3], 2: [3, 3]}, 3)
+    assert finding.next_step.endswith("for example by drop_last=True.")
+    finding = missing(source.replace("DataLoader(load(), 4)", "batches()"), {0: [3], 1: [3]}, 3)
+    assert "drop_last" not in finding.next_step
 
 
 def test_join_is_offered_for_a_backward_only():
     source = "for batch in data:\n    model(batch).sum().backward()"
     finding = missing(source, {0: [2, 2], 1: [2, 2], 2: [2, 2]}, 2)
     assert finding.next_step.endswith(
-        "for example by drop_last=True, or use `torch.distributed.algorithms.Join`."
+        "by all_reduce with ReduceOp.MIN, or use `torch.distributed.algorithms.Join`."
     )
 
 
@@ -169,14 +177,52 @@ def test_an_exception_in_a_loop():
     )
     finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
     assert finding.suspicions == (
-        "an exception that `try:` (line 2) handles has skipped line 3 on rank 1: line 3 has called "
-        "all_reduce 1 time on rank 1, 2 times on ranks 0,2",
+        "`except ValueError:` (line 4) has swallowed an exception, which skipped line 3 on rank 1: "
+        "line 3 has called all_reduce 1 time on rank 1, 2 times on ranks 0,2",
     )
     assert finding.next_step == (
-        "Let every rank run line 3, `dist.all_reduce(x)`, in each iteration of `for x in y:` "
-        "(line 1)."
+        "Look at `except ValueError:` (line 4): perhaps it swallows an exception of rank 1, which "
+        "then skips line 3, `dist.all_reduce(x)`. Put `raise` at its end to see that exception; "
+        "all ranks must make the call, or none."
     )
-    assert [line.site.line for line in finding.code] == [1, 2, 3]
+    assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_handled"),
+    [
+        ("except Exception:\n        pass", True),
+        ("except:\n        continue", True),
+        ("except (OSError, RuntimeError) as error:\n        print(error)", True),
+        ("except ValueError:\n        pass", False),
+        ("except Exception:\n        raise", False),
+    ],
+)
+def test_an_except_that_takes_the_error_of_freed_ranks_leaves_the_cell_without_one(
+    handler: str, is_handled: bool
+):
+    source = f"for x in y:\n    try:\n        dist.all_reduce(x)\n    {handler}"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert (finding.is_handled, finding.has_error_below) == (is_handled, not is_handled)
+
+
+def test_an_exception_that_is_suppressed():
+    source = "for x in y:\n    with suppress(ValueError):\n        dist.all_reduce(x)"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert finding.next_step.startswith(
+        "Look at `with suppress(ValueError):` (line 2): perhaps it swallows an exception of rank 1"
+    )
+
+
+def test_several_handlers_are_all_named():
+    source = (
+        "for x in y:\n    try:\n        dist.all_reduce(x)\n    except ValueError:\n        pass\n"
+        "    except (KeyError, OSError) as error:\n        print(error)"
+    )
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert finding.next_step.startswith(
+        "Look at `except ValueError:` (line 4) or `except (KeyError, OSError) as error:` (line 6): "
+    )
 
 
 def test_a_condition_outside_of_a_loop_that_has_run_is_not_to_blame():
@@ -407,7 +453,9 @@ def test_different_calls_at_different_lines():
         pool[rank].more["mismatches"] = (pool[rank].saw(record, pool[0], first, "op"),)
         pool[rank].raised("CollectiveMismatchError: no", line=3)
     (finding,) = pool.diagnose().findings
-    assert finding.next_step.endswith("Line 2 (rank 0) is inside `if rank == 0:` (line 1).")
+    assert finding.next_step == (
+        "Line 2 is inside `if rank == 0:` (line 1): move it out, so that ranks 1-2 run it, too."
+    )
     assert code(finding) == [
         "|1|if rank == 0:",
         "0|2|    dist.broadcast(x, 0)",

@@ -6,7 +6,8 @@ import textwrap
 import pytest
 
 from nbddp.controller.diagnosis import ChangedLine, Code
-from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
+from nbddp.controller.diagnosis.message_swaps import in_two_orders, swapped, wait_later
+from nbddp.controller.diagnosis.suggested_change import moved_out
 from nbddp.notebook.render import code_excerpt
 from tests.support.changes import apply_change
 from tests.support.looks import CELL, Ranks, only
@@ -288,13 +289,81 @@ def test_calls_that_are_no_neighbours(source: str):
     assert in_two_orders(Code(source), 1, "rank == 0") == ()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "src = dist.recv(t, src=left)\ndist.send(s, dst=right)",
+        "dist.recv(tensor=t, src=left)\ndist.send(tensor=s, dst=right)",
+        "dist.recv_object_list(t, left)\ndist.send_object_list([1], right)",
+        "dist.irecv(t, left).wait()\ndist.isend(s, right).wait()",
+    ],
+)
+def test_other_spellings_of_two_calls(source: str):
+    first, second = source.splitlines()
+    assert shown(in_two_orders(Code(source), 1, "rank == 0"))[3:5] == [
+        f"+    {second}",
+        f"+    {first}",
+    ]
+
+
+def test_a_print_stays_behind_its_call():
+    source = "dist.recv(t, left)\nprint(t)\ndist.send(s, right)"
+    assert shown(in_two_orders(Code(source), 1, "rank == 0"))[4:7] == [
+        "+    dist.send(s, right)",
+        "+    dist.recv(t, left)",
+        "+    print(t)",
+    ]
+    assert in_two_orders(Code("dist.send(s, 1)\nprint(t)\ndist.recv(t, 1)"), 1, "rank == 0") == ()
+
+
+def test_helpers_that_send_and_receive_once():
+    helpers = (
+        "def get(n):\n    dist.recv(t, n)\n    return t\ndef put(s, n):\n    dist.send(s, n)\n"
+    )
+    code = Code(f"{helpers}y = get(rank - 1)\nput(x, rank + 1)")
+    assert shown(in_two_orders(code, 6, "rank == 0"))[3:5] == [
+        "+    put(x, rank + 1)",
+        "+    y = get(rank - 1)",
+    ]
+    assert in_two_orders(Code(f"{helpers}y = get(1)\nput(y, 1)"), 6, "rank == 0") == ()
+
+
+def test_the_calls_of_one_branch_are_swapped():
+    source = "if rank == 0:\n    dist.recv(y, 1)\n    dist.send(x, 1)\nelse:\n    dist.recv(y, 0)"
+    assert shown(swapped(Code(source), 2)) == [
+        " if rank == 0:",
+        "+    dist.send(x, 1)",
+        "     dist.recv(y, 1)",
+        "-    dist.send(x, 1)",
+    ]
+    assert apply_change(source, swapped(Code(source), 2)).splitlines()[1:3] == [
+        "    dist.send(x, 1)",
+        "    dist.recv(y, 1)",
+    ]
+    assert swapped(Code("dist.recv(x, 1)\ndist.send(x, 1)"), 1) == ()
+
+
+def test_a_wait_moves_behind_the_other_message():
+    source = "req = dist.irecv(y, 1)\nreq.wait()\ndist.send(x, 1)"
+    assert shown(wait_later(Code(source), 1)) == [
+        " req = dist.irecv(y, 1)",
+        "-req.wait()",
+        " dist.send(x, 1)",
+        "+req.wait()",
+    ]
+    assert wait_later(Code("req = dist.irecv(x, 1)\nreq.wait()\ndist.send(x, 1)"), 1) == ()
+    assert wait_later(Code("req = dist.irecv(x, 1)\nother.wait()\ndist.send(y, 1)"), 1) == ()
+
+
 # --- as findings have it -------------------------------------------------------------------------
 
 
 def circle(size: int) -> list[str]:
     """The change where each rank of a ring receives first."""
     pool = Ranks(size)
-    pool.code[CELL] = "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(s, dst=0)"
+    pool.code[CELL] = (
+        "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(s, (rank + 1) % world_size)"
+    )
     for rank in range(size):
         pool[rank].blocked("recv", peer=(rank - 1) % size, line=1)
     finding = only(pool)

@@ -193,3 +193,29 @@ def test_two_models_that_are_not_trained_one_after_the_other(body: str):
 @pytest.mark.parametrize("option", ["process_group=g", "static_graph=True", "**options"])
 def test_models_that_may_not_be_joined_together(option: str):
     assert changed(_APART, f"{_DDP}\nother = DDP(model, {option})") == ""
+
+
+@pytest.mark.parametrize(
+    "batches",
+    ["[x] * (3 + rank)", "[*data, x]", "data.split(2)", "list(load())", "[x][rank:]"],
+)
+def test_a_loop_over_a_list_takes_the_smallest_number_of_all_ranks(batches: str):
+    code = f"batches = {batches}\nfor step, x in enumerate(batches, 1):\n    dist.all_reduce(x)"
+    assert changed(code).splitlines()[1:4] == [
+        "shortest = torch.tensor(len(batches), device=device)",
+        "dist.all_reduce(shortest, op=dist.ReduceOp.MIN)",
+        "for step, x in enumerate(batches[:shortest], 1):",
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "batches = load()\nfor x in batches:\n    dist.all_reduce(x)",
+        "batches = [1]\nif rank:\n    for x in batches:\n        dist.all_reduce(x)",
+        "batches = [1]\nshortest = 2\nfor x in batches:\n    dist.all_reduce(x)",
+        "for x in [1] * rank:\n    dist.all_reduce(x)",
+    ],
+)
+def test_a_loop_that_is_not_known_to_be_over_a_list(code: str):
+    assert changed(code) == ""

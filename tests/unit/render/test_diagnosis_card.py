@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -318,6 +319,11 @@ def test_details_are_folded():
     assert "all_reduce #10" in found
     assert "never came" in found
     assert "all_reduce #9<" not in found
+
+
+def test_operations_of_earlier_cells_are_left_out():
+    report = replace(verdict(missing()), run_id="next")
+    assert "Last operations" not in html(report, views=seen())
 
 
 def test_a_rank_waits_for_an_asynchronous_operation_only_where_it_was_seen_to():

@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding, Kind
 from nbddp.controller.diagnosis.suspicions import suspicions
+from nbddp.controller.diagnosis.wait_graph import Waiting
 from nbddp.controller.diagnosis.words import (
     collectives,
     data_reads,
@@ -21,6 +22,7 @@ from nbddp.controller.diagnosis.words import (
     store,
 )
 from nbddp.controller.diagnosis.words.shared import Words
+from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet
 
 WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
@@ -78,4 +80,27 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         code=tuple(words.code),
         change=words.change,
         is_consequence=cause.is_consequence,
+        is_handled=cause.proven and _is_handled(cause, reports),
     )
+
+
+def _is_handled(cause: Cause, reports: RankReports) -> bool:
+    """Whether each rank that waits is inside a ``try`` that takes the error of a freed rank."""
+    lines = {
+        rank: [site for wait in reports.graph.waits[rank] for site in _stack(wait)]
+        for rank in cause.waiting
+    }
+    return bool(lines) and all(
+        any(
+            handler.takes_all
+            for site in sites
+            if (code := reports.sources(site)) is not None
+            for branch in code.branches(site.line)
+            for handler in branch.handlers
+        )
+        for sites in lines.values()
+    )
+
+
+def _stack(wait: Waiting) -> tuple[Site, ...]:
+    return wait.thread.stack or tuple(each.site for each in wait.operations)

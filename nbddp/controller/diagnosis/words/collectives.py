@@ -5,7 +5,8 @@ Runs in: the notebook's process. Pure.
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
-from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, next_step
+from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
+from nbddp.controller.diagnosis.helper_barriers import helper_call
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange
@@ -16,8 +17,9 @@ from nbddp.controller.diagnosis.suggested_change import (
     skipped_together,
 )
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.uneven_loops import even_loop
+from nbddp.controller.diagnosis.uneven_loops import even_loop, is_over_loader
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import RankSet
 
 
@@ -41,9 +43,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         "`if`, a `break`, or a loop with a different number of iterations around it."
     )
     is_of_all = group is not None and group.desc == "default_pg"
-    change = _change(places, culprits, reports, is_of_all=is_of_all)
+    change = None
     if places and operation is not None:
-        step = next_step(places, operation, culprits, change)
+        step, change = call_everywhere(places, operation, culprits, reports, is_of_all=is_of_all)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
@@ -58,6 +60,28 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         change=change,
         places=places,
     )
+
+
+def call_everywhere(
+    places: Places, operation: Operation, culprits: RankSet, reports: RankReports,
+    *, is_of_all: bool,
+) -> tuple[str, CodeChange | None]:  # fmt: skip
+    """The next step by which all ranks make a call, and its change of the code.
+
+    Args:
+        places: the lines that ranks have not come to.
+        operation: the call.
+        culprits: the ranks that have not made it.
+        reports: the ranks.
+        is_of_all: the group of the call has all ranks.
+    """
+    if len(places) == 1:
+        helper = helper_call(places[0][1], operation, reports.sources)
+        if helper is not None:
+            return helper_step(helper, culprits), helper.change
+    change = _change(places, culprits, reports, is_of_all=is_of_all)
+    is_loader = len(places) == 1 and is_over_loader(places[0][1], reports.sources)
+    return next_step(places, operation, culprits, change, is_loader=is_loader), change
 
 
 def _change(

@@ -3,12 +3,24 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
+from nbddp.controller.diagnosis.assigned_names import AssignedName, names_assigned_on
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.divergence_phrases import (
+    Places,
+    describe_assigned,
+    differing_excerpt,
+)
+from nbddp.controller.diagnosis.message_orders import other_order
+from nbddp.controller.diagnosis.message_partners import Partners, changed_lines, partners
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeChange
-from nbddp.controller.diagnosis.suggested_change import in_two_orders
+from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
@@ -20,6 +32,9 @@ _GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same
 def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     """Ranks wait for each other in messages."""
     operations = [operation for _, operation, _ in cause.circle]
+    known = partners(cause, reports.graph, reports.run_id, reports.sources)
+    if known is not None and known.strays:
+        return _wrong_partners(cause, known, reports)
     if _has_other_ends(cause, reports):
         problem = "each has sends and receives, and they do not match each other"
         return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
@@ -30,13 +45,63 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         all_of_them = "all" if len(operations) > 2 or cause.alike else "both"
         problem = f"{all_of_them} {does} first, and nobody {other}"
     first = "send" if kinds == {"recv"} else "receive"
-    change = _other_order(cause, reports)
-    who = "one side" if change is None else _first_ranks(change)
+    change = other_order(cause, reports.graph, reports.sources)
+    who = f"rank {cause.circle[0][0]}" if not cause.alike else "one side"
+    who = who if change is None else change.first
     step = f"Let {who} {first} first, or use batch_isend_irecv."
     sources = [operation.site.source for operation in operations]
-    if any("isend" in source or "irecv" in source for source in sources):
+    is_later = change is None or not change.first
+    if is_later and any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."
-    return cycle(cause, reports, problem, step, change)
+    return cycle(cause, reports, problem, step, None if change is None else change.code_change)
+
+
+def _wrong_partners(cause: Cause, known: Partners, reports: RankReports) -> Words:
+    """Ranks receive from ranks that send to other ones: a ``dst`` or ``src`` is wrong."""
+    stray = known.strays[0]
+    sender, receive = known.peer("recv", stray), known.call("recv", stray)
+    receives = f"rank {stray} receives from rank {sender} (line {receive.line})"
+    nobody = f"{receives}, which sends to none of these ranks"
+    problem = f"rank {stray} receives from rank {sender}, which sends to none of them"
+    send = known.call("send", sender) if sender in known.ranks else None
+    if send is not None:
+        to = send.peer_by_rank[sender]
+        nobody = f"{receives}, but rank {sender} sends to rank {to} (line {send.line})"
+        problem = f"rank {stray} receives from rank {sender}, which sends to rank {to}"
+    wanted = [rank for rank in known.ranks if known.peer("send", rank) == stray]
+    fix = f"is `src` or `dst` right? Rank {stray} must receive from the rank that sends to it"
+    if known.source:
+        right = f"`{receive.argument}={known.source}`"
+        fix = f"let each rank receive from the one that sends to it, {right}"
+    elif not wanted and send is not None:
+        fix = f"let rank {sender} send to rank {stray}, which receives from it"
+    elif len(wanted) == 1:
+        fix = f"let rank {stray} receive from rank {wanted[0]}, which sends to it"
+        if send is not None:
+            fix += f", or rank {sender} send to rank {stray}"
+    step, change = f"{nobody[0].upper()}{nobody[1:]}: {fix}.", None
+    corrected = known.corrected()
+    if corrected is not None:
+        change = code_change(known.site, changed_lines(known.code, corrected))
+        order = other_order(cause, reports.graph, lambda _: corrected)
+        if order is not None and order.first:
+            first = "send" if cause.circle[0][1].signature.kind == "recv" else "receive"
+            step += f" Then let {order.first} {first} first."
+            lines = tuple(
+                replace(each, source=known.code.source(each.line)) if each.line else each
+                for each in order.code_change.lines
+            )
+            change = code_change(known.site, lines)
+    words = cycle(cause, reports, problem, step, change)
+    shown = sorted({call.line for call in known.calls})
+    places: Places = [
+        (
+            RankSet.of(r for call in known.calls if call.line == line for r in call.peer_by_rank),
+            Divergence(msgspec.structs.replace(known.site, line=line), known.code),
+        )
+        for line in shown
+    ]
+    return replace(words, code=differing_excerpt(places))
 
 
 def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
@@ -48,20 +113,36 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     now = ""
     if len(partners) == 1:
         now = f": rank {partners} {reports.rank(partners.ranks[0]).predicate.main_clause()}"
+    other = _other_partner(cause, reports)
+    assigned: Sequence[AssignedName] = ()
+    if other is not None:
+        size = len(reports.graph.views)
+        assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
     return Words(
         f"Rank {cause.owner} waits in {name(cause, reports)}, and {partners.describe()} never "
         f"{does} it{now}.",
         "no rank has called the other end of this message, and none can call it now."
         f"{in_turn(cause)}",
-        _other_partner(cause, reports) or _GIVE_EACH_ITS_RECV,
+        _GIVE_EACH_ITS_RECV if other is None else _give_partner(other, assigned),
+        code=() if other is None else _lines_of(other, assigned, reports),
     )
 
 
-def _other_partner(cause: Cause, reports: RankReports) -> str:
-    """The next step where the other end of a message, or this end, has another partner."""
+@dataclass(frozen=True)
+class _OtherPartner:
+    """A message that goes to another rank than the one that waits for it."""
+
+    message: Operation
+    owner: Rank
+    right: Rank
+    wrong: Rank
+
+
+def _other_partner(cause: Cause, reports: RankReports) -> _OtherPartner | None:
+    """The message where the other end of a message, or this end, has another partner."""
     operation, owner = cause.operation, cause.owner
     if operation is None or operation.peer < 0:
-        return ""
+        return None
     is_send = operation.signature.kind == "send"
     wanted: Literal["send", "recv"] = "recv" if is_send else "send"
     ready = {
@@ -73,26 +154,45 @@ def _other_partner(cause: Cause, reports: RankReports) -> str:
     }
     if len(ready) == 1:
         (rank,) = ready
-        return _give_partner(operation, owner, rank, operation.peer)
+        return _OtherPartner(operation, owner, rank, operation.peer)
     astray = [
         message
         for message in unmet_messages(reports.graph, operation.peer, wanted)
         if message.peer not in (owner, -1) and message.pg_id == operation.pg_id
     ]
     if len(astray) != 1 or ready:
-        return ""
-    return _give_partner(astray[0], operation.peer, owner, astray[0].peer)
+        return None
+    return _OtherPartner(astray[0], operation.peer, owner, astray[0].peer)
 
 
-def _give_partner(message: Operation, owner: Rank, right: Rank, wrong: Rank) -> str:
-    """A sentence: let a message of ``owner`` go to the rank that waits for it."""
+def _give_partner(other: _OtherPartner, assigned: Sequence[AssignedName]) -> str:
+    """Sentences: let a message go to the rank that waits for it."""
+    message, owner, right = other.message, other.owner, other.right
     is_send = message.signature.kind == "send"
     argument, does = ("dst", "receives from") if is_send else ("src", "sends to")
     other_way = "receive from" if is_send else "send to"
+    line = f" (line {message.site.line})" if message.site.line else ""
+    changed = "".join(f" {_capital(describe_assigned(each))}." for each in assigned[:1])
     return (
-        f"Give {message.signature.op} `{argument}={right}` on rank {owner}, since rank {right} "
-        f"{does} it, or let rank {wrong} {other_way} rank {owner}."
+        f"Give {message.signature.op} `{argument}={right}` on rank {owner}{line}, since rank "
+        f"{right} {does} it, or let rank {other.wrong} {other_way} rank {owner}.{changed}"
     )
+
+
+def _lines_of(
+    other: _OtherPartner, assigned: Sequence[AssignedName], reports: RankReports
+) -> Sequence[CodeLine]:
+    """The line of the message, and those that gave it another partner."""
+    site = other.message.site
+    code = reports.sources(site)
+    if code is None:
+        return ()
+    places = [(each.ranks, each.place) for each in assigned[:1]]
+    return differing_excerpt([*places, (RankSet.of([other.owner]), Divergence(site, code))])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
@@ -103,31 +203,3 @@ def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
         if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
             return False
     return True
-
-
-def _first_ranks(change: CodeChange) -> str:
-    """The ranks that begin with the other call after a change."""
-    (condition,) = (line.source for line in change.lines if line.source.lstrip()[:3] == "if ")
-    is_even = condition.rstrip().endswith("% 2 == 0:")
-    return "the even ranks" if is_even else f"rank {condition.rstrip(': ').rpartition(' ')[2]}"
-
-
-def _other_order(cause: Cause, reports: RankReports) -> CodeChange | None:
-    """Let every second rank of a circle send first, where all receive first."""
-    circle, alike = cause.circle, cause.alike
-    sites = {operation.site for _, operation, _ in circle}
-    site = next(iter(sites))
-    code = reports.sources(site)
-    if len(sites) > 1 or code is None:
-        return None
-    is_even = all((rank + operation.peer) % 2 for rank, operation, _ in circle) and all(
-        sum(ranks) % 2 for ranks in alike if len(ranks) == 2
-    )
-    rank_name = "rank" if site.cell and site.function == "<module>" else "dist.get_rank()"
-    if is_even:
-        condition = f"{rank_name} % 2 == 0"
-    elif not alike:
-        condition = f"{rank_name} == {min(rank for rank, *_ in circle)}"
-    else:
-        return None
-    return code_change(site, in_two_orders(code, site.line, condition))

@@ -9,7 +9,12 @@ from dataclasses import replace
 from nbddp.controller.diagnosis.assigned_names import AssignedName, assigned_names
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import Divergence, differing_branches, skipped_iterations
+from nbddp.controller.diagnosis.divergence import (
+    Divergence,
+    differing_branches,
+    skipped_iterations,
+    sole_branch,
+)
 from nbddp.controller.diagnosis.divergence_phrases import (
     Places,
     describe_assigned,
@@ -30,6 +35,7 @@ from nbddp.controller.diagnosis.phrases import (
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
+from nbddp.controller.diagnosis.words.collectives import call_everywhere
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -72,12 +78,22 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     branches = _branches(cause, disagreement, reports)
     assigned = _assigned(cause, disagreement, reports)
     step = f"{_agree(disagreement, assigned)} {differing_lines(branches)}".rstrip()
+    change = _padded(disagreement, reports)
+    extra = sole_branch(branches, len(reports.graph.views))
+    if extra is not None and "op" in disagreement.differences.reported:
+        step, change = _extra_call(disagreement, extra, reports)
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
         _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
-        code=differing_excerpt([*branches, *_assigned_places(disagreement, assigned)]),
-        change=_padded(disagreement, reports),
+        code=differing_excerpt(
+            [
+                *branches,
+                *_called_places(disagreement, branches, reports),
+                *_assigned_places(disagreement, assigned),
+            ]
+        ),
+        change=change,
         ranks=_ranks_that_disagree(disagreement, reports),
     )
 
@@ -158,7 +174,30 @@ def _branches(cause: Cause, disagreement: Disagreement, reports: RankReports) ->
     """Ranks that made different calls at different lines, and why."""
     if was_interrupted(cause, reports):
         return []
-    return differing_branches(disagreement, reports.sources)
+    return differing_branches(disagreement, reports.graph, reports.sources)
+
+
+def _called_places(disagreement: Disagreement, branches: Places, reports: RankReports) -> Places:
+    """The lines of calls inside functions, where `branches` has those of their callers."""
+    shown = {place.site.position for _, place in branches}
+    return [
+        (RankSet.of([rank]), Divergence(call.site, code))
+        for rank, call in disagreement.operation_by_rank.items()
+        if branches and call.site.position not in shown
+        if (code := reports.sources(call.site)) is not None
+    ]
+
+
+def _extra_call(
+    disagreement: Disagreement, extra: tuple[RankSet, Divergence], reports: RankReports
+) -> tuple[str, CodeChange | None]:
+    """The next step where some ranks alone made one call more, inside a condition about ranks."""
+    ranks, place = extra
+    call = disagreement.operation_by_rank[ranks.ranks[0]]
+    others = RankSet.of(disagreement.operation_by_rank) - ranks
+    group = reports.graph.group(call)
+    is_of_all = group is not None and group.desc == "default_pg"
+    return call_everywhere([(ranks, place)], call, others, reports, is_of_all=is_of_all)
 
 
 def _assigned(

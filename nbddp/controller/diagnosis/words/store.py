@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.phrases import place, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.similar_keys import similar_keys
 from nbddp.controller.diagnosis.words.notices import describe_running
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
 from nbddp.wire.flight_recorder import (
@@ -17,6 +18,8 @@ from nbddp.wire.flight_recorder import (
 )
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
+#: Keys that a sentence names.
+_MAX_KEYS = 3
 _NOBODY_LEFT = "every rank of the pool is blocked, or has ended the cell"
 
 
@@ -33,7 +36,8 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         return _poll(operation, ranks, reports)
     if not cause.proven:
         return Words(
-            f"{waits} {name(cause, reports)}; nobody has set it yet.",
+            f"{_nobody_has_set(operation, reports)} yet: {waits[0].lower()}{waits[1:]} "
+            f"{name(cause, reports)}.",
             f"it may still be set by {describe_running(reports.graph)}.",
             "Wait, or interrupt the cell.",
         )
@@ -45,11 +49,29 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
             "Call init_process_group on all ranks, with the number of ranks "
             f"({len(reports.graph.views)} in this pool) as world_size and each rank once.",
         )
+    similar = [] if operation is None else similar_keys(operation, reports.graph)
+    step = "Set the key on some rank before another one waits for it."
+    if similar:
+        step = f"Use one name for the key: {'; '.join(similar)}."
     return Words(
-        f"{waits} {name(cause, reports)}, and no rank is left that could set it.",
+        f"{_nobody_has_set(operation, reports)}: {waits[0].lower()}{waits[1:]} "
+        f"{name(cause, reports)}, and no rank is left that could set it.",
         f"{_NOBODY_LEFT}; only a process outside of the pool could still set it.{in_turn(cause)}",
-        "Set the key on some rank before another one waits for it.",
+        step,
     )
+
+
+def _nobody_has_set(operation: Operation | None, reports: RankReports) -> str:
+    """``Nobody has set the key 'ready'``: those of the awaited keys that no rank has set."""
+    wanted = () if operation is None else operation.signature.keys
+    looks = (view.look for view in reports.graph.views.values())
+    known = {key for look in looks if look is not None for key in look.set_keys}
+    keys = [key for key in wanted if key not in known] or list(wanted)
+    shown = ", ".join(map(repr, keys[:_MAX_KEYS]))
+    more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
+    if not keys:
+        return "Nobody has set the key"
+    return f"Nobody has set the key{'s' * (len(keys) > 1)} {shown}{more}"
 
 
 def _poll(operation: Operation, ranks: RankSet, reports: RankReports) -> Words:
