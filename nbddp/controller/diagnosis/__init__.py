@@ -3,6 +3,7 @@
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.divergence import Sources
+from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
@@ -48,6 +49,7 @@ __all__ = [
     "Report",
     "Sources",
     "compare_records",
+    "completed",
     "data_notes",
     "describe_call",
     "describe_calls",
@@ -58,9 +60,11 @@ __all__ = [
     "holds",
     "iteration",
     "last_operation",
+    "late_ranks",
     "marked_lines",
     "peer_of",
     "place",
     "quote",
     "rank_at",
+    "settled_views",
 ]

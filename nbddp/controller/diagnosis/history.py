@@ -9,7 +9,7 @@ answer depends on operations that were left out, `History` gives the answer that
 from typing import Literal
 
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.errors import CollectiveMismatchError
+from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
@@ -246,9 +246,12 @@ class History:
 
 
 def is_local_failure(operation: Operation) -> bool:
-    """Whether the call failed before it reached the others: mostly because of a bad argument."""
+    """Whether the call failed before it reached the others: mostly because of a bad argument.
+
+    A call that did not match, or was freed, is none: the others have made, or expect, the same one.
+    """
     return (
         operation.state == "failed"
         and operation.waited_ns == 0
-        and error_name(operation.error) != CollectiveMismatchError.__name__
+        and error_name(operation.error) not in COLLECTIVE_ERRORS
     )

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from nbddp.controller.diagnosis import compare_records
+from nbddp.controller.diagnosis import compare_records, completed, settled_views
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
@@ -356,13 +356,18 @@ class RecoveryMachine:
         is_broken = damage.is_any or bool(self._exited_ranks.dead()) or is_restarting
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
-        if not (is_broken or is_unreported or damage.is_silent or damage.is_sanitized):
+        has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
+        partial_verdict = cell.partial_verdict if has_failed else None
+        is_to_compare = is_unreported or damage.is_silent or damage.is_sanitized
+        if not (is_broken or is_to_compare or partial_verdict):
             return [*actions, self._end(outcome)]
         self._held_outcome, self._held_at = outcome, now
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
-        if is_unreported or not is_broken:
+        if partial_verdict is not None:
+            actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
+        elif is_unreported or not is_broken:
             compared = partial(self._compared, is_silent=damage.is_silent)
             last = RING_LENGTH if damage.is_sanitized else 64
             actions += self._probes.look(now, compared, last=last)[1]
@@ -397,8 +402,26 @@ class RecoveryMachine:
             is_wrong = has_errors and self.config.on_mismatch == "raise"
             self._held_outcome = replace(outcome, report=report, is_wrong=is_wrong)
             actions.append(VerdictReached(outcome.run_id, report, acted=False, views=views))
+        return [*actions, *self._release_if_whole()]
+
+    def _completed(self, verdict: VerdictReached, views: Views, now: float) -> list[Action]:
+        """Take the views after a cell whose verdict lacks ranks that were still on their way."""
+        outcome = self._held_outcome
+        if outcome is None or outcome.run_id != verdict.run_id:
+            return []
+        before = verdict.report
+        views = settled_views(before, verdict.views, views)
+        report = completed(before, self._probes.diagnose(views, now))
+        actions: list[Action] = []
+        if report is not None:
+            self._held_outcome = replace(outcome, report=report)
+            whole = replace(verdict, report=report, views=views, replaces=before.fingerprint)
+            actions.append(whole)
+        return [*actions, *self._release_if_whole()]
+
+    def _release_if_whole(self) -> list[Action]:
         is_whole = not self._is_rebuild_due and not self._rebuild.is_active
-        return [*actions, *self._release()] if is_whole else actions
+        return self._release() if is_whole else []
 
     def _rank_exited(self, exited: RankExited, run_id: str | None, now: float) -> list[Action]:
         rank = exited.rank

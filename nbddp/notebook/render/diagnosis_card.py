@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     RankVerb,
     RankView,
     Report,
+    late_ranks,
 )
 from nbddp.controller.trace import rows_of_views
 from nbddp.notebook.render import code_excerpt, rank_rows
@@ -93,6 +94,9 @@ def card(
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
     injected = report.injected if layouts else ()
     layouts = layouts or [_Layout(_no_finding(report))]
+    if not is_over and (late := late_ranks(report)):
+        still = f"{name_ranks(late)} still {late.verb('runs', 'run')}"
+        layouts[0].title += f" (so far; {still})"
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
