@@ -14,7 +14,6 @@ from nbddp.notebook.render.html import (
     clean,
     duration,
     escape,
-    name_ranks,
     preformatted,
     shorten,
     words,
@@ -62,7 +61,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         since_ns[block] = max(since_ns.get(block, 0), waits_ns)
     entries = [
         (
-            name_ranks(RankSet.of(block_ranks)),
+            RankSet.of(block_ranks).describe(),
             (block if block_ranks[1:] else exact[block_ranks[0]][0]).doing.describe(
                 len(block_ranks)
             )
