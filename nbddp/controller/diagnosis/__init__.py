@@ -13,12 +13,13 @@ from nbddp.controller.diagnosis.phrases import (
     describe_operation,
     iteration,
     last_operation,
-    peer_of,
     place,
     quote,
     rank_at,
+    waits_for,
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
+from nbddp.controller.diagnosis.rank_reports import name_in_group
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
     TITLES,
@@ -26,6 +27,7 @@ from nbddp.controller.diagnosis.report import (
     CodeChange,
     CodeLine,
     Finding,
+    GroupRef,
     PerRank,
     RankStatus,
     Report,
@@ -41,6 +43,7 @@ __all__ = [
     "CodeChange",
     "CodeLine",
     "Finding",
+    "GroupRef",
     "PerRank",
     "Predicate",
     "RankStatus",
@@ -62,9 +65,10 @@ __all__ = [
     "last_operation",
     "late_ranks",
     "marked_lines",
-    "peer_of",
+    "name_in_group",
     "place",
     "quote",
     "rank_at",
     "settled_views",
+    "waits_for",
 ]

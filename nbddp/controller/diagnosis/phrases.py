@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure. No code reads a sentence back: code that 
 a rank does reads the `verb` of its `Predicate`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -16,6 +16,8 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 Forms: TypeAlias = tuple[str, str]
 #: Different calls in a sentence.
 _MAX_CALLS = 4
+#: Operations that a thread waits for.
+_MAX_WAITS = 3
 
 
 class RankVerb(Enum):
@@ -177,6 +179,26 @@ def peer_of(operations: Collection[Operation]) -> Rank:
     open_ones = [each for each in operations if each.state == "scheduled"]
     is_message = len(open_ones) == 1 and open_ones[0].signature.kind in ("send", "recv")
     return open_ones[0].peer if is_message else -1
+
+
+def waits_for(
+    operations: Iterable[Operation], name: Callable[[Operation], str], *, needs_all: bool
+) -> Predicate:
+    """``waits in all_reduce #17``: a thread that waits for operations.
+
+    Args:
+        operations: those that it waits for; ended ones are left out.
+        name: names an operation.
+        needs_all: see `nbddp.controller.diagnosis.wait_graph.Waiting.needs_all`.
+    """
+    open_ones = [each for each in operations if each.state == "scheduled"]
+    names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
+    if len(open_ones) > _MAX_WAITS:
+        names += f" and {len(open_ones) - _MAX_WAITS} more"
+    preposition = "in" if len(open_ones) < 2 else "for"
+    if not needs_all:
+        preposition = "inside torch for"
+    return Predicate(RankVerb.WAITS, f" {preposition} {names}", peer=peer_of(open_ones))
 
 
 def last_operation(name: str) -> Forms:
