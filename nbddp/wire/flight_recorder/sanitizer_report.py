@@ -29,7 +29,7 @@ class SanitizerFault(_Part, frozen=True):
     has_handle: bool = False  #: not awaited, but a later cell can wait for it
     value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
     parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``
-    #: CLOCK_REALTIME of the access, of the call with NaN or Inf, or of the one that was not awaited.
+    #: CLOCK_REALTIME of the access, of the call with NaN or Inf, or of one that was not awaited.
     time_ns: int = 0
 
 
