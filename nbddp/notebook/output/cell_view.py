@@ -261,7 +261,8 @@ class View:
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
-        self._sink.live(Live(strip=self._live.shown.strip))
+        shown = self._live.shown
+        self._sink.live(Live(strip=shown.strip, legend=shown.legend))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
         if request.stop is not None and self._panel is not None:

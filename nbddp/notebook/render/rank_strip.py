@@ -14,13 +14,16 @@ from enum import Enum
 from itertools import groupby
 
 from nbddp.notebook.render.html import WIDTH, escape, one_line
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
-#: More ranks than this have one chip for neighbours in the same state.
+#: More ranks than this have one chip for neighbours in the same state, or for all of them.
 _MAX_CHIPS = 64
+#: Characters of the numbers on a chip.
+_MAX_NUMBERS = 40
 #: With more chips than this, words and notes are only in the legend and in titles: the row is full.
 _MAX_WORDS = 4
-#: More chips than this stand in two rows, which fit on a projector at 150 %.
+#: More chips than this stand in two rows, which fit on a projector at 150 %, and the line below
+#: them has the legend.
 _MAX_ROW = 16
 _COLUMNS = 32
 _END_STYLE = "font-family:monospace;font-size:12px;line-height:1.7;padding-left:8px"
@@ -86,7 +89,7 @@ class Chip:
     @property
     def numbers(self) -> str:
         """Its ranks, behind the word "ranks"."""
-        return self.ranks.short_name or str(self.ranks)
+        return self.ranks.numbers(_MAX_NUMBERS)
 
     @property
     def title(self) -> str:
@@ -96,30 +99,43 @@ class Chip:
 
 
 def html(chips: Sequence[Chip]) -> str:
-    """Return the row as HTML.
+    """Return the row as HTML: one line, or two of many chips.
 
     Args:
         chips: one for each rank, in order.
     """
-    shown = list(chips)
-    if len(chips) > _MAX_CHIPS:
-        shown = list(_joined(replace(chip, note="") for chip in chips))
+    shown = _shown(chips)
     is_dense, has_words = len(shown) > _MAX_ROW, len(shown) <= _MAX_WORDS
     row = "".join(_html(chip, has_words=has_words, is_dense=is_dense) for chip in shown)
     style = _DENSE_STYLE if is_dense else _ROW_STYLE
-    legend = "" if has_words else legend_of(chips)
-    if legend and is_dense:
-        legend = f'<div style="{_DENSE_STYLE.partition(";display")[0]};opacity:0.7">{legend}</div>'
-    elif legend:
-        row += f'<span style="{_LEGEND_STYLE}">{legend}</span>'
-        legend = ""
-    return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>{legend}'
+    if not is_dense and not has_words:
+        row += f'<span style="{_LEGEND_STYLE}">{"&ensp;".join(_legend(chips))}</span>'
+    return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>'
 
 
-def legend_of(chips: Iterable[Chip]) -> str:
-    """``▸ runs  ◌ waits``: the signs that are shown, in words."""
+def legend(chips: Sequence[Chip]) -> str:
+    """Return ``▸ runs  ◌ waits`` for the line below the row; empty: the row has words or a legend.
+
+    Args:
+        chips: see `html`.
+    """
+    return "  ".join(_legend(chips)) if len(_shown(chips)) > _MAX_ROW else ""
+
+
+def _shown(chips: Sequence[Chip]) -> Sequence[Chip]:
+    """The chips of a row: so many that they stand in two lines at most."""
+    if len(chips) <= _MAX_CHIPS:
+        return chips
+    joined = list(_joined(replace(chip, note="") for chip in chips))
+    if len(joined) <= _MAX_CHIPS:
+        return joined
+    by_state = ranks_by((chip.state, rank) for chip in chips for rank in chip.ranks)
+    return [Chip(ranks, state) for state, ranks in by_state.items()]
+
+
+def _legend(chips: Iterable[Chip]) -> list[str]:
     states = dict.fromkeys(chip.state for chip in chips)
-    return "&ensp;".join(f"{state.sign} {state.word}" for state in states)
+    return [f"{state.sign} {state.word}" for state in states]
 
 
 def ends(chips: Sequence[Chip]) -> Mapping[str, str]:

@@ -8,9 +8,8 @@ from tests.support.looks import Ranks, site
 def fault(pool: Ranks, rank: int, kind: SanitizerFaultKind, line: int, at: int) -> SanitizerFault:
     record = pool[rank].done(line=line)
     operation = pool[rank].operations[record - 1]
-    value = "NaN" if kind == "not-finite" else ""
     return SanitizerFault(
-        kind=kind, operation=operation, site=site(line + 1), value=value, time_ns=at
+        kind=kind, operation=operation, site=site(line + 1), value="NaN", time_ns=at
     )
 
 
