@@ -19,7 +19,7 @@ from nbddp.controller.diagnosis.phrases import (
     waits_for,
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
-from nbddp.controller.diagnosis.rank_reports import name_in_group
+from nbddp.controller.diagnosis.rank_reports import in_group
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
     TITLES,
@@ -61,11 +61,11 @@ __all__ = [
     "diagnose",
     "exited_ranks",
     "holds",
+    "in_group",
     "iteration",
     "last_operation",
     "late_ranks",
     "marked_lines",
-    "name_in_group",
     "place",
     "quote",
     "rank_at",

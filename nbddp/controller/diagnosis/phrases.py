@@ -5,7 +5,7 @@ a rank does reads the `verb` of its `Predicate`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -50,6 +50,8 @@ class Predicate:
     rest: str = ""  #: follows the verb, with the blank or comma between: `` in all_reduce #17``
     aside: Forms = ("", "")  #: ``; its last operation was all_reduce #16``
     peer: Rank = -1  #: the other end of the message that ``rest`` is about; -1: none
+    #: ``rest`` outside of tables, with no number of an operation; empty: as it is.
+    spoken: str = field(default="", compare=False)
 
     def with_peer(self, name: str) -> "Predicate":
         """Return the same with another name for the other end: ``recv from the next rank``."""
@@ -182,7 +184,11 @@ def peer_of(operations: Collection[Operation]) -> Rank:
 
 
 def waits_for(
-    operations: Iterable[Operation], name: Callable[[Operation], str], *, needs_all: bool
+    operations: Iterable[Operation],
+    name: Callable[[Operation], str],
+    *,
+    needs_all: bool,
+    spoken: Callable[[Operation], str] | None = None,
 ) -> Predicate:
     """``waits in all_reduce #17``: a thread that waits for operations.
 
@@ -190,15 +196,24 @@ def waits_for(
         operations: those that it waits for; ended ones are left out.
         name: names an operation.
         needs_all: see `nbddp.controller.diagnosis.wait_graph.Waiting.needs_all`.
+        spoken: names an operation outside of tables; None: as ``name``.
     """
     open_ones = [each for each in operations if each.state == "scheduled"]
-    names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
-    if len(open_ones) > _MAX_WAITS:
-        names += f" and {len(open_ones) - _MAX_WAITS} more"
     preposition = "in" if len(open_ones) < 2 else "for"
     if not needs_all:
         preposition = "inside torch for"
-    return Predicate(RankVerb.WAITS, f" {preposition} {names}", peer=peer_of(open_ones))
+
+    def rest(name: Callable[[Operation], str]) -> str:
+        names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
+        more = len(open_ones) - _MAX_WAITS
+        return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
+
+    return Predicate(
+        RankVerb.WAITS,
+        rest(name),
+        peer=peer_of(open_ones),
+        spoken=rest(spoken) if spoken is not None else "",
+    )
 
 
 def last_operation(name: str) -> Forms:

@@ -78,10 +78,31 @@ class RankReports:
             has_call: see `Operation.label`.
             has_members: whether the group has its members.
         """
-        group = self.graph.group(operation) if with_group else None
-        if group is not None and not has_members and operation.signature.kind != "creation":
-            group = replace(group, ranks=NO_RANKS)
-        return name_in_group(operation, group, has_call=has_call)
+        group = self._group(operation, has_members=has_members) if with_group else None
+        return in_group(operation.label(has_call=has_call), operation, group)
+
+    def said(
+        self, rank: Rank, operation: Operation, *, with_group: bool = True, has_call: bool = True,
+        has_members: bool = True,
+    ) -> str:  # fmt: skip
+        """``the 3rd all_reduce of group 'tp' (ranks 0-1)``: the name in a sentence.
+
+        Args:
+            rank: whose calls are counted.
+            operation: the operation.
+            with_group: see `name`.
+            has_call: see `name`.
+            has_members: see `name`.
+        """
+        group = self._group(operation, has_members=has_members) if with_group else None
+        ordinal = self.graph.histories[rank].ordinal(operation)
+        return in_group(operation.in_words(ordinal, has_call=has_call), operation, group)
+
+    def _group(self, operation: Operation, *, has_members: bool) -> GroupRef | None:
+        group = self.graph.group(operation)
+        if group is None or has_members or operation.signature.kind == "creation":
+            return group
+        return replace(group, ranks=NO_RANKS)
 
     # --- one rank ------------------------------------------------------------------------------
 
@@ -134,7 +155,9 @@ class RankReports:
     def _waiting(self, waiting: Waiting) -> tuple[Predicate, Site | None]:
         """``waits in all_reduce #17``, and the line of the operation."""
         name = partial(self.name, has_call=False)
-        predicate = waits_for(waiting.operations, name, needs_all=waiting.needs_all)
+        spoken = partial(self.said, waiting.rank, has_call=False)
+        needs_all = waiting.needs_all
+        predicate = waits_for(waiting.operations, name, needs_all=needs_all, spoken=spoken)
         first = next((each for each in waiting.operations if each.state == "scheduled"), None)
         stack = waiting.thread.stack
         site = first.site if first is not None else None
@@ -185,17 +208,16 @@ class RankReports:
         return {rank: self.rank(rank, pg_id) for rank in known}
 
 
-def name_in_group(operation: Operation, group: GroupRef | None, *, has_call: bool = True) -> str:
-    """``all_reduce #17 of group 'tp' (ranks 0-1)``: an operation with its group.
+def in_group(name: str, operation: Operation, group: GroupRef | None) -> str:
+    """``all_reduce #17 of group 'tp' (ranks 0-1)``: the name of an operation, with its group.
 
     Args:
+        name: of the operation.
         operation: the operation.
         group: its group; None: it is not named.
-        has_call: see `Operation.label`.
     """
-    text = operation.label(has_call=has_call)
     if operation.signature.kind == "creation":
-        return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
+        return f"{name} for {group.ranks.describe()}" if group and group.ranks else name
     if group is None or group.desc == "default_pg":
-        return text
-    return f"{text} of {group.label}"
+        return name
+    return f"{name} of {group.label}"

@@ -124,7 +124,8 @@ def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, 
     for finding in findings:
         waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
         predicate = waits.pop() if len(waits) == 1 else None
-        where = predicate.rest if predicate is not None and predicate.verb is RankVerb.WAITS else ""
+        is_waiting = predicate is not None and predicate.verb is RankVerb.WAITS
+        where = (predicate.spoken or predicate.rest) if predicate and is_waiting else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
         did = "left the debugger" if finding.kind == "left-debugger" else "raised an error"
         sentences.append(

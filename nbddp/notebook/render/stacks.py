@@ -11,7 +11,7 @@ from nbddp.controller.diagnosis import (
     Predicate,
     RankVerb,
     RankView,
-    name_in_group,
+    in_group,
     waits_for,
 )
 from nbddp.notebook.render import fault_stacks
@@ -183,6 +183,7 @@ def _thread_predicate(
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
 
     def name(operation: Operation) -> str:
-        return name_in_group(operation, groups.get(operation.pg_id), has_call=False)
+        label = operation.label(has_call=False)
+        return in_group(label, operation, groups.get(operation.pg_id))
 
     return waits_for(known, name, needs_all=thread.wait.kind == "operation")

@@ -416,7 +416,7 @@ def test_the_line_of_a_notice_names_a_rank_once():
             state.blocked(line=5, at_s=3.3)
     pool[2].runs()
     assert line(pool.diagnose()) == (
-        "ranks 0-1,3-63 wait in all_reduce #1 for rank 2, which still runs, at cell [3], line 2 "
+        "ranks 0-1,3-63 wait in all_reduce for rank 2, which still runs, at cell [3], line 2 "
         "(3.3 s)"
     )
     pool = Ranks(2)
