@@ -20,10 +20,9 @@ from nbddp.wire.rank_set import RankSet, ranks_by
 _MAX_CHIPS = 64
 #: Characters of the numbers on a chip.
 _MAX_NUMBERS = 40
-#: With more chips than this, words and notes are only in the legend and in titles: the row is full.
+#: With more chips than this, words are in the line below, and notes in titles: the row is full.
 _MAX_WORDS = 4
-#: More chips than this stand in two rows, which fit on a projector at 150 %, and the line below
-#: them has the legend.
+#: More chips than this stand in two rows, which fit on a projector at 150 %.
 _MAX_ROW = 16
 _COLUMNS = 32
 _END_STYLE = "font-family:monospace;font-size:12px;line-height:1.7;padding-left:8px"
@@ -35,12 +34,8 @@ _DENSE_STYLE = (
 )
 _CUT = "min-width:0;overflow:hidden;white-space:nowrap"
 _DENSE_CHIP = "border:1px solid rgba(128,128,128,0.5);border-radius:2px;text-align:center"
-#: Without words a chip is never cut; the legend is.
+#: Without words a chip is never cut.
 _NARROW = "padding:0 3px;margin-right:2px;flex:none"
-_LEGEND_STYLE = (
-    "opacity:0.7;padding-left:4px;white-space:nowrap;min-width:0;overflow:hidden;"
-    "text-overflow:ellipsis"
-)
 _CHIP_STYLE = (
     "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
     "margin-right:4px"
@@ -108,18 +103,19 @@ def html(chips: Sequence[Chip]) -> str:
     is_dense, has_words = len(shown) > _MAX_ROW, len(shown) <= _MAX_WORDS
     row = "".join(_html(chip, has_words=has_words, is_dense=is_dense) for chip in shown)
     style = _DENSE_STYLE if is_dense else _ROW_STYLE
-    if not is_dense and not has_words:
-        row += f'<span style="{_LEGEND_STYLE}">{"&ensp;".join(_legend(chips))}</span>'
     return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>'
 
 
 def legend(chips: Sequence[Chip]) -> str:
-    """Return ``▸ runs  ◌ waits`` for the line below the row; empty: the row has words or a legend.
+    """Return ``▸ runs  ◌ waits`` for the line below the row; empty: the row has words.
 
     Args:
         chips: see `html`.
     """
-    return "  ".join(_legend(chips)) if len(_shown(chips)) > _MAX_ROW else ""
+    if len(_shown(chips)) <= _MAX_WORDS:
+        return ""
+    states = dict.fromkeys(chip.state for chip in chips)
+    return "  ".join(f"{state.sign} {state.word}" for state in states)
 
 
 def _shown(chips: Sequence[Chip]) -> Sequence[Chip]:
@@ -131,11 +127,6 @@ def _shown(chips: Sequence[Chip]) -> Sequence[Chip]:
         return joined
     by_state = ranks_by((chip.state, rank) for chip in chips for rank in chip.ranks)
     return [Chip(ranks, state) for state, ranks in by_state.items()]
-
-
-def _legend(chips: Iterable[Chip]) -> list[str]:
-    states = dict.fromkeys(chip.state for chip in chips)
-    return [f"{state.sign} {state.word}" for state in states]
 
 
 def ends(chips: Sequence[Chip]) -> Mapping[str, str]:
