@@ -16,10 +16,11 @@ from functools import partial
 
 import msgspec
 
-from nbddp.controller.diagnosis import compare_records, completed, settled_views
+from nbddp.controller.diagnosis import compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
+from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
 from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
@@ -338,7 +339,8 @@ class RecoveryMachine:
         if cell is None:
             silent = self._silent.among(outcome.ranks("unfinished"), now)
             return [EndRun(replace(outcome, silent=silent))]
-        actions = cell.close(has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
+        has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
+        actions = cell.close(has_failed=has_failed)
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
         silent = self._silent.among(outcome.ranks("unfinished"), now)
         outcome = replace(outcome, silent=silent)
@@ -349,14 +351,13 @@ class RecoveryMachine:
             cell.abort.expect_damage()
             actions += self._second_interrupt.start(outcome.run_id, inside, now)
         damage = damage_of(outcome, cell.abort)
-        if outcome.ranks("error", "exited", "unfinished"):
-            actions += self._sanitized(outcome, now)
+        if has_failed:
+            actions += self._probes.sanitized(now)
         self._rebuild.broken |= damage.broken
         is_restarting = self._restarts.is_killing or self._restarts.is_asked
         is_broken = damage.is_any or bool(self._exited_ranks.dead()) or is_restarting
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
-        has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
         partial_verdict = cell.partial_verdict if has_failed else None
         is_to_compare = is_unreported or damage.is_silent or damage.is_sanitized
         if not (is_broken or is_to_compare or partial_verdict):
@@ -372,17 +373,6 @@ class RecoveryMachine:
             last = RING_LENGTH if damage.is_sanitized else 64
             actions += self._probes.look(now, compared, last=last)[1]
         return actions
-
-    def _sanitized(self, outcome: RunOutcome, now: float) -> list[Action]:
-        """Tell what the sanitizers saw in a cell that has failed, beside its error."""
-        sanitizers = (each.sanitizer for each in outcome.results.values())
-        if not any(each and (each.faults or each.reads) for each in sanitizers):
-            return []
-        views = self._probes.views({})
-        report = self._probes.compare(views, now, only_sanitizer=True, has_failed=True)
-        if not report.findings:
-            return []
-        return [VerdictReached(outcome.run_id, report, acted=False, views=views)]
 
     def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
@@ -409,15 +399,11 @@ class RecoveryMachine:
         outcome = self._held_outcome
         if outcome is None or outcome.run_id != verdict.run_id:
             return []
-        before = verdict.report
-        views = settled_views(before, verdict.views, views)
-        report = completed(before, self._probes.diagnose(views, now))
-        actions: list[Action] = []
-        if report is not None:
-            self._held_outcome = replace(outcome, report=report)
-            whole = replace(verdict, report=report, views=views, replaces=before.fingerprint)
-            actions.append(whole)
-        return [*actions, *self._release_if_whole()]
+        whole = with_late_ranks(verdict, views, partial(self._probes.diagnose, now=now))
+        if whole is None:
+            return self._release_if_whole()
+        self._held_outcome = replace(outcome, report=whole.report)
+        return [whole, *self._release_if_whole()]
 
     def _release_if_whole(self) -> list[Action]:
         is_whole = not self._is_rebuild_due and not self._rebuild.is_active

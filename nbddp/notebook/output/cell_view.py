@@ -220,8 +220,7 @@ class View:
         # The output that came before stands above the card.
         self._emit(self._output.tick(now + self._patience_s))
         # The card of a report changes when nbddp acts upon it later, or has more ranks to name.
-        verdict_id = event.replaces or event.report.fingerprint
-        card_id = f"nbddp-card-{event.run_id}-{verdict_id}"
+        card_id = f"nbddp-card-{event.run_id}-{event.replaces or event.report.fingerprint}"
         is_known = card_id in self._judged
         self._judged[card_id] = event
         if not event.replaces or self._can_redraw:  # a terminal would print both
@@ -261,8 +260,7 @@ class View:
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
-        shown = self._live.shown
-        self._sink.live(Live(strip=shown.strip, legend=shown.legend))
+        self._sink.live(replace(self._live.shown, status=(), open_lines=(), height=0))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
         if request.stop is not None and self._panel is not None:
