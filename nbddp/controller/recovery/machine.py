@@ -346,8 +346,7 @@ class RecoveryMachine:
         outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]
-        inside = outcome.ranks("unfinished")
-        if outcome.interrupted and inside:
+        if outcome.interrupted and (inside := outcome.ranks("unfinished")):
             cell.abort.expect_damage()
             actions += self._second_interrupt.start(outcome.run_id, inside, now)
         damage = damage_of(outcome, cell.abort)
@@ -359,8 +358,8 @@ class RecoveryMachine:
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
         partial_verdict = cell.partial_verdict if has_failed else None
-        is_to_compare = is_unreported or damage.is_silent or damage.is_sanitized
-        if not (is_broken or is_to_compare or partial_verdict):
+        is_odd = is_broken or is_unreported or damage.is_silent or damage.is_sanitized
+        if not (is_odd or partial_verdict):
             return [*actions, self._end(outcome)]
         self._held_outcome, self._held_at = outcome, now
         if is_broken:
@@ -396,22 +395,18 @@ class RecoveryMachine:
 
     def _completed(self, verdict: VerdictReached, views: Views, now: float) -> list[Action]:
         """Take the views after a cell whose verdict lacks ranks that were still on their way."""
-        outcome = self._held_outcome
-        if outcome is None or outcome.run_id != verdict.run_id:
+        held = self._held_outcome
+        if held is None or held.run_id != verdict.run_id:
             return []
-        whole = with_late_ranks(verdict, views, partial(self._probes.diagnose, now=now))
-        if whole is None:
-            return self._release_if_whole()
-        self._held_outcome = replace(outcome, report=whole.report)
-        return [whole, *self._release_if_whole()]
+        whole = with_late_ranks(verdict, views, partial(self._probes.diagnose, now=now)) or verdict
+        self._held_outcome = replace(held, report=whole.report)
+        return [*[whole] * (whole is not verdict), *self._release_if_whole()]
 
     def _release_if_whole(self) -> list[Action]:
-        is_whole = not self._is_rebuild_due and not self._rebuild.is_active
-        return self._release() if is_whole else []
+        return [] if self._is_rebuild_due or self._rebuild.is_active else self._release()
 
     def _rank_exited(self, exited: RankExited, run_id: str | None, now: float) -> list[Action]:
-        rank = exited.rank
-        exit_text = describe_exit(exited)[0]
+        rank, exit_text = exited.rank, describe_exit(exited)[0]
         actions = self._questions.rank_exited(rank, now)
         was_killed = self._restarts.rank_exited(rank)
         if self.pool.spec.plain:
@@ -458,8 +453,7 @@ class RecoveryMachine:
         if self._is_rebuild_due and not failure:
             return []  # another rebuild follows
         self._is_rebuild_due = False
-        all_fresh = RankSet.of(self._fresh)
-        self._fresh.clear()
+        all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
         actions = self._restarts.rebuilt(all_fresh, failure)
         if self._held_outcome is not None:

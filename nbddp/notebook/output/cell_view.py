@@ -221,10 +221,9 @@ class View:
         self._emit(self._output.tick(now + self._patience_s))
         # The card of a report changes when nbddp acts upon it later, or has more ranks to name.
         card_id = f"nbddp-card-{event.run_id}-{event.replaces or event.report.fingerprint}"
-        is_known = card_id in self._judged
-        self._judged[card_id] = event
         if not event.replaces or self._can_redraw:  # a terminal would print both
-            self._show_card(self._card(event), card_id, is_update=is_known)
+            self._show_card(self._card(event), card_id, is_update=card_id in self._judged)
+        self._judged[card_id] = event
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -364,8 +363,7 @@ class View:
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
-        chips = rank_states.ends(outcome, has_card=bool(self._shown_cards))
-        if chips and not has_row:
+        if not has_row and (chips := rank_states.ends(outcome, has_card=bool(self._shown_cards))):
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)
