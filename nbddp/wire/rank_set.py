@@ -12,8 +12,8 @@ from nbddp.errors import BadOptionError
 
 #: Sentences list this many ranks and ranges; more have a short name if there is a rule.
 _MAX_LISTED = 6
-#: Without a rule, more than this are cut.
-_MAX_PIECES = 8
+#: Without a rule, a name that is longer is cut.
+_MAX_CHARACTERS = 40
 #: A global rank, as in ``torch.distributed``.
 Rank = int
 _Key = TypeVar("_Key", bound=Hashable)
@@ -101,12 +101,13 @@ class RankSet:
     def __repr__(self) -> str:
         return f"RankSet({self})"
 
-    def describe(self, *, in_full: bool = False) -> str:
+    def describe(self, *, limit: int = _MAX_CHARACTERS, in_full: bool = False) -> str:
         """Return ``rank 2`` or ``ranks 0,2-3``, for sentences.
 
         A long list has a short name that is as exact; without one it is cut.
 
         Args:
+            limit: number of characters beyond which it is cut.
             in_full: do not cut it.
 
         >>> RankSet.of([0, 2, 3]).describe()
@@ -116,13 +117,29 @@ class RankSet:
         >>> RankSet.of(range(1, 64, 4)).describe()
         'ranks 1-61 in steps of 4'
         >>> RankSet.of(rank * rank for rank in range(2, 20)).describe()
-        'ranks 4,9,16,25,36,49,64,81,… (18 ranks)'
+        'ranks 4,9,16,25,36,49,64,81,100,121,144,… (18 ranks)'
         """
         prefix, rest = self._rule()
-        pieces = self._pieces()
-        if not rest and len(pieces) > _MAX_PIECES and not in_full:
-            rest = f"{','.join(pieces[:_MAX_PIECES])},… ({len(self.ranks)} ranks)"
-        return f"{prefix}{self.verb('rank', 'ranks')} {rest or self}"
+        word = self.verb("rank", "ranks")
+        numbers = rest or (str(self) if in_full else self._cut(limit - len(word) - 1))
+        return f"{prefix}{word} {numbers}"
+
+    def numbers(self, limit: int = _MAX_CHARACTERS) -> str:
+        """Return the same without the word "ranks".
+
+        Args:
+            limit: number of characters beyond which it is cut, if there is no short name.
+
+        >>> RankSet.of(rank * rank for rank in range(2, 20)).numbers(16)
+        '4,9,16,25,36,49,… (18 ranks)'
+        """
+        return self.short_name or self._cut(limit)
+
+    def _cut(self, limit: int) -> str:
+        text = str(self)
+        if len(text) <= limit:
+            return text
+        return f"{text[: text.rindex(',', 0, limit)]},… ({len(self.ranks)} ranks)"
 
     @property
     def short_name(self) -> str:

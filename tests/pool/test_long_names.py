@@ -20,7 +20,7 @@ def test_a_deadlock_in_a_group_with_a_long_description(pool: Pool):
     run_cell(pool, "group = dist.new_group(group_desc='g' * 3_000_000)")
     assert pool.pull("group.group_desc.count('g')") == [3_000_000, 3_000_000]
     text = deadlock_of(pool, "if rank == 0:\n    dist.all_reduce(torch.ones(1), group=group)")
-    assert "rank 1 never called all_reduce #1" in text.lower()
+    assert "rank 1 never called all_reduce" in text.lower()
     assert "g" * 190 in text
     run_cell(pool, "dist.destroy_process_group(group)\ndel group")
 

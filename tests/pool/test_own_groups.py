@@ -197,9 +197,9 @@ def test_a_world_of_some_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
         "    first = dist.new_group([0, 1]); last = dist.new_group([1])\n"
     )
     run_cell(pool, init)
-    with pytest.raises(DeadlockError, match="Rank 1 never called all_reduce #1; rank 2 waits"):
+    with pytest.raises(DeadlockError, match="Rank 1 never called all_reduce; rank 2 waits"):
         run_cell(pool, "if rank == 2: dist.all_reduce(torch.ones(2))")
-    with pytest.raises(DeadlockError, match="Rank 2 never called barrier #1 of group '1'"):
+    with pytest.raises(DeadlockError, match="Rank 2 never called barrier of group '1'"):
         run_cell(pool, "if rank == 1: dist.barrier(group=first)")
     with pytest.raises(DeadlockError, match="Rank 1 waits in recv from rank 2"):
         run_cell(pool, "if rank == 1: dist.recv(torch.ones(2), 0)")

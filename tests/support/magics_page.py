@@ -1,7 +1,8 @@
 """The examples of ``docs/magics.md`` and ``docs/debugging.md``: reads, runs and writes them.
 
 ``python -m tests.support.magics_page`` runs all of them and writes the outputs into the pages,
-for use after a change of what a verb shows.
+for use after a change of what a verb shows. Examples with lines at a prompt stay as they are; the
+program prints what they show now.
 """
 
 import re
@@ -101,15 +102,34 @@ def running() -> Iterator[Kernel]:
         yield kernel
 
 
+def rewritten(text: str, example: Example, got: str) -> str:
+    """The page with what an example shows now.
+
+    Raises:
+        ValueError: lines at prompts stand between the outputs, and what a kernel shows does not
+            have them: the example has to be written by hand.
+    """
+    if is_alike(example.output, got):
+        return text
+    if example.answers:
+        raise ValueError(f"by hand, between the lines at its prompts:\n{example.code}{got}\n")
+    return text.replace(_fences(example, example.output), _fences(example, got))
+
+
 def _update() -> None:
+    by_hand: list[str] = []
     for page in (PAGE, DEBUGGING):
         text = page.read_text(encoding="utf-8")
         for kernel in running():
             for example in examples(text):
                 got = run(kernel, example)
-                if not is_alike(example.output, got):
-                    text = text.replace(_fences(example, example.output), _fences(example, got))
+                try:
+                    text = rewritten(text, example, got)
+                except ValueError as error:
+                    by_hand.append(f"{page.name}, {error}")
         page.write_text(text, encoding="utf-8")
+    if by_hand:
+        raise SystemExit("\n".join(by_hand))
 
 
 def _fences(example: Example, output: str) -> str:

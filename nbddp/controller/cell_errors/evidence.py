@@ -215,7 +215,8 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
         site = place.site or site
         at = f" ({site})" if site is not None else ""
         freed = f"freed{_raised_in_turn(result.error)}"
-        return _Consequence(f"waited{place.predicate.rest}{at}", freed)
+        predicate = place.predicate
+        return _Consequence(f"waited{predicate.spoken or predicate.rest}{at}", freed)
     if result.error is not None and result.error.ename == "KeyboardInterrupt":
         return _Consequence(passive=f"interrupted{at}")  # perhaps it waited for no other rank
     return _Consequence(f"waited{at}" if site is not None else "", "freed")

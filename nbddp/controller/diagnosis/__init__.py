@@ -2,6 +2,7 @@
 
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code, Sources
+from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
@@ -11,12 +12,13 @@ from nbddp.controller.diagnosis.phrases import (
     describe_operation,
     iteration,
     last_operation,
-    peer_of,
     place,
     quote,
     rank_at,
+    waits_for,
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
+from nbddp.controller.diagnosis.rank_reports import in_group
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
     TITLES,
@@ -24,6 +26,7 @@ from nbddp.controller.diagnosis.report import (
     CodeChange,
     CodeLine,
     Finding,
+    GroupRef,
     PerRank,
     RankStatus,
     Report,
@@ -39,6 +42,7 @@ __all__ = [
     "CodeChange",
     "CodeLine",
     "Finding",
+    "GroupRef",
     "PerRank",
     "Predicate",
     "RankStatus",
@@ -47,6 +51,7 @@ __all__ = [
     "Report",
     "Sources",
     "compare_records",
+    "completed",
     "data_notes",
     "describe_call",
     "describe_calls",
@@ -55,11 +60,14 @@ __all__ = [
     "diagnose",
     "exited_ranks",
     "holds",
+    "in_group",
     "iteration",
     "last_operation",
+    "late_ranks",
     "marked_lines",
-    "peer_of",
     "place",
     "quote",
     "rank_at",
+    "settled_views",
+    "waits_for",
 ]

@@ -9,7 +9,7 @@ answer depends on operations that were left out, `History` gives the answer that
 from typing import Literal
 
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.errors import CollectiveMismatchError
+from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
@@ -95,6 +95,29 @@ class History:
             return operation.state != "failed"
         info = self._groups.get(pg_id)
         return info is not None and info.collective_seq_id >= seq
+
+    def ordinal(self, operation: Operation, *, of_any_kind: bool = False) -> int | None:
+        """The place of a collective among the same calls of its cell; 0: it is the only one.
+
+        Args:
+            operation: of this rank, or one that it has joined.
+            of_any_kind: among all collectives of its group in the cell.
+
+        Returns:
+            None: that is not known, as older calls were left out.
+        """
+        known = [*self.operations.values()]
+        if not known or (self.is_cut and known[0].run_id == operation.run_id):
+            return None
+        numbers = {
+            each.collective_seq_id
+            for each in (*known, operation)
+            if (each.run_id, each.pg_id) == (operation.run_id, operation.pg_id)
+            and each.signature.kind == "collective"
+            and (of_any_kind or each.signature.op == operation.signature.op)
+        }
+        earlier = sum(number <= operation.collective_seq_id for number in numbers)
+        return earlier if len(numbers) > 1 else 0
 
     def local_failures(self, pg_id: str, run_id: str, before: int) -> int:
         """The number of calls in a run that took a number and never reached the others.
@@ -246,9 +269,12 @@ class History:
 
 
 def is_local_failure(operation: Operation) -> bool:
-    """Whether the call failed before it reached the others: mostly because of a bad argument."""
+    """Whether the call failed before it reached the others: mostly because of a bad argument.
+
+    A call that did not match, or was freed, is none: the others have made, or expect, the same one.
+    """
     return (
         operation.state == "failed"
         and operation.waited_ns == 0
-        and error_name(operation.error) != CollectiveMismatchError.__name__
+        and error_name(operation.error) not in COLLECTIVE_ERRORS
     )

@@ -4,8 +4,8 @@ Runs in: the notebook's process. Pure. No code reads a sentence back: code that 
 a rank does reads the `verb` of its `Predicate`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -16,6 +16,8 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 Forms: TypeAlias = tuple[str, str]
 #: Different calls in a sentence.
 _MAX_CALLS = 4
+#: Operations that a thread waits for.
+_MAX_WAITS = 3
 
 
 class RankVerb(Enum):
@@ -48,6 +50,8 @@ class Predicate:
     rest: str = ""  #: follows the verb, with the blank or comma between: `` in all_reduce #17``
     aside: Forms = ("", "")  #: ``; its last operation was all_reduce #16``
     peer: Rank = -1  #: the other end of the message that ``rest`` is about; -1: none
+    #: ``rest`` outside of tables, with no number of an operation; empty: as it is.
+    spoken: str = field(default="", compare=False)
 
     def with_peer(self, name: str) -> "Predicate":
         """Return the same with another name for the other end: ``recv from the next rank``."""
@@ -177,6 +181,39 @@ def peer_of(operations: Collection[Operation]) -> Rank:
     open_ones = [each for each in operations if each.state == "scheduled"]
     is_message = len(open_ones) == 1 and open_ones[0].signature.kind in ("send", "recv")
     return open_ones[0].peer if is_message else -1
+
+
+def waits_for(
+    operations: Iterable[Operation],
+    name: Callable[[Operation], str],
+    *,
+    needs_all: bool,
+    spoken: Callable[[Operation], str] | None = None,
+) -> Predicate:
+    """``waits in all_reduce #17``: a thread that waits for operations.
+
+    Args:
+        operations: those that it waits for; ended ones are left out.
+        name: names an operation.
+        needs_all: see `nbddp.controller.diagnosis.wait_graph.Waiting.needs_all`.
+        spoken: names an operation outside of tables; None: as ``name``.
+    """
+    open_ones = [each for each in operations if each.state == "scheduled"]
+    preposition = "in" if len(open_ones) < 2 else "for"
+    if not needs_all:
+        preposition = "inside torch for"
+
+    def rest(name: Callable[[Operation], str]) -> str:
+        names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
+        more = len(open_ones) - _MAX_WAITS
+        return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
+
+    return Predicate(
+        RankVerb.WAITS,
+        rest(name),
+        peer=peer_of(open_ones),
+        spoken=rest(spoken) if spoken is not None else "",
+    )
 
 
 def last_operation(name: str) -> Forms:

@@ -5,12 +5,13 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation, peer_of
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation, waits_for
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, Site
@@ -77,14 +78,31 @@ class RankReports:
             has_call: see `Operation.label`.
             has_members: whether the group has its members.
         """
-        text = operation.label(has_call=has_call)
-        group = self.graph.group(operation) if with_group else None
-        if operation.signature.kind == "creation":
-            return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
-        if group is None or group.desc == "default_pg":
-            return text
-        label = group.label if has_members else replace(group, ranks=NO_RANKS).label
-        return f"{text} of {label}"
+        group = self._group(operation, has_members=has_members) if with_group else None
+        return in_group(operation.label(has_call=has_call), operation, group)
+
+    def said(
+        self, rank: Rank, operation: Operation, *, with_group: bool = True, has_call: bool = True,
+        has_members: bool = True,
+    ) -> str:  # fmt: skip
+        """``the 3rd all_reduce of group 'tp' (ranks 0-1)``: the name in a sentence.
+
+        Args:
+            rank: whose calls are counted.
+            operation: the operation.
+            with_group: see `name`.
+            has_call: see `name`.
+            has_members: see `name`.
+        """
+        group = self._group(operation, has_members=has_members) if with_group else None
+        ordinal = self.graph.histories[rank].ordinal(operation)
+        return in_group(operation.in_words(ordinal, has_call=has_call), operation, group)
+
+    def _group(self, operation: Operation, *, has_members: bool) -> GroupRef | None:
+        group = self.graph.group(operation)
+        if group is None or has_members or operation.signature.kind == "creation":
+            return group
+        return replace(group, ranks=NO_RANKS)
 
     # --- one rank ------------------------------------------------------------------------------
 
@@ -122,8 +140,7 @@ class RankReports:
         waits = self.graph.waits[view.rank]
         main = view.look.main if view.look else None
         if waits and (waits[0].thread.is_main or main is None):
-            how, site = self._waiting(waits[0])
-            return Predicate(RankVerb.WAITS, f" {how}", peer=peer_of(waits[0].operations)), site
+            return self._waiting(waits[0])
         if main is None:
             return Predicate(RankVerb.RUNS), None
         site = main.stack[0] if main.stack else None
@@ -135,21 +152,18 @@ class RankReports:
         is_inside = main.innermost and (site is None or main.innermost != site.function)
         return Predicate(RankVerb.RUNS, f", now in {main.innermost}()" if is_inside else ""), site
 
-    def _waiting(self, waiting: Waiting) -> tuple[str, Site | None]:
-        """``in all_reduce #17``, and the line of the operation."""
-        operations = [each for each in waiting.operations if each.state == "scheduled"]
-        names = ", ".join(self.name(each, has_call=False) for each in operations[:3])
-        names = names or "an operation"
-        if len(operations) > 3:
-            names += f" and {len(operations) - 3} more"
-        preposition = "in" if len(operations) < 2 else "for"
-        if not waiting.needs_all:
-            preposition = "inside torch for"
+    def _waiting(self, waiting: Waiting) -> tuple[Predicate, Site | None]:
+        """``waits in all_reduce #17``, and the line of the operation."""
+        name = partial(self.name, has_call=False)
+        spoken = partial(self.said, waiting.rank, has_call=False)
+        needs_all = waiting.needs_all
+        predicate = waits_for(waiting.operations, name, needs_all=needs_all, spoken=spoken)
+        first = next((each for each in waiting.operations if each.state == "scheduled"), None)
         stack = waiting.thread.stack
-        site = operations[0].site if operations else None
+        site = first.site if first is not None else None
         if (site is None or not site.line or not waiting.needs_all) and stack:
             site = stack[0]
-        return f"{preposition} {names}", site
+        return predicate, site
 
     def _ended(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
         """The end of a rank, with its last operation in a group, or else in any."""
@@ -184,11 +198,26 @@ class RankReports:
         waits = self.graph.waits[view.rank]
         if not waits:
             return Predicate(RankVerb.TAKES_NO_PART), None
-        how, site = self._waiting(waits[0])
-        aside = f"; a thread of it waits {how}", f"; threads of them wait {how}"
+        wait, site = self._waiting(waits[0])
+        aside = f"; a thread of it waits{wait.rest}", f"; threads of them wait{wait.rest}"
         return Predicate(RankVerb.TAKES_NO_PART, aside=aside), site
 
     def ranks(self, ranks: Iterable[Rank], pg_id: str | None = None) -> dict[Rank, PerRank]:
         """Describe several ranks, in order, as `rank` does; ranks without a view are left out."""
         known = sorted(set(ranks) & set(self.graph.views))
         return {rank: self.rank(rank, pg_id) for rank in known}
+
+
+def in_group(name: str, operation: Operation, group: GroupRef | None) -> str:
+    """``all_reduce #17 of group 'tp' (ranks 0-1)``: the name of an operation, with its group.
+
+    Args:
+        name: of the operation.
+        operation: the operation.
+        group: its group; None: it is not named.
+    """
+    if operation.signature.kind == "creation":
+        return f"{name} for {group.ranks.describe()}" if group and group.ranks else name
+    if group is None or group.desc == "default_pg":
+        return name
+    return f"{name} of {group.label}"

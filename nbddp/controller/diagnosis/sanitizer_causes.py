@@ -22,6 +22,9 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
         graph: the ranks after the cell.
         run_id: names the run of the cell.
         has_failed: the cell has not ended well: the records of ranks end at different places.
+
+    Returns:
+        Faults of single operations in the order of time, then what only the whole cell shows.
     """
     views = graph.views.values()
     if not any(view.sanitizer for view in views):
@@ -33,9 +36,12 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
         for fault in view.sanitizer.faults
     ]
     only_data = all(view.sanitizer is None or view.sanitizer.only_data for view in views)
-    return [
+    causes = [
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
+    ]
+    return [
+        *sorted(causes, key=_began_ns),
         *(
             Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
             for parted in find_parted_replicas(graph)
@@ -57,6 +63,11 @@ def _data(graph: WaitForGraph, *, has_failed: bool) -> list[Cause]:
         Cause(fault.kind, fault.culprits, RankSet(), proven=fault.proven, data=fault)
         for fault in faults
     ]
+
+
+def _began_ns(cause: Cause) -> int:
+    """The time at which the first rank made the fault: findings are in the order of the program."""
+    return min(fault.time_ns for fault in cause.fault_by_rank.values())
 
 
 def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:

@@ -392,6 +392,8 @@ class CellWait:
     def _obey(self, turns: StepTurns, line: str) -> None:
         answer = turns.answer(line, time.monotonic())
         for request, step in answer.replies:
+            if step.verb is StepVerb.DEBUG:
+                self._turns.expect(request.rank)
             self._note_pause(request)
             self._send(request, str(step))
         if answer.wants is Sight.TABLE:

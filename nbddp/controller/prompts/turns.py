@@ -65,6 +65,7 @@ class PromptTurns:
         self._ask_at = 0.0
         self._awaited: set[Rank] = set()
         self._awaited_until = 0.0
+        self._expected: set[Rank] = set()  #: ranks whose debuggers the user has opened one by one
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
         self._repeated: Forward | None = None  #: the command for all that an empty line repeats
@@ -91,8 +92,15 @@ class PromptTurns:
             self._ask_at = now + _TOGETHER_S
         self._open[request.rank, request.question] = Turn(request, number)
         self._come_back(request.rank)
-        if self._inside.issubset(self.ranks):
+        # Others do not come together with a rank whose debugger the user has opened.
+        is_expected = request.rank in self._expected
+        self._expected.discard(request.rank)
+        if is_expected or self._inside.issubset(self.ranks):
             self._ask_at = now
+
+    def expect(self, rank: Rank) -> None:
+        """Note that the user has opened the debugger of this rank."""
+        self._expected.add(rank)
 
     def leave(self, rank: Rank) -> None:
         """Note that a rank has ended the cell."""

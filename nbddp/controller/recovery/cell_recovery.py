@@ -6,7 +6,7 @@ Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 from collections.abc import Callable
 
 from nbddp.controller.cell_errors import is_end_of_wait
-from nbddp.controller.diagnosis import RankVerb, Report
+from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
@@ -41,6 +41,8 @@ _OWN_TIMEOUT_AFTER_ERROR_S = 2.0
 #: Members of a group that are yet to come to a call that does not match are waited for this long:
 #: the card is to name all of them, and not those that were early.
 _GATHER_S = 1.0
+#: Other findings are held back as long as ranks that share few processors may come apart.
+_GATHER_PER_RANK_S = 0.01
 _GATHER_PAUSE_S = 0.1
 
 
@@ -73,12 +75,13 @@ class CellRecovery:
         self._shown: dict[str, bool] = {}
         #: Ends of timeouts that the user has set, by verdict and versions of the ranks.
         self._wait_until: dict[tuple[object, ...], float] = {}
+        self._views: Views = {}  #: those that prove `report`
         #: A verdict that waits for the end of a brief timeout.
         self._withheld: VerdictReached | None = None
         #: The last verdict that was acted on, or left to a timeout.
         self._basis: Report | None = None
-        #: The end of the wait for late callers, by the mismatch.
-        self._gather_until: dict[tuple[str, int], float] = {}
+        #: The end of the wait for late ranks, by the finding.
+        self._gather_until: dict[tuple[object, ...], float] = {}
         self._abort_at: float | None = None
         self._knows_timeout = False
         #: With ``on_deadlock=debug``: the user is asked about a verdict, and nobody is freed.
@@ -92,6 +95,15 @@ class CellRecovery:
         """The time at which `tick` has something to do."""
         times = (self.watch.next_deadline(), self.abort.next_deadline(), self._abort_at)
         return min((at for at in times if at is not None), default=None)
+
+    @property
+    def partial_verdict(self) -> VerdictReached | None:
+        """The verdict, if ranks were still on their way that it would have to name."""
+        report = self.report
+        if report is None or not late_ranks(report):
+            return None
+        acted = self._shown.get(report.fingerprint, False)
+        return VerdictReached(self.run.run_id, report, acted, self._views)
 
     def wants_end(self, now: float) -> bool:
         """Return whether the time of its ranks is over."""
@@ -194,6 +206,8 @@ class CellRecovery:
         elif self._has_interrupted and self.abort.reason is not None:
             reason, text = self.abort.reason, self.abort.text
         if not is_ending:
+            if cause is report:
+                self._views = views
             self.report = cause
             if self._config().on_deadlock == "report":
                 return self._show(cause, views, acted=False)
@@ -240,23 +254,20 @@ class CellRecovery:
         ]
 
     def _is_gathering(self, report: Report, now: float) -> bool:
-        """Return whether ranks are yet to come to a call that does not match; then look again."""
-        finding = report.proven[0] if report.proven else None
-        if finding is None or finding.kind != "mismatched-collective" or finding.group is None:
+        """Return whether ranks are yet to come that the finding has to name; then look again."""
+        late = late_ranks(report)
+        if not late:
             return False
-        members = (finding.ranks[rank] for rank in finding.group.ranks if rank in finding.ranks)
-        if all(
-            each.predicate.verb is RankVerb.CALLED
-            or each.status != "running"
-            or each.rank in report.stuck
-            for each in members
-        ):
+        finding = report.proven[0]
+        members = len(finding.group.ranks) if finding.group is not None else 0
+        is_mismatch = finding.kind == "mismatched-collective"
+        limit_s = _GATHER_S if is_mismatch else min(_GATHER_S, members * _GATHER_PER_RANK_S)
+        key = finding.kind, finding.group and finding.group.pg_id, finding.collective_seq_id
+        until = self._gather_until.setdefault(key, now + limit_s)
+        if now >= until:
             return False
-        key = finding.group.pg_id, finding.collective_seq_id
-        is_early = now < self._gather_until.setdefault(key, now + _GATHER_S)
-        if is_early:
-            self.watch.look_soon(now + _GATHER_PAUSE_S)
-        return is_early
+        self.watch.look_soon(min(until, now + _GATHER_PAUSE_S))
+        return True
 
     def _cause(self, report: Report) -> Report:
         """Return the verdict to show: ``report``, or an earlier one that has caused its errors.

@@ -20,6 +20,7 @@ from nbddp.controller.diagnosis import compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
+from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
 from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
@@ -338,46 +339,39 @@ class RecoveryMachine:
         if cell is None:
             silent = self._silent.among(outcome.ranks("unfinished"), now)
             return [EndRun(replace(outcome, silent=silent))]
-        actions = cell.close(has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
+        has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
+        actions = cell.close(has_failed=has_failed)
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
         silent = self._silent.among(outcome.ranks("unfinished"), now)
         outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]
-        inside = outcome.ranks("unfinished")
-        if outcome.interrupted and inside:
+        if outcome.interrupted and (inside := outcome.ranks("unfinished")):
             cell.abort.expect_damage()
             actions += self._second_interrupt.start(outcome.run_id, inside, now)
         damage = damage_of(outcome, cell.abort)
-        if outcome.ranks("error", "exited", "unfinished"):
-            actions += self._sanitized(outcome, now)
+        if has_failed:
+            actions += self._probes.sanitized(now)
         self._rebuild.broken |= damage.broken
         is_restarting = self._restarts.is_killing or self._restarts.is_asked
         is_broken = damage.is_any or bool(self._exited_ranks.dead()) or is_restarting
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
-        if not (is_broken or is_unreported or damage.is_silent or damage.is_sanitized):
+        partial_verdict = cell.partial_verdict if has_failed else None
+        is_odd = is_broken or is_unreported or damage.is_silent or damage.is_sanitized
+        if not (is_odd or partial_verdict):
             return [*actions, self._end(outcome)]
         self._held_outcome, self._held_at = outcome, now
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
-        if is_unreported or not is_broken:
+        if partial_verdict is not None:
+            actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
+        elif is_unreported or not is_broken:
             compared = partial(self._compared, is_silent=damage.is_silent)
             last = RING_LENGTH if damage.is_sanitized else 64
             actions += self._probes.look(now, compared, last=last)[1]
         return actions
-
-    def _sanitized(self, outcome: RunOutcome, now: float) -> list[Action]:
-        """Tell what the sanitizers saw in a cell that has failed, beside its error."""
-        sanitizers = (each.sanitizer for each in outcome.results.values())
-        if not any(each and (each.faults or each.reads) for each in sanitizers):
-            return []
-        views = self._probes.views({})
-        report = self._probes.compare(views, now, only_sanitizer=True, has_failed=True)
-        if not report.findings:
-            return []
-        return [VerdictReached(outcome.run_id, report, acted=False, views=views)]
 
     def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
@@ -397,12 +391,22 @@ class RecoveryMachine:
             is_wrong = has_errors and self.config.on_mismatch == "raise"
             self._held_outcome = replace(outcome, report=report, is_wrong=is_wrong)
             actions.append(VerdictReached(outcome.run_id, report, acted=False, views=views))
-        is_whole = not self._is_rebuild_due and not self._rebuild.is_active
-        return [*actions, *self._release()] if is_whole else actions
+        return [*actions, *self._release_if_whole()]
+
+    def _completed(self, verdict: VerdictReached, views: Views, now: float) -> list[Action]:
+        """Take the views after a cell whose verdict lacks ranks that were still on their way."""
+        held = self._held_outcome
+        if held is None or held.run_id != verdict.run_id:
+            return []
+        whole = with_late_ranks(verdict, views, partial(self._probes.diagnose, now=now)) or verdict
+        self._held_outcome = replace(held, report=whole.report)
+        return [*[whole] * (whole is not verdict), *self._release_if_whole()]
+
+    def _release_if_whole(self) -> list[Action]:
+        return [] if self._is_rebuild_due or self._rebuild.is_active else self._release()
 
     def _rank_exited(self, exited: RankExited, run_id: str | None, now: float) -> list[Action]:
-        rank = exited.rank
-        exit_text = describe_exit(exited)[0]
+        rank, exit_text = exited.rank, describe_exit(exited)[0]
         actions = self._questions.rank_exited(rank, now)
         was_killed = self._restarts.rank_exited(rank)
         if self.pool.spec.plain:
@@ -449,8 +453,7 @@ class RecoveryMachine:
         if self._is_rebuild_due and not failure:
             return []  # another rebuild follows
         self._is_rebuild_due = False
-        all_fresh = RankSet.of(self._fresh)
-        self._fresh.clear()
+        all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
         actions = self._restarts.rebuilt(all_fresh, failure)
         if self._held_outcome is not None:

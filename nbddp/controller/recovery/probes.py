@@ -32,6 +32,7 @@ from nbddp.controller.state import (
     RankState,
     SendToAgent,
     SendToRanks,
+    VerdictReached,
     describe_exit,
     exception_line,
     exit_phrase,
@@ -199,6 +200,17 @@ class RankProbes:
         )
         report = Report(run_id=self.run_id, findings=findings)
         return report.with_injected(self._pool.injected)
+
+    def sanitized(self, now: float) -> list[Action]:
+        """Tell what the sanitizers saw in the latest cell, which has failed, beside its error."""
+        sanitizers = (each.sanitizer for each in self.results.values())
+        if not any(each and (each.faults or each.reads) for each in sanitizers):
+            return []
+        views = self.views({})
+        report = self.compare(views, now, only_sanitizer=True, has_failed=True)
+        if not report.findings:
+            return []
+        return [VerdictReached(self.run_id, report, acted=False, views=views)]
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:
         """Probe the ranks because the user asks."""

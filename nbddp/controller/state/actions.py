@@ -86,6 +86,8 @@ class VerdictReached:
     report: Report
     acted: bool  #: the ranks are being freed; False: the report is only shown
     views: Mapping[Rank, RankView] = field(default_factory=dict)  #: the views that prove it
+    #: The fingerprint of the same verdict with fewer ranks, in whose place this one comes.
+    replaces: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
 from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutcome, VerdictReached
@@ -200,14 +200,7 @@ class View:
             case NoticeChanged():
                 self._live.diagnose(event.report, now)
             case VerdictReached():
-                self._live.judge(event.report)
-                # The output that came before stands above the card.
-                self._emit(self._output.tick(now + self._patience_s))
-                # The card of a report changes when nbddp acts upon it later.
-                card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
-                is_known = card_id in self._judged
-                self._judged[card_id] = event
-                self._show_card(self._card(event), card_id, is_update=is_known)
+                self._judge(event, now)
             case KeptCard():
                 self._emit(self._output.tick(now + self._patience_s))
                 self._sink.display(dict(event.data), {}, None, False)
@@ -221,6 +214,16 @@ class View:
                 self._live.note_import(event, now)
             case RunStarted() | RanksHeld():
                 pass
+
+    def _judge(self, event: VerdictReached, now: float) -> None:
+        self._live.judge(event.report)
+        # The output that came before stands above the card.
+        self._emit(self._output.tick(now + self._patience_s))
+        # The card of a report changes when nbddp acts upon it later, or has more ranks to name.
+        card_id = f"nbddp-card-{event.run_id}-{event.replaces or event.report.fingerprint}"
+        if not event.replaces or self._can_redraw:  # a terminal would print both
+            self._show_card(self._card(event), card_id, is_update=card_id in self._judged)
+        self._judged[card_id] = event
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -256,7 +259,7 @@ class View:
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
-        self._sink.live(Live(strip=self._live.shown.strip))
+        self._sink.live(replace(self._live.shown, status=(), open_lines=(), height=0))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
         if request.stop is not None and self._panel is not None:
@@ -354,12 +357,13 @@ class View:
         for card_id, judged in self._judged.items():
             ended = replace(judged, report=with_all_raised(judged.report, outcome))
             # A terminal would print it again.
-            is_other = self._can_redraw and ended.report.findings != judged.report.findings
+            is_other = self._can_redraw and (
+                ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
+            )
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
-        chips = rank_states.ends(outcome, has_card=bool(self._shown_cards))
-        if chips and not has_row:
+        if not has_row and (chips := rank_states.ends(outcome, has_card=bool(self._shown_cards))):
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)

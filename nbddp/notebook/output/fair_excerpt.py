@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from nbddp.notebook.output.excerpt import Limit
-from nbddp.notebook.render.html import name_ranks
 from nbddp.wire.rank_set import RankSet
 
 #: The window on a growing text is chosen from this many last lines.
@@ -90,7 +89,7 @@ def amounts_by_rank(count_by_rank: Mapping[int, int]) -> str:
 
 
 def _amount(ranks: Sequence[int], count: str) -> str:
-    return f"{count} of {'each of ' if len(ranks) > 1 else ''}{name_ranks(RankSet.of(ranks))}"
+    return f"{count} of {'each of ' if len(ranks) > 1 else ''}{RankSet.of(ranks).describe()}"
 
 
 def _split(lines: Sequence[str], kept: Sequence[int]) -> tuple[list[str], list[str]]:

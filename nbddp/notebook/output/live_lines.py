@@ -136,13 +136,14 @@ class LiveLines:
         return changed, wait_s
 
     def _lines(self, status: list[str], open_lines: list[str], *, has_strip: bool) -> Live:
-        strip = rank_strip.html(self.states.chips) if has_strip else ""
+        chips = self.states.chips if has_strip else []
+        strip, legend = (rank_strip.html(chips), rank_strip.legend(chips)) if chips else ("", "")
         if not status and not open_lines:
-            return Live(strip=strip)
+            return Live(strip=strip, legend=legend)
         # The line of a notice has its place from the beginning.
         shown = len(status) + len(open_lines) + (len(status) == 1)
         self._height = max(self._height, shown)
-        return Live(tuple(status), tuple(open_lines), strip, self._height)
+        return Live(tuple(status), tuple(open_lines), strip, legend, self._height)
 
     def last(self, chips: Sequence[rank_strip.Chip], now: float) -> Live:
         """Return what stays when the cell has ended, where the row of chips has a place.
@@ -151,8 +152,12 @@ class LiveLines:
             chips: how the ranks ended.
             now: the time.
         """
-        strip = rank_strip.html(chips) if self._labels and chips else ""
-        return Live(strip=strip, end=f"ended after {duration((now - self._began) * 1e9)}")
+        chips = chips if self._labels else ()
+        return Live(
+            strip=rank_strip.html(chips) if chips else "",
+            legend=rank_strip.legend(chips),
+            end=f"ended after {duration((now - self._began) * 1e9)}",
+        )
 
     def _open_lines(self, open_lines: Sequence[tuple[RankSet, str]], now: float) -> list[str]:
         if not open_lines:

@@ -21,7 +21,6 @@ from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     escape,
-    name_ranks,
     one_line,
     shorten,
     without_codes,
@@ -297,13 +296,13 @@ def _head(ranks: RankSet, note: str = "") -> dict[str, str]:
 
 
 def _plain_head(ranks: RankSet) -> str:
-    return f"--- {name_ranks(ranks)}"
+    return f"--- {ranks.describe()}"
 
 
 def _name(ranks: RankSet) -> str:
     tint = tint_of(ranks)
     style = f' style="{tint}"' if tint else ""
-    return f"<b{style}>{escape(name_ranks(ranks))}</b>"
+    return f"<b{style}>{escape(ranks.describe())}</b>"
 
 
 def _lines(text: Text) -> list[str]:

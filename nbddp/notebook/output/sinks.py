@@ -33,6 +33,7 @@ class Live:
     status: tuple[str, ...] = ()  #: the progress, and a notice
     open_lines: tuple[str, ...] = ()  #: lines without an end, such as progress bars
     strip: str = ""  #: a row of ranks, in HTML; alone it is only for sinks that give it a place
+    legend: str = ""  #: of the row of ranks, for the first line below it
     height: int = 0  #: at least this many lines, so that nothing below moves
     end: str | None = None  #: the cell has ended, and this stands below the row of ranks
 
@@ -184,11 +185,12 @@ def strip_bundle(live: Live) -> dict[str, str]:
     """The row of ranks with one line below it, as a MIME bundle: its height never changes."""
     # A notice is more important than the progress, whose end may be cut.
     line = clean(" | ".join(reversed(live.status)) if live.end is None else live.end)
+    shown = "  |  ".join(filter(None, (live.legend, line)))
     return {
         "text/plain": line,
         "text/html": (
             f'<div title="{html.escape(line)}">{live.strip}'
-            f"{preformatted(html.escape(line) or '&nbsp;', _LIVE_STYLE)}</div>"
+            f"{preformatted(html.escape(shown) or '&nbsp;', _LIVE_STYLE)}</div>"
         ),
     }
 
@@ -199,6 +201,8 @@ def live_bundle(live: Live) -> dict[str, str]:
         return {"text/plain": ""}
     lines = [clean(line) for line in (*live.status, *live.open_lines)]
     padded = [*lines, *[" "] * (live.height - len(lines))]
+    if live.status and live.legend:
+        padded[0] = f"{live.legend}  |  {padded[0]}"
     return {
         "text/plain": "\n".join(lines),
         "text/html": live.strip * bool(live.status)

@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -32,3 +32,10 @@ def _without_numbers(predicate: Predicate, rank: Rank) -> Predicate:
 
 #: The most exact one comes first.
 FOLDS: Final[tuple[Fold, ...]] = (_exactly, _by_distance, _without_numbers)
+
+
+def peers_of(predicates: Mapping[Rank, Predicate]) -> str:
+    """`` (0: 2, 1: 3)``: the other ends of messages that a folded predicate does not name."""
+    peers = {rank: each.peer for rank, each in predicates.items() if each.peer >= 0}
+    listed = ", ".join(f"{rank}: {peer}" for rank, peer in peers.items())
+    return f" ({listed})" if len(peers) > 1 else ""

@@ -11,7 +11,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nbddp.controller.diagnosis import ChangedLine, CodeChange, CodeLine, marked_lines
-from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, rank_numbers, shorten
+from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, shorten
 from nbddp.wire.flight_recorder import Site, cell_name
 
 _MAX_SOURCE = 100
@@ -70,7 +70,7 @@ def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
         title = _place(site.cell, site.file) if is_new else ""
         if not is_new and previous is not None and site.line > previous.line + 1:
             yield "", "", "", f"{_indent(site.source)}..."
-        ranks = f"[{rank_numbers(line.ranks, _MAX_RANKS)}]" if line.ranks else ""
+        ranks = f"[{line.ranks.numbers(_MAX_RANKS)}]" if line.ranks else ""
         yield title, ranks, str(site.line), shorten(_clean(site.source), _MAX_SOURCE)
         previous = site
 

@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     RankVerb,
     RankView,
     Report,
+    late_ranks,
 )
 from nbddp.controller.trace import rows_of_views
 from nbddp.notebook.render import code_excerpt, rank_rows
@@ -34,7 +35,6 @@ from nbddp.notebook.render.html import (
     clean,
     duration,
     escape,
-    name_ranks,
     one_line,
     shorten,
     words,
@@ -93,6 +93,9 @@ def card(
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
     injected = report.injected if layouts else ()
     layouts = layouts or [_Layout(_no_finding(report))]
+    if not is_over and (late := late_ranks(report)):
+        still = f"{late.describe()} still {late.verb('runs', 'run')}"
+        layouts[0].title += f" (so far; {still})"
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
@@ -120,11 +123,12 @@ def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, 
     for finding in findings:
         waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
         predicate = waits.pop() if len(waits) == 1 else None
-        where = predicate.rest if predicate is not None and predicate.verb is RankVerb.WAITS else ""
+        is_waiting = predicate is not None and predicate.verb is RankVerb.WAITS
+        where = (predicate.spoken or predicate.rest) if predicate and is_waiting else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
         did = "left the debugger" if finding.kind == "left-debugger" else "raised an error"
         sentences.append(
-            f"{name_ranks(finding.culprits)} {did}; {name_ranks(finding.waiting)}, "
+            f"{finding.culprits.describe()} {did}; {finding.waiting.describe()}, "
             f"which waited for {it}{where}, {were} freed"
         )
     lines = "<br>".join(map(_unbroken, sentences))
@@ -155,7 +159,7 @@ def line(report: Report) -> str:
     if entry.is_inside and not finding.proven and entry.ranks == finding.culprits:
         begin, end = ", at ", since
     else:
-        begin = f"{since}; {name_ranks(entry.ranks)} {'' if entry.is_inside else 'last '}at "
+        begin = f"{since}; {entry.ranks.describe()} {'' if entry.is_inside else 'last '}at "
         end = ""
     # The place becomes shorter before the headline does, which names ranks and calls.
     places_of_site = (str(site), site.place, f"line {site.line}")
@@ -192,7 +196,7 @@ class _Layout:
         self.lines = self.lines[: rank_rows.MAX_ROWS]
         self.places = len({entry.site for entry in (*self.lines, *rest)})
         more = RankSet.of(rank for entry in rest for rank in entry.ranks)
-        self.more = f"and {name_ranks(more)} elsewhere" if more else ""
+        self.more = f"and {more.describe()} elsewhere" if more else ""
 
 
 def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> list[_Section]:
@@ -434,7 +438,7 @@ def _now_sentence(
     if acted:
         waiting = RankSet.of((*waiting, *_mismatched(report)))
     is_one = len(waiting) == 1
-    ranks, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
+    ranks, their_place = waiting.describe(), "its line" if is_one else "their lines"
     if acted:
         # The process of a dead rank is gone: whether the next cell runs depends on more.
         then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
@@ -472,5 +476,5 @@ def _partial_results(torn: Mapping[str, RankSet]) -> str:
     """The exception behind "every variable": tensors that may hold partial results."""
     if not torn:
         return ""
-    operations = words(f"{name} on {name_ranks(ranks)}" for name, ranks in torn.items())
+    operations = words(f"{name} on {ranks.describe()}" for name, ranks in torn.items())
     return f", but the tensors of {operations} may hold partial results"

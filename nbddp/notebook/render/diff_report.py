@@ -13,7 +13,6 @@ from nbddp.notebook.render.html import (
     Table,
     clean,
     escape,
-    name_ranks,
     shorten,
     size,
     words,
@@ -91,11 +90,11 @@ def _disagreement(difference: Difference) -> str:
     if len(first) == 1:
         if len(difference.ranks) == 2:
             return f"ranks {first} and {others[0]} differ"
-        return f"different on each of {name_ranks(difference.ranks)}"
-    groups = [f"{name_ranks(first)} agree"]
+        return f"different on each of {difference.ranks.describe()}"
+    groups = [f"{first.describe()} agree"]
     apart = [group.ranks[0] for group in others if len(group) == 1]
     together = [group for group in others if len(group) > 1]
-    groups += [f"{name_ranks(group)} agree on something else" for group in together[:_MAX_GROUPS]]
+    groups += [f"{group.describe()} agree on something else" for group in together[:_MAX_GROUPS]]
     if len(together) > _MAX_GROUPS:
         groups.append(f"{len(together) - _MAX_GROUPS} more groups")
     if len(apart) == 1:
@@ -155,7 +154,7 @@ def _rows(expression: str, leaf: LeafDifference) -> list[list[Cell]]:
     has_odd = len(leaf.groups[0][0]) > 1
     for number, (ranks, text) in enumerate(leaf.groups[:_MAX_GROUPS]):
         name = where if number == 0 else ""
-        rank_text = str(ranks) if len(str(ranks)) <= 24 else name_ranks(ranks, 24)
+        rank_text = str(ranks) if len(str(ranks)) <= 24 else ranks.describe(limit=24)
         detail = detail_by_group.get(ranks)
         value = ""
         if number == 0 and first is not None:

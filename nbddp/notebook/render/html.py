@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Literal
 
-from nbddp.wire.rank_set import RankSet
-
 #: Width of texts, in characters of a terminal.
 WIDTH = 100
 #: Style of borders: a grey that shows on white and on black.
@@ -249,25 +247,6 @@ def size(nbytes: float) -> str:
         value /= 1000
         del units[0]
     return f"{value:.1f} {units[0]}" if value < 9.95 else f"{value:.0f} {units[0]}"
-
-
-def name_ranks(ranks: RankSet, limit: int = 40) -> str:
-    """``ranks 0-1,3``; beyond ``limit`` characters the first ones and their number.
-
-    A long list with a rule is named by that: ``odd ranks 1-63``.
-    """
-    if ranks.short_name:
-        return ranks.describe()
-    word = ranks.verb("rank", "ranks")
-    return f"{word} {rank_numbers(ranks, limit - len(word) - 1)}"
-
-
-def rank_numbers(ranks: RankSet, limit: int) -> str:
-    """``0-1,3``; cut as in `name_ranks`."""
-    text = ranks.short_name or str(ranks)
-    if len(text) <= limit or ranks.short_name:
-        return text
-    return f"{text[: text.rindex(',', 0, limit)]},… ({len(ranks)} ranks)"
 
 
 def words(parts: Iterable[str]) -> str:

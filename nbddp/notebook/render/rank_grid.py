@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import details, escape, name_ranks
+from nbddp.notebook.render.html import details, escape
 from nbddp.wire.rank_set import RankSet
 
 _MAX_COLUMNS = 4
@@ -37,7 +37,7 @@ def bundle(slots: Sequence[Slot]) -> dict[str, str]:
     html = _table(shown, columns)
     if folded:
         ranks = RankSet.of(rank for slot in folded for rank in slot.ranks)
-        html += details(f"{name_ranks(ranks)}: {len(folded)} more", _table(folded, columns))
+        html += details(f"{ranks.describe()}: {len(folded)} more", _table(folded, columns))
     return {"text/plain": "\n".join(map(_plain, slots)), "text/html": html}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import PerRank, Predicate
-from nbddp.notebook.render.alike import FOLDS
+from nbddp.notebook.render.alike import FOLDS, peers_of
 from nbddp.notebook.render.html import (
     FAINT,
     WIDTH,
@@ -91,7 +91,9 @@ def rows_of(
             RankRow(
                 ranks=RankSet.of(part.rank for part in parts),
                 predicate=exact.pop() if len(exact) == 1 else predicate,
-                peers=_peers(parts) if with_peers and fold is FOLDS[-1] else "",
+                peers=peers_of({part.rank: part.predicate for part in parts})
+                if with_peers and fold is FOLDS[-1]
+                else "",
                 site=site,
                 since_s=max(waits_s, default=None),
                 is_culprit=is_culprit,
@@ -99,12 +101,6 @@ def rows_of(
             )
         )
     return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
-
-
-def _peers(parts: Sequence[PerRank]) -> str:
-    peers = {part.rank: part.predicate.peer for part in parts if part.predicate.peer >= 0}
-    listed = ", ".join(f"{rank}: {peer}" for rank, peer in peers.items())
-    return f" ({listed})" if len(peers) > 1 else ""
 
 
 def text(start: str, entry: RankRow) -> list[str]:

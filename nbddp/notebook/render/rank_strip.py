@@ -14,11 +14,13 @@ from enum import Enum
 from itertools import groupby
 
 from nbddp.notebook.render.html import WIDTH, escape, one_line
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
-#: More ranks than this have one chip for neighbours in the same state.
+#: More ranks than this have one chip for neighbours in the same state, or for all of them.
 _MAX_CHIPS = 64
-#: With more chips than this, words and notes are only in the legend and in titles: the row is full.
+#: Characters of the numbers on a chip.
+_MAX_NUMBERS = 40
+#: With more chips than this, words are in the line below, and notes in titles: the row is full.
 _MAX_WORDS = 4
 #: More chips than this stand in two rows, which fit on a projector at 150 %.
 _MAX_ROW = 16
@@ -32,12 +34,8 @@ _DENSE_STYLE = (
 )
 _CUT = "min-width:0;overflow:hidden;white-space:nowrap"
 _DENSE_CHIP = "border:1px solid rgba(128,128,128,0.5);border-radius:2px;text-align:center"
-#: Without words a chip is never cut; the legend is.
+#: Without words a chip is never cut.
 _NARROW = "padding:0 3px;margin-right:2px;flex:none"
-_LEGEND_STYLE = (
-    "opacity:0.7;padding-left:4px;white-space:nowrap;min-width:0;overflow:hidden;"
-    "text-overflow:ellipsis"
-)
 _CHIP_STYLE = (
     "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
     "margin-right:4px"
@@ -86,7 +84,7 @@ class Chip:
     @property
     def numbers(self) -> str:
         """Its ranks, behind the word "ranks"."""
-        return self.ranks.short_name or str(self.ranks)
+        return self.ranks.numbers(_MAX_NUMBERS)
 
     @property
     def title(self) -> str:
@@ -96,30 +94,39 @@ class Chip:
 
 
 def html(chips: Sequence[Chip]) -> str:
-    """Return the row as HTML.
+    """Return the row as HTML: one line, or two of many chips.
 
     Args:
         chips: one for each rank, in order.
     """
-    shown = list(chips)
-    if len(chips) > _MAX_CHIPS:
-        shown = list(_joined(replace(chip, note="") for chip in chips))
+    shown = _shown(chips)
     is_dense, has_words = len(shown) > _MAX_ROW, len(shown) <= _MAX_WORDS
     row = "".join(_html(chip, has_words=has_words, is_dense=is_dense) for chip in shown)
     style = _DENSE_STYLE if is_dense else _ROW_STYLE
-    legend = "" if has_words else legend_of(chips)
-    if legend and is_dense:
-        legend = f'<div style="{_DENSE_STYLE.partition(";display")[0]};opacity:0.7">{legend}</div>'
-    elif legend:
-        row += f'<span style="{_LEGEND_STYLE}">{legend}</span>'
-        legend = ""
-    return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>{legend}'
+    return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>'
 
 
-def legend_of(chips: Iterable[Chip]) -> str:
-    """``▸ runs  ◌ waits``: the signs that are shown, in words."""
+def legend(chips: Sequence[Chip]) -> str:
+    """Return ``▸ runs  ◌ waits`` for the line below the row; empty: the row has words.
+
+    Args:
+        chips: see `html`.
+    """
+    if len(_shown(chips)) <= _MAX_WORDS:
+        return ""
     states = dict.fromkeys(chip.state for chip in chips)
-    return "&ensp;".join(f"{state.sign} {state.word}" for state in states)
+    return "  ".join(f"{state.sign} {state.word}" for state in states)
+
+
+def _shown(chips: Sequence[Chip]) -> Sequence[Chip]:
+    """The chips of a row: so many that they stand in two lines at most."""
+    if len(chips) <= _MAX_CHIPS:
+        return chips
+    joined = list(_joined(replace(chip, note="") for chip in chips))
+    if len(joined) <= _MAX_CHIPS:
+        return joined
+    by_state = ranks_by((chip.state, rank) for chip in chips for rank in chip.ranks)
+    return [Chip(ranks, state) for state, ranks in by_state.items()]
 
 
 def ends(chips: Sequence[Chip]) -> Mapping[str, str]:

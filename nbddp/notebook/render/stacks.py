@@ -6,18 +6,23 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis import Predicate, RankVerb, RankView, peer_of
+from nbddp.controller.diagnosis import (
+    GroupRef,
+    Predicate,
+    RankVerb,
+    RankView,
+    in_group,
+    waits_for,
+)
 from nbddp.notebook.render import fault_stacks
-from nbddp.notebook.render.alike import FOLDS
+from nbddp.notebook.render.alike import FOLDS, peers_of
 from nbddp.notebook.render.html import (
     WIDTH,
     clean,
     duration,
     escape,
-    name_ranks,
     preformatted,
     shorten,
-    words,
 )
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, Site, ThreadLook
 from nbddp.wire.rank_set import RankSet
@@ -60,21 +65,18 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     for rank, (block, waits_ns) in sorted(blocks.items(), key=lambda pair: pair[0]):
         ranks_by_block.setdefault(block, []).append(rank)
         since_ns[block] = max(since_ns.get(block, 0), waits_ns)
-    entries = [
-        (
-            name_ranks(RankSet.of(block_ranks)),
-            (block if block_ranks[1:] else exact[block_ranks[0]][0]).doing.describe(
-                len(block_ranks)
-            )
-            + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
-            block.lines,
-        )
-        for block, block_ranks in sorted(ranks_by_block.items(), key=lambda pair: pair[1])
-    ]
+    entries = []
+    for block, block_ranks in sorted(ranks_by_block.items(), key=lambda pair: pair[1]):
+        doing = {rank: exact[rank][0].doing for rank in block_ranks}
+        is_folded = len(block_ranks) > 1 and fold is FOLDS[-1]
+        predicate = block.doing if len(set(doing.values())) > 1 else doing[block_ranks[0]]
+        text = predicate.describe(len(block_ranks)) + (peers_of(doing) if is_folded else "")
+        since = f" for {duration(since_ns[block])}" if since_ns[block] else ""
+        entries.append((RankSet.of(block_ranks).describe(), f"{text}{since}", block.lines))
     rest = len(entries) - _MAX_BLOCKS
     entries = entries[:_MAX_BLOCKS]
     more = f"and {rest} more kinds of stacks; %ddp stacks -r RANKS shows them" if rest > 0 else ""
-    text = [
+    plain = [
         "\n".join([f"{rank_text}: {doing}", *(shorten(f"    {line}", WIDTH) for line in lines)])
         for rank_text, doing, lines in entries
     ]
@@ -84,10 +86,10 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         for rank_text, doing, lines in entries
     ]
     if more:
-        text.append(more)
+        plain.append(more)
         html.append(f"<div>{escape(more)}</div>")
     return {
-        "text/plain": clean("\n".join(text)) or "no ranks",
+        "text/plain": clean("\n".join(plain)) or "no ranks",
         "text/html": f"<div>{''.join(html) or 'no ranks'}</div>",
     }
 
@@ -104,6 +106,10 @@ def _block(view: RankView) -> tuple[_Block, int]:
         return _block_from_outside(view), 0
     look = view.look
     operations = {operation.record_id: operation for operation in look.operations}
+    groups = {
+        each.pg_id: GroupRef(each.pg_id, each.name, each.desc, RankSet.of(each.ranks))
+        for each in look.groups
+    }
     main = look.main
     lines: list[str] = []
     since_ns = 0
@@ -116,7 +122,7 @@ def _block(view: RankView) -> tuple[_Block, int]:
         has_finished = view.state == "finished"
         doing = Predicate(RankVerb.HAS_FINISHED) if has_finished else _verbatim("no cell runs")
     else:
-        doing = _thread_predicate(main, operations)
+        doing = _thread_predicate(main, operations, groups)
         if look.activity == "callback":
             doing = _verbatim(f"in {CALLBACK_THREAD}, {doing}")
         lines += stack_lines(main.stack)
@@ -124,7 +130,7 @@ def _block(view: RankView) -> tuple[_Block, int]:
             since_ns = max(0, look.time_ns - main.wait.since_ns)
     others = [thread for thread in look.threads if not thread.is_main and not thread.is_dormant]
     for thread in others[:_MAX_THREADS]:
-        lines.append(f"thread {thread.name!r}: {_thread_predicate(thread, operations)}")
+        lines.append(f"thread {thread.name!r}: {_thread_predicate(thread, operations, groups)}")
         lines += [f"    {line}" for line in stack_lines(thread.stack)]
     if len(others) > _MAX_THREADS:
         lines.append(f"and {len(others) - _MAX_THREADS} more threads")
@@ -165,17 +171,19 @@ _NO_STACK = Predicate(
 )
 
 
-def _thread_predicate(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
+def _thread_predicate(
+    thread: ThreadLook, operations: Mapping[int, Operation], groups: Mapping[str, GroupRef]
+) -> Predicate:
+    """The same words as in the rows of a card."""
     if thread.wait is None and thread.innermost in WAITS_FOR_USER:
         return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[thread.innermost]}")
     if thread.wait is None:
         is_named = thread.innermost and not thread.innermost.startswith("<")
         return Predicate(RankVerb.RUNS, f" {thread.innermost}()" if is_named else " Python code")
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
-    if not known:
-        return Predicate(RankVerb.WAITS, " for an operation")
-    names = [operation.label(has_call=False) for operation in known[:3]]
-    if len(known) > len(names):
-        names.append(f"{len(known) - len(names)} more")
-    preposition = "in" if thread.wait.kind == "operation" else "for"
-    return Predicate(RankVerb.WAITS, f" {preposition} {words(names)}", peer=peer_of(known))
+
+    def name(operation: Operation) -> str:
+        label = operation.label(has_call=False)
+        return in_group(label, operation, groups.get(operation.pg_id))
+
+    return waits_for(known, name, needs_all=thread.wait.kind == "operation")

@@ -22,7 +22,6 @@ from nbddp.notebook.render.html import (
     details,
     duration,
     escape,
-    name_ranks,
     one_line,
     shorten,
     size,
@@ -225,7 +224,7 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
         in_callback: ranks whose widget callback was interrupted.
     """
     if in_callback:
-        return f"interrupted: a widget's callback on {name_ranks(in_callback)}"
+        return f"interrupted: a widget's callback on {in_callback.describe()}"
     stuck = pool.snapshot.in_state(RankState.BUSY)
     if stuck:
         return f"{stuck.describe()} did not stop when interrupted. Next: {_restart_of(pool, stuck)}"
@@ -410,16 +409,16 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     notes = []
     gone = snapshot.in_state(RankState.EXITED)
     if gone:
-        notes.append(f"{name_ranks(gone)} exited. Next: {_restart_of(pool, gone)}")
+        notes.append(f"{gone.describe()} exited. Next: {_restart_of(pool, gone)}")
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
-        notes.append(f"{name_ranks(busy)} in a widget's callback. Next: %ddp interrupt ends it")
+        notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(snapshot.ranks)
     notes += left_notes(diagnosed)
     stuck = snapshot.in_state(RankState.BUSY)
     if stuck and not snapshot.is_running:
         notes.append(
-            f"{name_ranks(stuck)} still inside a cell that was given up. Next: "
+            f"{stuck.describe()} still inside a cell that was given up. Next: "
             f"{_restart_of(pool, stuck)}, if {stuck.verb('it does', 'they do')} not come back"
         )
     if pool.options.plain:
@@ -441,7 +440,7 @@ def left_notes(diagnosed: Diagnosed) -> list[str]:
         for thread in look.threads
         if thread.is_left
     )
-    notes = [f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items()]
+    notes = [f"{ranks.describe()}: {text}" for text, ranks in ranks_by_text.items()]
     more = len(notes) - _MAX_THREADS
     return [*notes[:_MAX_THREADS], *([f"and {more} more threads"] if more > 0 else [])]
 
@@ -461,7 +460,7 @@ def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
             why = "it took the place of one" if is_one else "they took the places of others"
             why += " that exited"
         is_fresh = "is fresh" if is_one else "are fresh"
-        notes.append(f"{name_ranks(ranks)} {is_fresh}: {why}, without the variables")
+        notes.append(f"{ranks.describe()} {is_fresh}: {why}, without the variables")
     return notes
 
 

@@ -30,7 +30,7 @@ from nbddp.notebook.render.canvas import (
     text_width,
 )
 from nbddp.notebook.render.colours import RANK_COLOURS, colour_of, tint
-from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
+from nbddp.notebook.render.html import WIDTH, clean, duration, escape, shorten, size
 from nbddp.notebook.render.timeline_text import clocks_text, open_operations, straggler
 from nbddp.wire.flight_recorder import Ending
 from nbddp.wire.rank_set import RankSet, ranks_by_value
@@ -87,7 +87,7 @@ class Bar:
         if self.row.missing:
             has = self.row.missing.verb("has", "have")
             never = f"{has} not come yet" if self.row.open_at_ns else "never came"
-            details.append(f"{name_ranks(self.row.missing)} {never}")
+            details.append(f"{self.row.missing.describe()} {never}")
         elif not self.has_failed and self.moves_ns > self.begin_ns:
             details.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
         if self.goes_on:
@@ -255,7 +255,7 @@ def _text_rows(chart: Chart, late_rank: int) -> list[str]:
         width = WIDTH - head
         rows = {rank: _text_row(chart, chart.bars[rank], width) for rank in chart.ranks}
         by_line = ranks_by_value(rows)
-        labels = {line: name_ranks(ranks, 16) for line, ranks in by_line.items()}
+        labels = {line: ranks.describe(limit=16) for line, ranks in by_line.items()}
         head = max(map(len, labels.values())) + 2
     labelled_lines = list(labels.items())
     if late_rank in chart.ranks:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nbddp.controller.state import NodeClock
 from nbddp.controller.trace import TraceRow
-from nbddp.notebook.render.html import duration, name_ranks
+from nbddp.notebook.render.html import duration
 from nbddp.wire.rank_set import RankSet
 
 #: Ranks that came within this time came together.
@@ -41,8 +41,8 @@ def _open_operation(row: TraceRow) -> str:
         state = f"{row.label}: all ranks have come, and it is not complete"
     else:
         waits = ranks.verb("waits", "wait")
-        missing = f" for {name_ranks(row.missing)}" if row.missing else ""
-        state = f"{name_ranks(ranks)} {waits} in {row.label}{missing}"
+        missing = f" for {row.missing.describe()}" if row.missing else ""
+        state = f"{ranks.describe()} {waits} in {row.label}{missing}"
     return f"{state}, {duration((row.open_at_ns or since_ns) - since_ns)} so far"
 
 

@@ -14,7 +14,6 @@ from nbddp.notebook.render.html import (
     Table,
     duration,
     escape,
-    name_ranks,
     size,
 )
 from nbddp.wire.flight_recorder import Site, cell_name
@@ -164,11 +163,11 @@ def _slowest_text(row: TraceRow) -> str:
         rank for rank, part in row.parts.items() if part.waited_ns * 2 >= row.waited_ns
     )
     site = row.parts[next(iter(waited))].site
-    text = f"slowest wait {duration(row.waited_ns)} on {name_ranks(waited)} in {row.label}"
+    text = f"slowest wait {duration(row.waited_ns)} on {waited.describe()} in {row.label}"
     text += f" ({site})" if site.line else ""
     spread = row.spread_ns
     if row.missing:
-        return f"{text}, {name_ranks(row.missing)} never came"
+        return f"{text}, {row.missing.describe()} never came"
     if row.last_rank is None or spread is None:
         return text
     if spread * 2 >= row.waited_ns:
@@ -320,9 +319,9 @@ def _folded_cells(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
         text = f"{' or '.join(failed)} after {text}" if failed else text
     unfinished = RankSet.of(part.rank for part in parts if part.completed_ns is None)
     if row.missing:
-        last = f"{name_ranks(row.missing)} {'not yet' if _is_awaited(row) else 'never came'}"
+        last = f"{row.missing.describe()} {'not yet' if _is_awaited(row) else 'never came'}"
     elif unfinished and waits:
-        last = f"{name_ranks(unfinished)} open"
+        last = f"{unfinished.describe()} open"
     else:
         last = "" if row.last_rank is None else f"rank {row.last_rank}"
     bar = waits[-1] / longest_ns if waits and longest_ns else 0.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from nbddp.controller.values import by_name_and_rank
-from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks, rank_numbers
+from nbddp.notebook.render.html import Cell, Column, Table, escape
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import Variable, Variables
 
@@ -42,7 +42,7 @@ def bundle(
         text = f"{ranks.describe()} {ranks.verb('has', 'have')} no variables"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
     is_all = len(ranks) > 1 and world_size in (None, len(ranks))
-    word = "all" if is_all else rank_numbers(ranks, 18)
+    word = "all" if is_all else ranks.numbers(18)
     rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks, word)]
     table = Table.of_used(_COLUMNS, rows)
     left_out = max(answer.left_out for answer in variables.values())
@@ -83,7 +83,7 @@ def _rows(
     for number, (group, variable) in enumerate(groups[:_MAX_GROUPS]):
         row = _row(
             "" if number else name,
-            rank_numbers(group, 18),
+            group.numbers(18),
             variable,
             _devices(by_rank, group),
         )
@@ -95,7 +95,7 @@ def _rows(
             and first
             and structs.replace(variable, digest="") == structs.replace(first, digest="")
         ):
-            row[-1] = Cell(f"other values than on {name_ranks(groups[0][0], 24)}")
+            row[-1] = Cell(f"other values than on {groups[0][0].describe(limit=24)}")
         rows.append([dataclasses.replace(cell, is_bold=is_odd) for cell in row])
     more = sum(len(group) for group, _ in groups[_MAX_GROUPS:])
     if more:

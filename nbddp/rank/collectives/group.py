@@ -23,6 +23,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import (
     cross_node_check,
@@ -282,6 +283,26 @@ class TracedGroup(dist.ProcessGroup):
             self.recorder.withdraw(self.counters, digest)
             raise
 
+    def _refuse(self, op: str) -> None:
+        """Refuse a call if operations of the group were freed, or some members would not make it.
+
+        Raises:
+            CollectiveError: it is refused.
+        """
+        if self.counters.ended is not None:
+            raise self.counters.ended()
+        refusals.refuse(self.recorder, op, self.counters.info.ranks)
+
+    def _refused(
+        self, call: CallSignature, message: tuple[str, int, int] | None = None
+    ) -> BaseException:
+        """Return the error of a call after operations were freed; a late rank has come to it."""
+        counters = self.counters
+        error = counters.ended() if counters.ended is not None else RuntimeError("not ended")
+        if isinstance(error, CollectiveAbortedError) and not counters.has_refused:
+            self.recorder.refused(counters, call, error, message)
+        return error
+
     def is_refused(self, record: int, error: BaseException) -> bool:
         """Record a failed call; returns whether its arguments failed, so that no data was sent."""
         self.recorder.writer.complete(record, _now(), 0, in_words(error))
@@ -330,19 +351,19 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         if recorder.is_child:
             return inner(*args, **kwargs)
         counters = self.counters
-        if counters.ended is not None:
-            raise counters.ended()
         try:
             keywords = methods.renamed(method, kwargs) if kwargs else {}
             call = describe(self, recorder, *args, **keywords)
         except (TypeError, AttributeError, IndexError, ValueError, RuntimeError):
             # Torch reports what is wrong with the arguments. The peers must not see the call before
             # that: a refused call takes no number, and their next call may have this number.
-            refusals.refuse(recorder, method, counters.info.ranks)
+            self._refuse(method)
             work = inner(*args, **kwargs)
             call = methods.undescribed(recorder, method)
             is_async = methods.is_async(args, kwargs)
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
+        if counters.ended is not None:
+            raise self._refused(call)
         if call.has_gaps:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = uses = None
@@ -401,8 +422,6 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         if recorder.is_child:
             return inner(tensors, *args)
         counters = self.counters
-        if counters.ended is not None:
-            raise counters.ended()
         if is_any:
             peer = -1
         elif 0 <= args[0] < self._size:
@@ -410,6 +429,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         else:  # Gloo would wait forever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
+        if counters.ended is not None:
+            raise self._refused(call, (direction, peer, int(args[-1])))
         uses = None
         if recorder.is_careful:
             sent = self._sent(call, direction, (tensors,), {})

@@ -43,6 +43,7 @@ from nbddp.wire.flight_recorder.schema import (
     error_name,
     group_counter_of,
     group_name_of,
+    nth,
     shortened,
 )
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
@@ -94,5 +95,6 @@ __all__ = [
     "error_name",
     "group_counter_of",
     "group_name_of",
+    "nth",
     "shortened",
 ]

@@ -29,7 +29,8 @@ class SanitizerFault(_Part, frozen=True):
     has_handle: bool = False  #: not awaited, but a later cell can wait for it
     value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
     parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``
-    time_ns: int = 0  #: CLOCK_REALTIME; orders values of one machine that are not finite
+    #: CLOCK_REALTIME of the access, of the call with NaN or Inf, or of one that was not awaited.
+    time_ns: int = 0
 
 
 class ReplicaSteps(_Part, frozen=True):

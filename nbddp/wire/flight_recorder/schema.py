@@ -257,6 +257,25 @@ class Operation(_Part, frozen=True):
             return f"{name} ({origins.short_phrase(site.origin)})"
         return f"{origins.in_call(site.origin, site.call if has_call else '')} ({name})"
 
+    def in_words(self, ordinal: int | None, *, has_call: bool = True) -> str:
+        """Return the name of a collective for a sentence, where its number tells a reader nothing.
+
+        ``all_reduce``, ``the 3rd all_reduce``, ``gradient averaging in loss.backward() (the 3rd
+        all_reduce)``.
+
+        Args:
+            ordinal: its place among the same calls of the cell; 0: it is the only one; None: the
+                place is not known, and the number stays.
+            has_call: see `label`.
+        """
+        if ordinal is None or self.signature.kind != "collective":
+            return self.label(has_call=has_call)
+        name = f"the {nth(ordinal)} {self.signature.op}" if ordinal else self.signature.op
+        if not self.site.origin:
+            return name
+        phrase = origins.in_call(self.site.origin, self.site.call if has_call else "")
+        return f"{phrase} ({name})" if ordinal else phrase
+
     def _name(self, *, is_brief: bool, has_tag: bool) -> str:
         signature = self.signature
         match signature.kind:
@@ -276,6 +295,12 @@ class Operation(_Part, frozen=True):
             case "collective" | "creation":
                 number = self.collective_seq_id
                 return f"{signature.op} #{number}" if number else signature.op
+
+
+def nth(number: int) -> str:
+    """``1st``, ``12th``, ``23rd``."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def error_name(error: str) -> str:

@@ -275,8 +275,8 @@ def test_groups_in_different_orders():
     finding = only(pool)
     assert told(finding) == ("group-cycle", "0-1", "0-1")
     assert finding.explanation == (
-        "Proven: rank 0 waits in all_reduce #1 of group 'a' (ranks 0-1) for rank 1, "
-        "rank 1 waits in all_reduce #1 of group 'b' (ranks 0-1) for rank 0."
+        "Proven: rank 0 waits in all_reduce of group 'a' (ranks 0-1) for rank 1, "
+        "rank 1 waits in all_reduce of group 'b' (ranks 0-1) for rank 0."
     )
     assert pool.diagnose().pg_ids == ("a", "b")
     assert finding.suspicions == (

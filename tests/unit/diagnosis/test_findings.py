@@ -22,7 +22,7 @@ def test_a_rank_that_has_finished_is_missing():
     assert (finding.op, finding.collective_seq_id) == ("all_reduce", 2)
     assert finding.group is not None
     assert finding.group.ranks == RankSet.all(4)
-    assert finding.headline == "Rank 2 never called all_reduce #2; ranks 0-1,3 wait for it."
+    assert finding.headline == "Rank 2 never called the 2nd all_reduce; ranks 0-1,3 wait for it."
     assert finding.since_s == 2.0
     assert [str(each) for each in finding.ranks.values()] == [
         "rank 0 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
@@ -63,7 +63,7 @@ def test_several_missing_ranks_of_a_sub_group():
     finding = only(pool)
     assert told(finding) == ("missing-rank", "2,4", "1")
     assert finding.headline == (
-        "Ranks 2,4 never called all_gather #1 of group 'tp' (ranks 1-2,4); rank 1 waits for them."
+        "Ranks 2,4 never called all_gather of group 'tp' (ranks 1-2,4); rank 1 waits for them."
     )
     assert list(finding.ranks) == [1, 2, 4]
 
@@ -78,7 +78,7 @@ def test_a_rank_that_waits_for_waiting_ranks_is_named_as_waiting():
     finding = only(pool)
     assert told(finding) == ("missing-rank", "3", "0-2")
     assert finding.headline == (
-        "Rank 3 never called all_reduce #1 of group 'a' (ranks 0-1,3); ranks 0-1 wait for it."
+        "Rank 3 never called all_reduce of group 'a' (ranks 0-1,3); ranks 0-1 wait for it."
     )
     assert "Rank 2 waits for ranks 0-1 in turn." in finding.explanation
 
@@ -125,7 +125,7 @@ def test_a_rank_that_raised_and_is_waited_for():
     finding = only(pool)
     assert told(finding) == ("first-error", "2", "0-1")
     assert finding.headline == (
-        "Rank 2 raised ValueError: boom; ranks 0-1 wait for it in all_reduce #2."
+        "Rank 2 raised ValueError: boom; ranks 0-1 wait for it in all_reduce."
     )
     assert str(finding.ranks[2]) == (
         "rank 2 raised ValueError: boom, after barrier #1"
@@ -157,7 +157,7 @@ def test_a_rank_that_left_the_debugger_made_no_error():
     pool[2].blocked()
     finding = only(pool)
     assert told(finding) == ("left-debugger", "1", "0,2")
-    assert finding.headline == ("Rank 1 left the debugger; ranks 0,2 wait for it in all_reduce #1.")
+    assert finding.headline == ("Rank 1 left the debugger; ranks 0,2 wait for it in all_reduce.")
     assert finding.next_step == ""
     assert finding.ranks[1].what == "left the debugger, before any operation"
 
@@ -212,7 +212,7 @@ def test_a_dead_rank():
     finding = only(pool)
     assert told(finding) == ("dead-rank", "2", "0-1")
     assert finding.headline == (
-        "Rank 2 exited with SIGKILL (signal 9); rank 0 waits for it in all_reduce #2."
+        "Rank 2 exited with SIGKILL (signal 9); rank 0 waits for it in all_reduce."
     )
     assert "Rank 1 waits for rank 0 in turn." in finding.explanation
     assert finding.ranks[2].what == (

@@ -36,10 +36,7 @@ def test_the_minority_is_named():
     finding = mismatch(("all_reduce", {}), ("all_reduce", {}), ("broadcast", {"root": 0}))
     assert finding.culprits == RankSet.of([2])
     assert finding.fields == ("op",)
-    assert finding.headline == (
-        "Rank 2 called broadcast, ranks 0-1 called all_reduce, "
-        "as collective #1 of the default group."
-    )
+    assert finding.headline == ("Rank 2 called broadcast, ranks 0-1 called all_reduce.")
     # Ranks that wait and ranks that raised look alike.
     assert [str(each) for each in finding.ranks.values()] == [
         "rank 0 called all_reduce, at cell [3], line 1: `dist.all_reduce(x)`",
@@ -61,7 +58,7 @@ def test_a_scalar_is_called_a_scalar():
         ("all_reduce", {"input_sizes": ((),)}), ("all_reduce", {"input_sizes": ((3,),)})
     )
     assert finding.headline.startswith(
-        "Rank 0 called all_reduce of a scalar (float32), rank 1 called all_reduce of float32[3], as"
+        "Rank 0 called all_reduce of a scalar (float32), rank 1 called all_reduce of float32[3]."
     )
 
 
@@ -70,8 +67,7 @@ def test_a_mismatch_of_two_ranks_names_both():
     assert finding.culprits == RankSet.all(2)
     assert finding.fields == ("input_sizes",)
     assert finding.headline == (
-        "Rank 0 called all_reduce of float32[2, 3], rank 1 called all_reduce of float32[2, 4], "
-        "as collective #1 of the default group."
+        "Rank 0 called all_reduce of float32[2, 3], rank 1 called all_reduce of float32[2, 4]."
     )
     assert finding.next_step == "Use the same shape on all ranks of the group."
 
@@ -87,7 +83,7 @@ def test_calls_on_different_lines_may_be_swapped():
 def test_another_source_on_one_rank():
     finding = mismatch(*(("broadcast", {"root": int(rank == 2), "line": 1}) for rank in range(4)))
     assert finding.headline.startswith(
-        "Rank 2 called broadcast with src=1, ranks 0-1,3 called broadcast with src=0, as"
+        "Rank 2 called broadcast with src=1, ranks 0-1,3 called broadcast with src=0."
     )
     assert finding.next_step == ("Use the same `src` on all ranks of the group, for example src=0.")
     finding = mismatch(*(("reduce", {"root": rank % 2, "line": 1}) for rank in range(4)))
@@ -277,7 +273,7 @@ def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
     assert report.stuck == RankSet.of([0])
     assert finding.headline == (
         "Rank 0 called send of float32[9], rank 1 called recv of float32[4], "
-        "as the two ends of message #1 of the default group."
+        "as the two ends of one message."
     )
 
 
@@ -343,7 +339,7 @@ def test_records_are_compared_after_the_cell():
     assert (finding.culprits, finding.collective_seq_id) == (RankSet.of([1]), 2)
     assert finding.headline == (
         "Rank 1 called all_reduce of int32[4], ranks 0,2 called all_reduce of float32[4], "
-        "as collective #2 of the default group; "
+        "as the 2nd collective; "
         "that does not hang, but the results are not what was meant."
     )
     assert finding.next_step == (
@@ -413,7 +409,7 @@ def test_an_operation_that_is_left_open():
     (finding,) = pool.compare()
     assert (finding.kind, finding.proven) == ("silent-mismatch", True)
     assert (finding.culprits, finding.waiting) == (RankSet.of([1]), RankSet.of([0, 2]))
-    assert finding.headline == "All_reduce #1 was called by ranks 0,2, and never by rank 1."
+    assert finding.headline == "All_reduce was called by ranks 0,2, and never by rank 1."
 
 
 def test_a_message_that_is_left_open():

@@ -22,7 +22,7 @@ def test_a_straggler():
     pool[2].runs("loss = model(x)", innermost="forward")
     assert notices(pool) == [("straggler", "2", "0-1")]
     (finding,) = pool.diagnose().findings
-    assert finding.headline == "Ranks 0-1 wait in all_reduce #1 for rank 2, which still runs."
+    assert finding.headline == "Ranks 0-1 wait in all_reduce for rank 2, which still runs."
     assert finding.since_s == 3.0
     assert str(finding.ranks[2]) == (
         "rank 2 runs, now in forward(), at cell [3], line 2: `loss = model(x)`"
@@ -50,7 +50,7 @@ def test_stuck_outside(source: str, innermost: str, state: str):
     pool[1].runs(source, innermost=innermost)
     assert notices(pool) == [("stuck-outside", "1", "0")]
     headline = pool.diagnose().findings[0].headline
-    assert headline == f"Rank 0 waits in all_reduce #1 for rank 1, which {state}."
+    assert headline == f"Rank 0 waits in all_reduce for rank 1, which {state}."
 
 
 def test_ranks_that_import_a_library():
@@ -75,7 +75,7 @@ def test_a_notice_leaves_the_members_of_a_group_to_the_card():
     pool[2].runs("time.sleep(60)")
     (finding,) = pool.diagnose().findings
     assert finding.headline == (
-        "Rank 0 waits in all_reduce #1 of group 'tp' for rank 2, which is in time.sleep()."
+        "Rank 0 waits in all_reduce of group 'tp' for rank 2, which is in time.sleep()."
     )
 
 
@@ -97,7 +97,7 @@ def test_at_a_prompt(count: int, who: str):
         pool[rank].runs("check(x)", innermost=AT_PROMPT)
     (finding,) = pool.diagnose().findings
     assert (finding.kind, finding.proven) == ("stuck-outside", False)
-    assert finding.headline == f"Rank 0 waits in all_reduce #1 for {who}, at a prompt."
+    assert finding.headline == f"Rank 0 waits in all_reduce for {who}, at a prompt."
     assert finding.next_step.startswith("Answer, ")
     assert "is at a prompt" in str(finding.ranks[1])
 
@@ -107,7 +107,7 @@ def test_at_a_breakpoint():
     pool[0].blocked()
     pool[1].runs("y = f(x)", innermost=AT_BREAKPOINT)
     (finding,) = pool.diagnose().findings
-    assert finding.headline == "Rank 0 waits in all_reduce #1 for rank 1, at a breakpoint."
+    assert finding.headline == "Rank 0 waits in all_reduce for rank 1, at a breakpoint."
     assert "is at a breakpoint" in str(finding.ranks[1])
 
 
@@ -218,7 +218,7 @@ def test_all_have_come_and_it_takes_long():
         state.blocked(at_s=6.0)
     assert notices(pool) == [("straggler", "", "0-1")]
     assert pool.diagnose().findings[0].headline == (
-        "All ranks have come to all_reduce #1, and it is not over yet."
+        "All ranks have come to all_reduce, and it is not over yet."
     )
 
 

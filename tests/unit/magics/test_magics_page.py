@@ -7,7 +7,7 @@ import pytest
 from nbddp.notebook.magics.cell_line import CELL
 from nbddp.notebook.magics.verb import Line
 from nbddp.notebook.magics.verbs import VERBS
-from tests.support.magics_page import PAGE, examples, is_alike, sections
+from tests.support.magics_page import PAGE, examples, is_alike, rewritten, sections
 
 LINES: dict[str, Line] = {
     "%%ddp": CELL,
@@ -49,3 +49,16 @@ def test_outputs_are_compared_but_for_what_differs_from_run_to_run():
     )
     assert not is_alike("Out: tensor([3., 3.])", "Out: array([3., 3.])")
     assert not is_alike("0.1", "")
+
+
+def test_an_example_is_rewritten_whole_or_left_whole():
+    page = "text\n```python\n%ddp a\n```\n```\nold\n```\n"
+    (example,) = examples(page)
+    assert rewritten(page, example, "old") == page
+    assert rewritten(page, example, "new") == page.replace("old", "new")
+
+    page = "```python\n%ddp a\n```\n```\nbefore\n(step) print x\nold\n```\n"
+    (example,) = examples(page)
+    assert rewritten(page, example, "before\nold") == page
+    with pytest.raises(ValueError, match="by hand"):
+        rewritten(page, example, "before\nnew")

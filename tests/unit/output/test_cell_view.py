@@ -9,7 +9,7 @@ import pytest
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub.run import Run
 from nbddp.controller.state import RankResult, RunOutcome
-from nbddp.controller.state.actions import NoticeChanged
+from nbddp.controller.state.actions import NoticeChanged, VerdictReached
 from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
@@ -20,7 +20,7 @@ from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, FaultStruck, ImportChanged, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
-from tests.support.recovering import finding
+from tests.support.recovering import finding, verdict
 from tests.support.sinks import PageSink
 
 MIXED = {"application/json": {1: [2], "a": {None: 3}}}
@@ -47,7 +47,7 @@ class ListSink:
         pass
 
 
-def make_view(sink: Sink, ranks: int = 2, **settings: Any) -> View:
+def make_view(sink: Sink, ranks: int = 2, *, can_redraw: bool = False, **settings: Any) -> View:
     return View(
         Run("r", RankSet.all(ranks), 1000),
         sink,
@@ -56,6 +56,7 @@ def make_view(sink: Sink, ranks: int = 2, **settings: Any) -> View:
         log_path_by_rank={},
         can_ask=False,
         display_scope="p",
+        can_redraw=can_redraw,
     )
 
 
@@ -270,3 +271,15 @@ def test_a_fault_on_purpose_is_a_quiet_line_after_the_output_before_it():
     shown = [each for each in sink.shown if isinstance(each, Mapping)]
     assert shown[0]["text/plain"] == "fault on purpose: rank 1 was <killed>"
     assert "rank 1 was &lt;killed&gt;" in shown[0]["text/html"]
+
+
+def test_a_verdict_with_more_ranks_takes_the_place_of_its_card():
+    page = PageSink()
+    view = make_view(page, ranks=3, can_redraw=True)
+    first = verdict()
+    view.show(VerdictReached("r", first, acted=True))
+    more = replace(first.findings[0], culprits=RankSet.of([1, 2]), headline="ranks 1-2 are missing")
+    whole = replace(first, findings=(more,))
+    view.show(VerdictReached("r", whole, acted=True, replaces=first.fingerprint))
+    assert page.plain.count("Deadlock") == 1
+    assert "ranks 1-2 are missing" in page.plain

@@ -8,6 +8,7 @@ from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Re
 from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.notebook.output import rank_states
 from nbddp.notebook.output.rank_states import RankStates
+from nbddp.notebook.output.sinks import Live, strip_bundle
 from nbddp.notebook.render import rank_strip
 from nbddp.notebook.render.rank_strip import Chip, ChipState
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Site
@@ -86,12 +87,27 @@ def test_neighbours_in_one_state_share_a_chip_where_there_are_many(ranks: int, s
         assert "<b>6-127</b> ▸" in html
 
 
+def test_many_ranks_in_states_that_alternate_have_a_chip_for_each_state():
+    html = rank_strip.html(chips(256, *range(0, 256, 3)))
+    assert html.count("<b>") == 2
+    assert "<b>0-255 in steps of 3</b> ◌ waits" in html
+
+
 def test_words_are_beside_a_sign_where_there_is_room_and_in_a_legend_elsewhere():
     assert '▸ runs <span style="opacity:0.8">line 4</span></span>' in rank_strip.html(chips(4))
     html = rank_strip.html(chips(9, 5))
     assert "line 4</span></span>" not in html
-    assert "▸ runs&ensp;◌ waits</span></div>" in html
-    assert "▸ runs&ensp;◌ waits</div>" in rank_strip.html(chips(64, 5))
+    assert "waits</span>" not in html
+    assert rank_strip.legend(chips(4)) == ""
+    assert rank_strip.legend(chips(9, 5)) == "▸ runs  ◌ waits"
+    many = chips(64, 5)
+    assert "&ensp;" not in rank_strip.html(many)
+    assert rank_strip.legend(many) == "▸ runs  ◌ waits"  # in the line below two rows of chips
+    shown = strip_bundle(
+        Live(("9 s",), strip=rank_strip.html(many), legend=rank_strip.legend(many))
+    )
+    assert "▸ runs  ◌ waits  |  9 s" in shown["text/html"]
+    assert shown["text/plain"] == "9 s"
     assert 'title="rank 3: runs, line 4"' in html
 
 

@@ -291,3 +291,13 @@ def test_the_prompt_stays_on_a_thread_too():
     assert cell.turn().request.question < reply[0].question  # the other thread
     assert cell.sent("c") == [(0, "c")]
     assert cell.asked() == 1
+
+
+def test_a_debugger_that_the_user_has_opened_is_asked_at_once():
+    cell = Cell(0, 1, 2)
+    cell.turns.expect(2)
+    cell.stop(2)
+    assert cell.asked() == 2
+    assert cell.sent("c") == [(2, "c")]
+    cell.stop(1)
+    assert cell.is_quiet()  # others may come with it

@@ -269,3 +269,71 @@ def test_the_reason_that_ranks_are_told(kind: Kind, reason: FreeReason):
     pool.report = verdict(stuck=(0, 2), involved=(0, 1, 2), kind=kind)
     [(_, free)] = requests(judged(pool), AbortOperations)
     assert free.reason == reason
+
+
+# --- ranks that are still on their way -----------------------------------------------------------
+
+
+def late_verdict(status: str = "running", n: int = 3) -> Report:
+    """Rank 1 has finished; rank 2 may still come to the call in which rank 0 waits."""
+    places = {
+        0: PerRank(0, "running", Predicate(RankVerb.WAITS, " in barrier #1")),
+        1: PerRank(1, "finished", Predicate(RankVerb.HAS_FINISHED)),
+        2: PerRank(2, status, Predicate(RankVerb.RUNS)),  # type: ignore[arg-type]  # one of them
+    }
+    report = verdict()
+    group = GroupRef(WORLD, ranks=RankSet.all(n))
+    missing = replace(report.findings[0], group=group, ranks=places)
+    return replace(report, findings=(missing,), ranks=places)
+
+
+def late_pool() -> tuple[Pool, str]:
+    pool, run_id = stuck_pool()
+    pool.looks[2] = seen(2, waits=False)
+    pool.report = late_verdict()
+    return pool, run_id
+
+
+def test_a_verdict_waits_a_moment_for_each_member_that_is_late():
+    pool, _ = late_pool()
+    assert judged(pool) == []
+    looks = pool.tick(after_s=0.03)
+    assert kinds(looks) == ["DescribeRank 0-2"]
+    assert kinds(pool.answer_looks(pool.answer_looks(looks))) == [
+        "VerdictReached",
+        "AbortOperations arm 0-2",
+    ]
+
+
+def test_a_verdict_that_names_all_members_waits_for_nobody():
+    pool, _ = stuck_pool()
+    pool.report = late_verdict("finished")
+    assert kinds(judged(pool))[0] == "VerdictReached"
+
+
+def test_at_the_end_of_the_cell_the_verdict_names_the_ranks_that_were_late():
+    pool, run_id = late_pool()
+    judged(pool)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.03)))
+    [first] = of_type(actions, VerdictReached)
+    pool.answer_free(pool.answer_free(actions))
+    pool.finished(0, run_id, "E", was_freed=True, marks=(BROKEN,))
+    end = pool.finished(2, run_id)
+    looks = requests(end, DescribeRank)
+    assert len(looks) == 2  # that of the verdict, and that of the rebuild
+    pool.looks = {rank: pool.idle(rank) for rank in range(3)}
+    whole = late_verdict("finished")
+    both = replace(whole.findings[0], culprits=RankSet.of([1, 2]))
+    pool.report = replace(whole, findings=(both,))
+    actions = []
+    for asked, look in looks:
+        for rank in asked:
+            actions += pool.feed(
+                RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
+            )
+    [second] = of_type(actions, VerdictReached)
+    assert second.replaces == first.report.fingerprint != second.report.fingerprint
+    assert (second.acted, str(second.report.findings[0].culprits)) == (True, "1-2")
+    assert pool.views[-1][2].state == "finished"
+    assert pool.views[-1][0].look == seen(0, groups=(world(3, seq=1),))  # as in the proof
+    assert outcome_of(pool.answer_reform(actions)).report == second.report

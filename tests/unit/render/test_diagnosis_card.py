@@ -99,6 +99,16 @@ def test_a_deadlock_that_its_own_timeout_will_end():
     assert "timeout" not in text(report)
 
 
+def test_a_card_with_late_ranks_says_so_until_the_cell_ends():
+    pool = Ranks(4)
+    pool[0].blocked("barrier")
+    pool[1].finished()
+    report = pool.diagnose()
+    assert "(so far; ranks 2-3 still run)" in text(report, acted=True).splitlines()[0]
+    assert "so far" in html(report, acted=True)
+    assert "so far" not in text(report, acted=True, is_over=True)
+
+
 def test_one_rank_is_named_in_the_singular():
     found = text(verdict(missing(2, 1)), acted=True)
     assert "    rank 0 waits in all_reduce #17 for 3.0 s, at cell [4], line 5" in found
@@ -412,7 +422,7 @@ def test_the_line_of_a_notice_names_a_rank_once():
             state.blocked(line=5, at_s=3.3)
     pool[2].runs()
     assert line(pool.diagnose()) == (
-        "ranks 0-1,3-63 wait in all_reduce #1 for rank 2, which still runs, at cell [3], line 2 "
+        "ranks 0-1,3-63 wait in all_reduce for rank 2, which still runs, at cell [3], line 2 "
         "(3.3 s)"
     )
     pool = Ranks(2)

@@ -37,7 +37,7 @@ from nbddp.controller.diagnosis.report import CodeChange, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.words.collectives import call_everywhere
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Sets of ranks in different iterations in a sentence.
@@ -249,16 +249,22 @@ def _ranks_that_called(
 
 
 def _calls(disagreement: Disagreement, reports: RankReports) -> str:
-    """``Rank 2 called broadcast, ranks 0-1 called all_reduce, as collective #17 of ...``."""
-    some = next(iter(disagreement.operation_by_rank.values()))
+    """``Rank 2 called broadcast, ranks 0-1 called all_reduce, as the 3rd collective``."""
+    rank, some = next(iter(disagreement.operation_by_rank.items()))
     group = reports.graph.group(some)
-    number = f"the two ends of message #{some.p2p_seq_id}"
-    if some.signature.kind == "collective":
-        number = f"collective #{some.collective_seq_id}"
     fields, culprits = disagreement.differences.reported, disagreement.culprits
     calls = describe_calls(disagreement.operation_by_rank, fields, culprits)
-    of_group = f" of {group.label}" if group else ""
-    return f"{calls[0].upper()}{calls[1:]}, as {number}{of_group}"
+    sentence = f"{calls[0].upper()}{calls[1:]}"
+    is_default = group is None or group.desc == "default_pg"
+    of_group = "" if group is None or is_default else f" of {group.label}"
+    if some.signature.kind != "collective":
+        return f"{sentence}, as the two ends of one message{of_group}"
+    ordinal = reports.graph.histories[rank].ordinal(some, of_any_kind=True)
+    if ordinal is None:
+        return f"{sentence}, as collective #{some.collective_seq_id}{of_group}"
+    if not ordinal:
+        return f"{sentence}, as a collective{of_group}" if of_group else sentence
+    return f"{sentence}, as the {nth(ordinal)} collective{of_group}"
 
 
 def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:

@@ -38,7 +38,7 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
     call = (
         "an operation"
         if operation is None
-        else reports.name(operation, has_call=False, has_members=False)
+        else reports.said(cause.owner, operation, has_call=False, has_members=False)
     )
     they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {call}"
     peers = () if operation is None else (operation.peer,)

@@ -18,9 +18,9 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     """Memory of an operation was used before its end, or nothing has waited for the end."""
-    fault = next(iter(cause.fault_by_rank.values()))
+    rank, fault = next(iter(cause.fault_by_rank.items()))
     opened, ranks = fault.operation, cause.culprits
-    name = _name(opened, reports)
+    name = _name(rank, opened, reports)
     issued = f"{name} was issued at {_line(opened.site)}, and nothing had waited for its end"
     waits = f"Call `wait()` on what {_line(opened.site)} returns"
     if fault.kind == "not-awaited":
@@ -41,7 +41,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             ranks=_rows(cause, reports, f"called {name}"),
         )
     if fault.other is not None:
-        other = fault.other.label()
+        other = _name(rank, fault.other, reports)
         return Words(
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
             f"{issued} when {_line(fault.site)} called {other}, and one of the two writes to the "
@@ -63,8 +63,8 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
 
 def not_finite(cause: Cause, reports: RankReports) -> Words:
     """An operation was given NaN or Inf, for the first time in the cell."""
-    fault = next(iter(cause.fault_by_rank.values()))
-    name, ranks = _name(fault.operation, reports), cause.culprits
+    rank, fault = next(iter(cause.fault_by_rank.items()))
+    name, ranks = _name(rank, fault.operation, reports), cause.culprits
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
@@ -102,7 +102,7 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     others = (
         f"{ranks.describe()}{part}" for ranks, part in zip(ordered[1:], parts[1:], strict=True)
     )
-    name = _name(next(iter(calls.values())), reports)
+    name = _name(*next(iter(calls.items())), reports)
     lines = [(calls[ranks.ranks[0]].site, ranks) for ranks in ordered]
     return Words(
         f"{subject(ordered[0])} called {name}{parts[0]}, {', '.join(others)}: are these values "
@@ -167,10 +167,10 @@ _ACCESSES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _name(operation: Operation, reports: RankReports) -> str:
+def _name(rank: Rank, operation: Operation, reports: RankReports) -> str:
     """The operation with its group, if the ranks were asked for their groups."""
     has_groups = any(view.look is not None for view in reports.graph.views.values())
-    return reports.name(operation, with_group=has_groups)
+    return reports.said(rank, operation, with_group=has_groups)
 
 
 def _use(fault: SanitizerFault) -> str:

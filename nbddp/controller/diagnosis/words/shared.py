@@ -37,14 +37,14 @@ def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None
 
 
 def name(cause: Cause, reports: RankReports, *, has_call: bool = True) -> str:
-    """``all_reduce #17 of group 'tp' (ranks 0-1)``; see `RankReports.name`."""
+    """``the 3rd all_reduce of group 'tp' (ranks 0-1)``; see `RankReports.said`."""
     if cause.operation is None:
         return "an operation"
-    return reports.name(cause.operation, has_call=has_call)
+    return reports.said(cause.owner, cause.operation, has_call=has_call)
 
 
 def they_wait(cause: Cause, reports: RankReports) -> str:
-    """``ranks 0-1 wait for it in all_reduce #17``; empty if no rank waits."""
+    """``ranks 0-1 wait for it in all_reduce``; empty if no rank waits."""
     ranks = cause.direct or cause.waiting
     if not ranks:
         return ""
@@ -74,7 +74,7 @@ def cycle(
     parts = []
     for rank, waited, ranks in circle[:_MAX_CIRCLE]:
         whom = f" for {ranks.describe()}" if waited.signature.kind == "collective" else ""
-        parts.append(f"rank {rank} waits in {reports.name(waited)}{whom}")
+        parts.append(f"rank {rank} waits in {reports.said(rank, waited)}{whom}")
     if len(circle) > _MAX_CIRCLE:
         parts.append(f"and {len(circle) - _MAX_CIRCLE} more")
     reason, where = ", ".join(parts), "" if len(circle) == 2 else " in a circle"

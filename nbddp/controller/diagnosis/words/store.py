@@ -147,7 +147,7 @@ def _different_groups(cause: Cause, reports: RankReports) -> str:
     """The headline about ranks that make groups, and most of them do not make the same one."""
     ranks_by_label: dict[str, list[Rank]] = {}
     for rank, waited, _ in cause.circle:  # a rank with several waits is there several times
-        label = reports.name(waited)
+        label = reports.said(rank, waited)
         if waited.signature.kind == "creation":
             # Torch counts the groups of each rank: the numbers show which rank has made more.
             label += f" as group {group_name_of(waited.pg_id)!r}"

@@ -55,6 +55,7 @@ class GroupCounters:
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
     #: Returns the exception of all its operations: it was freed and is not yet rebuilt.
     ended: Callable[[], BaseException] | None = None
+    has_refused: bool = False  #: the first call since then is recorded
 
     def __post_init__(self) -> None:
         self.has_peers = len(self.info.ranks) > 1
@@ -102,3 +103,4 @@ class GroupCounters:
         self.cut_at = 0.0
         self.has_sleepers = False
         self.ended = None
+        self.has_refused = False

@@ -217,6 +217,35 @@ class Recorder:
                 self.disagree(counters, record, wrong)
         return record
 
+    def refused(
+        self,
+        counters: GroupCounters,
+        known: CallSignature,
+        error: BaseException,
+        message: tuple[str, int, int] | None = None,
+    ) -> None:
+        """Record the first call on a group whose operations were freed.
+
+        It shows to which call a rank came that was late.
+
+        Args:
+            counters: counters of the group.
+            known: signature of the call.
+            error: the error that the call raises.
+            message: direction, peer and tag of a message.
+        """
+        counters.has_refused = True
+        site, _ = self.sites.here(3)
+        seq = count = tag = 0
+        peer = -1
+        if message is not None:
+            _, peer, tag = key = message
+            counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
+        else:
+            counters.seq = seq = counters.seq + 1
+        record = self._issue(counters, known, site, NO_ITERATION, seq, count, peer, tag, 0)
+        self.writer.complete(record, _now(), 0, in_words(error))
+
     def withdraw(self, counters: GroupCounters, digest: int) -> None:
         """Uncount the last collective, which failed before data was sent."""
         self.board.withdraw(counters, counters.seq)

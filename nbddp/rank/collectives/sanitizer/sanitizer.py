@@ -190,8 +190,18 @@ class Sanitizer:
         # The line that writes a buffer often reads it, too.
         access = "access" if kind in ("read", "write", "resize") else kind
         key = (access, operation.site.position, site.position)
+        age_ns = 0
+        if kind == "not-awaited":  # it is seen at the end of the cell
+            age_ns = time.monotonic_ns() - operation.time_created_ns
         self._faults.setdefault(
-            key, SanitizerFault(kind=kind, operation=operation, site=site, **facts)
+            key,
+            SanitizerFault(
+                kind=kind,
+                operation=operation,
+                site=site,
+                time_ns=time.time_ns() - age_ns,
+                **facts,
+            ),
         )
 
     def _operation(
