@@ -266,3 +266,22 @@ def test_the_steps_of_ranks_stay_side_by_side():
     assert page.text == "".join(
         f"[{rank}]   step {step}: {rank}\n" for step in range(2) for rank in range(RANKS)
     )
+
+
+def test_a_shared_line_folds_although_the_indented_line_below_it_differs():
+    page = Page(make())
+    for rank in (2, 0, 1):
+        page.play(out(rank, f"epoch 0, of each rank:\n    {rank}\nconfig:\n  lr 0.1\n"), 5.0)
+    assert page.end() == (
+        "[0-2] epoch 0, of each rank:\n[0]       0\n[1]       1\n[2]       2\n"
+        "[0-2] config:\n[0-2]   lr 0.1\n"
+    )
+
+
+def test_an_indented_line_stays_with_the_line_above_it_where_no_rank_shares_that():
+    page = Page(make())
+    for rank in (2, 0, 1):
+        page.play(out(rank, f"rank {rank} says:\n    hello\n"), 5.0)
+    assert page.end() == "".join(
+        f"[{rank}]   rank {rank} says:\n[{rank}]       hello\n" for rank in range(RANKS)
+    )
