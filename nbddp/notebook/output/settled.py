@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.notebook.output import text_blocks
-from nbddp.notebook.output.items import Bundle, Line, text_of
+from nbddp.notebook.output.items import Bundle, Line, rows_of
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.shown_blocks import ShownBlocks
 from nbddp.notebook.output.shows import Rich
@@ -144,7 +144,8 @@ class ItemRecord:
         for ranks, settled in folder.drain():
             first = settled[0]
             if isinstance(first, Line):
-                blocks.add_text(ranks, first.stream, text_of(ranks, settled))
+                for shown_ranks, text in rows_of(ranks, settled):
+                    blocks.add_text(shown_ranks, first.stream, text)
             elif isinstance(first, Bundle):
                 put_bundles(blocks, ranks, settled)
         return True
