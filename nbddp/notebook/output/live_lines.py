@@ -28,8 +28,8 @@ _NOTICE_AFTER_S = 2.0
 #: An unfinished line is shown after this time: most lines end before.
 _OPEN_LINE_AFTER_S = 0.03
 _MAX_OPEN_LINES = 16
-#: The row of chips is shown after this time, where it has a place above the output. Output waits
-#: for it, so that nothing moves: most cells end before.
+#: The row of chips is shown after this time, where it has a place above the output: most cells end
+#: before.
 _STRIP_AFTER_S = 0.25
 _MAX_ERROR_CHARS = 80
 _MAX_IMPORTS = 2
@@ -151,8 +151,12 @@ class LiveLines:
             chips: how the ranks ended.
             now: the time.
         """
-        strip = rank_strip.html(chips) if self._labels and chips else ""
-        return Live(strip=strip, end=f"ended after {duration((now - self._began) * 1e9)}")
+        end = f"ended after {duration((now - self._began) * 1e9)}"
+        if not self._labels or not chips:
+            return Live(end=end)
+        is_well = all(chip.state is rank_strip.ChipState.DONE for chip in chips)
+        strip = rank_strip.blank(len(chips)) if is_well else rank_strip.html(chips)
+        return Live(strip=strip, end=end, is_well=is_well)
 
     def _open_lines(self, open_lines: Sequence[tuple[RankSet, str]], now: float) -> list[str]:
         if not open_lines:

@@ -35,6 +35,7 @@ class Live:
     strip: str = ""  #: a row of ranks, in HTML; alone it is only for sinks that give it a place
     height: int = 0  #: at least this many lines, so that nothing below moves
     end: str | None = None  #: the cell has ended, and this stands below the row of ranks
+    is_well: bool = False  #: all ranks ended it well, so that a reader of plain text needs no row
 
     def __bool__(self) -> bool:
         return bool(self.status or self.open_lines)
@@ -185,7 +186,7 @@ def strip_bundle(live: Live) -> dict[str, str]:
     # A notice is more important than the progress, whose end may be cut.
     line = clean(" | ".join(reversed(live.status)) if live.end is None else live.end)
     return {
-        "text/plain": line,
+        "text/plain": "" if live.is_well else line,
         "text/html": (
             f'<div title="{html.escape(line)}">{live.strip}'
             f"{preformatted(html.escape(line) or '&nbsp;', _LIVE_STYLE)}</div>"

@@ -116,6 +116,17 @@ def html(chips: Sequence[Chip]) -> str:
     return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>{legend}'
 
 
+def blank(count: int) -> str:
+    """Return a row without chips that is as high as that of ``count`` ranks."""
+    is_dense = min(count, _MAX_CHIPS) > _MAX_ROW
+    rows = -(-min(count, _MAX_CHIPS) // _COLUMNS) if is_dense else 1
+    style, chip = (_DENSE_STYLE, _DENSE_CHIP) if is_dense else (_ROW_STYLE, _CHIP_STYLE)
+    chip = f"{chip};border-color:transparent;grid-column:1/-1"
+    row = f'<span style="{chip}">&nbsp;</span>' * rows
+    legend = f'<div style="{_DENSE_STYLE.partition(";display")[0]}">&nbsp;</div>' * is_dense
+    return f'<div aria-hidden="true" style="{style}">{row}</div>{legend}'
+
+
 def legend_of(chips: Iterable[Chip]) -> str:
     """``▸ runs  ◌ waits``: the signs that are shown, in words."""
     states = dict.fromkeys(chip.state for chip in chips)
