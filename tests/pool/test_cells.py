@@ -7,7 +7,7 @@ import pytest
 from nbddp.controller.hub.listeners import BackgroundEvent
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
-from nbddp.wire.messages import Output
+from nbddp.wire.messages import Output, RankAt
 from tests.support.polling import poll_until
 from tests.support.views import run_cell
 
@@ -277,3 +277,17 @@ def test_input_without_anyone_to_ask(pool: Pool):
         run_cell(pool, "input('name? ')")
     assert caught.value.by_rank[1] == ("EOFError", "the test has no more answers")
     assert run_cell(pool, "import sys; sys.stdin.read()").result() == "''"
+
+
+def test_the_places_of_ranks_come_while_a_cell_runs(pool: Pool):
+    code = """
+import time
+for step in range(8):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+"""
+    view = run_cell(pool, code)
+    for rank in (0, 1):
+        found = [each for each in view.events if isinstance(each, RankAt) and each.rank == rank]
+        assert [variable.name for variable in found[0].iteration] == ["step"]
+        assert found[0].line in (3, 4, 5)

@@ -77,6 +77,7 @@ from nbddp.wire.messages import (
     Interrupt,
     LogRead,
     Output,
+    RankAt,
     RankExited,
     RankRequest,
     ReleaseSegment,
@@ -423,7 +424,7 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | ImportChanged() | RunFinished():
+            case RunStarted() | ImportChanged() | RankAt() | RunFinished():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
                 if isinstance(event, RunFinished):
