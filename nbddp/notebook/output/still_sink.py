@@ -85,16 +85,17 @@ class StillSink(CellSink):
 
     def live(self, live: Live) -> bool:
         """See `Sink.live`."""
-        if self._place:
+        goes = live.end is not None and not self._is_followed
+        if goes:
+            self._remove_strip()
+        elif self._place:
             if live.strip and (live.end is None or self._strip is not None):
                 self._show_strip(strip_bundle(live))
             elif live:
                 self._show_place()
             self._rows = max(self._rows, len(live.open_lines))
             live = replace(live, status=(), height=self._rows)
-        self._set_lines(live)
-        if live.end is not None and not self._is_followed:
-            self._remove_strip()
+        self._set_lines(Live() if goes else live)
         return self._strip is not None
 
     def _begin(self) -> None:
@@ -112,6 +113,7 @@ class StillSink(CellSink):
         self._strip = None
         if self._is_alone:  # nothing is saved, as for a cell that was quicker
             self._shell.display_pub.clear_output(wait=False)
+            self.forget_live()
         else:
             super().display(live_bundle(Live()), {}, self._strip_id, True)
 

@@ -25,6 +25,8 @@ from nbddp.wire.rank_set import RankSet
 _REFERENCE = "IPY_MODEL_"
 #: The height of the scrolled window for many rows.
 _WINDOW_HEIGHT = "512px"
+#: The height of a widget of one line, such as a progress bar, with its margins.
+_ROW_HEIGHT = "calc(var(--jp-widgets-inline-height, 28px) + 4px)"
 
 
 @dataclass
@@ -127,7 +129,10 @@ class WidgetBlock:
         """Show the widget of a row, or only its room."""
         if not self._unseen_id:
             self._unseen_id = self._open_layout(
-                align_items="baseline", flex="0 0 auto", visibility="hidden"
+                align_items="baseline",
+                flex="0 0 auto",
+                min_height=_ROW_HEIGHT,
+                visibility="hidden",
             )
         shown = (row.own_ids[1], row.model_id) if row.model_id else (row.own_ids[1],)
         layout_id = self._layout_id if row.model_id else self._unseen_id
