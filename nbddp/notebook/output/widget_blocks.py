@@ -15,10 +15,11 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from nbddp.notebook.output import progress_bars
 from nbddp.notebook.output.shows import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, preformatted
+from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
 
@@ -86,7 +87,7 @@ class WidgetBlock:
         text_id = open_model("controls", "HTML", text, self._parent)
         children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
         if not self._layout_id:
-            self._layout_id = self._open_layout(align_items="baseline", flex="0 0 auto")
+            self._layout_id = self._open_row_layout()
         state = {"children": children, "layout": _REFERENCE + self._layout_id}
         row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
         if self._root_id:
@@ -102,6 +103,11 @@ class WidgetBlock:
                 self._window_id = self._open_layout(max_height=_WINDOW_HEIGHT, overflow="auto")
             state["layout"] = _REFERENCE + self._window_id
         self._relay.update_soon(self._root_id, state)
+
+    def _open_row_layout(self, **state: str) -> str:
+        return self._open_layout(
+            align_items="baseline", flex="0 0 auto", min_height=_ROW_HEIGHT, **state
+        )
 
     def _open_layout(self, **state: str) -> str:
         return self._relay.open_model(
@@ -128,12 +134,7 @@ class WidgetBlock:
     def _show_row(self, row: _Row) -> None:
         """Show the widget of a row, or only its room."""
         if not self._unseen_id:
-            self._unseen_id = self._open_layout(
-                align_items="baseline",
-                flex="0 0 auto",
-                min_height=_ROW_HEIGHT,
-                visibility="hidden",
-            )
+            self._unseen_id = self._open_row_layout(visibility="hidden")
         shown = (row.own_ids[1], row.model_id) if row.model_id else (row.own_ids[1],)
         layout_id = self._layout_id if row.model_id else self._unseen_id
         state = {
@@ -208,16 +209,29 @@ class WidgetBlock:
             self._relay.close_model(model_id)
 
     def _static(self) -> dict[str, str]:
-        rows = [
-            static_text.Row(
-                self._labels.of((row.rank,)) if self._labels else "",
-                self._text(row),
-                self._images(row),
-            )
+        shown = [
+            row
             for row in self._rows
             if row.final_text is not None or row.model_id in self._relay.models  # else closed
         ]
-        return static_text.bundle_of(rows)
+        texts = [self._text(row) for row in shown]
+        rows = [
+            static_text.Row(self._label(row.rank), text, self._images(row))
+            for row, text in zip(shown, texts, strict=True)
+        ]
+        bundle = static_text.bundle_of(rows)
+        keys = {progress_bars.bar_key(text) for text in texts}
+        if len(rows) <= progress_bars.MAX_ROWS or len(keys) > 1 or None in keys:
+            return bundle
+        chosen = progress_bars.ended([row.rank for row in shown], texts)
+        three = static_text.bundle_of(
+            [static_text.Row(self._label(rank), text) for rank, text in chosen]
+        )
+        every = details(f"the bars of all {len(rows)} ranks", bundle["text/html"])
+        return {**three, "text/html": f"{three['text/html']}{every}"}
+
+    def _label(self, rank: int) -> str:
+        return self._labels.of((rank,)) if self._labels else ""
 
     def _text(self, row: _Row) -> str:
         if row.final_text is not None:

@@ -56,15 +56,17 @@ class FakeRelay:
 
 
 class Scene:
-    """The widgets of one cell on two ranks."""
+    """The widgets of one cell."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 2) -> None:
         self.relay = FakeRelay()
         relay: Any = self.relay
-        self.blocks = WidgetBlocks(relay, PageSink(), Labels(2), None, "cell")
+        self.blocks = WidgetBlocks(relay, PageSink(), Labels(ranks), None, "cell")
 
-    def show(self, rank: int, model_id: str) -> None:
-        state = {"_model_name": "HBoxModel", "children": []}
+    def show(self, rank: int, model_id: str, text: str = "") -> None:
+        state: dict[str, Any] = {"_model_name": "HBoxModel", "children": []}
+        if text:
+            state = {"_model_name": "HTMLModel", "value": text}
         self.relay.models[model_id] = Model(rank, state)
         data = {WIDGET_MIME: {"model_id": model_id}, "text/plain": f"bar {model_id}"}
         self.blocks.show(
@@ -117,3 +119,16 @@ def test_rows_without_a_widget_are_not_saved(scene: Scene):
         block.end_rank(1)
     assert "[0]" not in scene.relay.shown[-1]["text/plain"]
     assert "[1]" in scene.relay.shown[-1]["text/plain"]
+
+
+def test_of_the_bars_of_many_ranks_three_are_saved_and_all_in_a_fold():
+    scene = Scene(16)
+    for rank in range(16):
+        text = f"100%|██████████| 5/5 [00:00<00:00, {10 + rank % 7 + rank / 100:.2f}it/s]"
+        scene.show(rank, f"bar{rank}", text)
+    scene.blocks.end()
+    saved = scene.relay.shown[-1]
+    assert [line[:16] for line in saved["text/plain"].splitlines()] == [
+        "[0]    slowest 1", "[9]    median  1", "[13]   fastest 1",
+    ]  # fmt: skip
+    assert saved["text/html"].count("it/s") == 19
