@@ -458,8 +458,7 @@ class HubThread:
     def _release_unwanted(self, event: Answer) -> None:
         """Release the shared memory of a pull that was interrupted or has failed."""
         if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
-            request = ReleaseSegment(segment=event.value.segment)
-            self.send_to_ranks(RankSet.of([event.rank]), request)
+            self.send_to_ranks(RankSet((event.rank,)), ReleaseSegment(segment=event.value.segment))
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
