@@ -364,6 +364,8 @@ class Agent:
         quiet = self._stall_monitor.check(self._ranks, now)
         if quiet is not None:
             self._uplink.send(quiet)
+        for place in self._stall_monitor.places(self._ranks, now):
+            self._uplink.send(place)
 
     # --- time ----------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ is left out there and counted; the rank's log file still has it.
 
     rank, its C code, its children --fd 1, 2--> RankPipes --> log file
                                                           --> Output messages, batched
+
+The text of both streams is sent in the order in which Python code printed it, see
+`nbddp.wire.stream_order`.
 """
 
 import array
@@ -16,11 +19,13 @@ import shutil
 import sys
 import termios
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from nbddp.agent.fault_pipe import FaultPipe
 from nbddp.settings import Settings
+from nbddp.wire import stream_order
 from nbddp.wire.launch_specs import InheritedFd
 from nbddp.wire.messages import Output, RunId, Stream
 
@@ -28,6 +33,8 @@ _PIPE_BYTES = 1 << 20  #: as large as an ordinary user may ask for
 _READ_BYTES = 1 << 18
 _TAIL_BYTES = 4096
 _F_SETPIPE_SZ = 1031
+#: A batch with more changes between the streams is sent stream by stream: messages cost time.
+_MAX_RUNS = 100
 _STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 
 
@@ -41,8 +48,8 @@ class _Stream:
             with suppress(OSError):  # the user's pipe budget is used up; the usual 64 KiB work too
                 fcntl.fcntl(self.write_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.waiting: list[bytes] = []
-        self.waiting_bytes = 0
+        self.marks = stream_order.MarkReader()
+        self.waiting: list[tuple[int, bytes]] = []  # each part with the number of its mark
         self.is_open = True
 
 
@@ -110,7 +117,7 @@ class RankPipes:
     @property
     def waiting_bytes(self) -> int:
         """Bytes read and not yet taken."""
-        return sum(stream.waiting_bytes for stream in self._streams.values())
+        return sum(len(text) for each in self._streams.values() for _, text in each.waiting)
 
     def begin_cell(self, run_id: RunId) -> None:
         """Begin a cell: output that comes from now on belongs to it."""
@@ -141,14 +148,17 @@ class RankPipes:
         if not chunk:
             stream.is_open = False
             return None
-        if self._log_room > 0:
-            self._write_log(chunk)
-        self._tail = (self._tail + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-        stream.waiting.append(chunk)
-        stream.waiting_bytes += len(chunk)
+        self._keep(stream, stream.marks.feed(chunk))
         if self._first_waiting_at is None:
             self._first_waiting_at = now
         return len(chunk)
+
+    def _keep(self, stream: _Stream, parts: list[tuple[int, bytes]]) -> None:
+        text = b"".join(text for _, text in parts)
+        if text and self._log_room > 0:
+            self._write_log(text)
+        self._tail = (self._tail + text[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        stream.waiting += parts
 
     def _write_log(self, chunk: bytes) -> None:
         try:
@@ -169,19 +179,16 @@ class RankPipes:
             drop: count the text instead of sending it; the next message says how much was left out.
             last: the cell or the rank has ended, so keep neither half a character nor a count.
         """
-        self._first_waiting_at = None
+        runs = self._take_runs(last=last)
+        last_run_by_stream = {name: index for index, (name, _) in enumerate(runs)}
         outputs: list[Output] = []
-        for name, stream in self._streams.items():
-            if not stream.waiting and not last:
-                continue
-            chunk = b"".join(stream.waiting)
-            stream.waiting.clear()
-            stream.waiting_bytes = 0
-            text = stream.decoder.decode(chunk, final=last)
+        for index, (name, chunk) in enumerate(runs):
+            is_final = last and last_run_by_stream[name] == index
+            text = self._streams[name].decoder.decode(chunk, final=is_final)
             if drop:
                 self._dropped[name] += len(chunk)
                 text = ""
-            if text or (last and self._dropped[name]):
+            if text or (is_final and self._dropped[name]):
                 outputs.append(
                     Output(
                         run_id=self.run_id,
@@ -198,6 +205,43 @@ class RankPipes:
             )
             self._notice = ""
         return outputs
+
+    def _take_runs(self, *, last: bool) -> list[tuple[Stream, bytes]]:
+        """Take the waiting text in the order of its marks; one run has text of one stream."""
+        known = self._catch_up()
+        parts: list[tuple[int, Stream, bytes]] = []
+        for name, stream in self._streams.items():
+            if last:
+                self._keep(stream, stream.marks.end())
+            taken = [part for part in stream.waiting if last or part[0] <= known]
+            stream.waiting = stream.waiting[len(taken) :]
+            parts += [(number, name, text) for number, text in taken]
+        if not any(stream.waiting for stream in self._streams.values()):
+            self._first_waiting_at = None
+        parts.sort(key=lambda part: part[0])
+        runs = [
+            (name, b"".join(text for _, _, text in run))
+            for name, run in groupby(parts, key=lambda part: part[1])
+        ]
+        if len(runs) > _MAX_RUNS:
+            runs = [(name, b"".join(b for of, b in runs if of == name)) for name in _STREAMS]
+        ended = _STREAMS if last else ()
+        return [*runs, *((name, b"") for name in ended if all(of != name for of, _ in runs))]
+
+    def _catch_up(self) -> int:
+        """Read both streams up to the same mark; return its number, up to which the order is known.
+
+        A mark that was read in one stream is in the pipe of the other one already.
+        """
+        behind, ahead = sorted(self._streams.values(), key=lambda each: each.marks.number)
+        number = ahead.marks.number
+        if self._first_waiting_at is not None:
+            while behind.is_open and behind.marks.number < number:
+                if not self._read_some(behind, _READ_BYTES, self._first_waiting_at):
+                    break
+        # Without the mark, a child has written the other one, or the stream is closed.
+        behind.marks.number = max(behind.marks.number, number)
+        return number
 
     def last_output(self) -> str:
         """Return the end of the rank's output, in whole lines where possible."""

@@ -4,10 +4,10 @@ Runs in: the agent's thread; nothing in here waits or reads a clock. While a cel
 per rank are read twenty times a second; no rank is asked or disturbed. The hub finds out why a rank
 is quiet (`nbddp.controller.recovery.machine`).
 
-    rank --records in shared memory--> StallMonitor --RanksStalled--> hub
+    rank --records in shared memory--> StallMonitor --RanksStalled, RankAt--> hub
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nbddp.agent.rank_process import RankProcess
 from nbddp.wire.flight_recorder import NodeMemory, Operation, Site
 from nbddp.wire.message_types import PoolSpec
-from nbddp.wire.messages import RanksStalled
+from nbddp.wire.messages import RankAt, RanksStalled
 
 if TYPE_CHECKING:
     from nbddp.wire.flight_recorder import Reader
@@ -25,6 +25,12 @@ _INTERVAL_S = 0.05
 #: prove anything before.
 _REPEAT_S = 0.5
 _NEVER = float("inf")
+#: Places are read at this interval, first after this time: most cells end before.
+_PLACES_INTERVAL_S, _FIRST_PLACES_S = 0.5, 0.25
+#: Not each record has its iteration: so many are searched.
+_SEARCHED = 17
+#: A line that was seen so much later than the last operation says more than its iteration.
+_STALE_NS = 2_000_000_000
 
 
 @dataclass
@@ -88,6 +94,29 @@ class QuietRanks:
         return quiet
 
 
+def place_of(
+    rank: int, run_id: str, operations: Sequence[Operation], last_line: tuple[Site, int] | None
+) -> RankAt | None:
+    """Return where a rank is in its cell; None: it is not known.
+
+    Args:
+        rank: the rank.
+        run_id: the run of the cell.
+        operations: the last ones, the newest last.
+        last_line: the line that was seen last, and when.
+    """
+    of_cell = [each for each in operations if each.run_id == run_id]
+    site, seen_ns = last_line or (Site(), 0)
+    if not of_cell:
+        return RankAt(run_id=run_id, rank=rank, line=site.line) if site.line else None
+    newest = of_cell[-1]
+    if seen_ns - newest.time_created_ns > _STALE_NS and newest.state == "completed":
+        return RankAt(run_id=run_id, rank=rank, line=site.line)
+    counted = [each.iteration for each in of_cell if each.iteration]
+    line = newest.site.line if newest.time_created_ns >= seen_ns else site.line
+    return RankAt(run_id=run_id, rank=rank, line=line, iteration=counted[-1] if counted else ())
+
+
 class StallMonitor:
     """The shared memory of this node's records, and the ranks that are quiet.
 
@@ -101,6 +130,8 @@ class StallMonitor:
         self._quiet_ranks = QuietRanks(quiet_s)
         self._memory: NodeMemory | None = None
         self._readers: dict[int, Reader] = {}  # by rank
+        self._place_by_rank: dict[int, RankAt] = {}  # as it was told last
+        self._places_at = _NEVER
         #: The time at which `check` has something to do; infinite while no cell runs.
         self.next_at = _NEVER
 
@@ -133,15 +164,34 @@ class StallMonitor:
             rank: ranks[rank].pipes.run_id is not None for rank in self._readers if rank in ranks
         }
         if not any(in_cell.values()):
-            self.next_at = _NEVER
+            self.next_at = self._places_at = _NEVER
             self._quiet_ranks.clear()
             return None
         self.next_at = now + _INTERVAL_S
+        if self._places_at == _NEVER:
+            self._places_at = now + _FIRST_PLACES_S
         for rank, is_in_cell in in_cell.items():
             reader = self._readers[rank]
             self._quiet_ranks.update(rank, reader.version, reader.open_count, is_in_cell, now)
         quiet = self._quiet_ranks.news(now)
         return RanksStalled(node=self._node, ranks=quiet) if quiet else None
+
+    def places(self, ranks: Mapping[int, RankProcess], now: float) -> list[RankAt]:
+        """Return where ranks are in their cells, as far as it has changed. Called in each turn."""
+        if now < self._places_at:
+            return []
+        self._places_at = now + _PLACES_INTERVAL_S
+        news: list[RankAt] = []
+        for rank, reader in self._readers.items():
+            run_id = ranks[rank].pipes.run_id if rank in ranks else None
+            if run_id is None:
+                continue
+            with suppress(Exception):  # the rank may have overwritten its memory with anything
+                place = place_of(rank, run_id, reader.operations(_SEARCHED), reader.last_line)
+                if place is not None and place != self._place_by_rank.get(rank):
+                    self._place_by_rank[rank] = place
+                    news.append(place)
+        return news
 
     def records(self, rank: int) -> tuple[int, tuple[Operation, ...]]:
         """Return ``(version, operations)`` of a rank, as far as they are readable."""

@@ -47,7 +47,7 @@ from nbddp.notebook.output import (
     View,
     WidgetBlocks,
 )
-from nbddp.notebook.render import status_table
+from nbddp.notebook.render import rank_strip, status_table
 from nbddp.notebook.widgets import Relay, StepPanel
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
 from nbddp.wire.messages import RankExited
@@ -414,7 +414,11 @@ def make_view(
     sink = (
         background_sink()
         if background
-        else _foreground_sink(keeps_place=folds, has_strip=pool.world_size > 1)
+        else _foreground_sink(
+            keeps_place=folds,
+            place=rank_strip.blank(len(run.ranks)) if pool.world_size > 1 else "",
+            is_alone=is_alone,
+        )
     )
     is_front_end = _goes_to_front_end(sink)
     began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
@@ -596,7 +600,7 @@ def end_panel() -> str:
     return "the live table stays as it is now"
 
 
-def _foreground_sink(*, keeps_place: bool = False, has_strip: bool = False) -> Sink:
+def _foreground_sink(*, keeps_place: bool = False, place: str = "", is_alone: bool = False) -> Sink:
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
         return TerminalSink()
@@ -605,7 +609,7 @@ def _foreground_sink(*, keeps_place: bool = False, has_strip: bool = False) -> S
     names_cells = "cellId" in (_request().get("metadata") or {})
     sink = CellSink(shell, _new_live_id())
     if keeps_place and names_cells and _goes_to_front_end(sink):
-        return StillSink(shell, _new_live_id(), has_strip=has_strip)
+        return StillSink(shell, _new_live_id(), place=place, is_alone=is_alone)
     return sink
 
 

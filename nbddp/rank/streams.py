@@ -2,7 +2,8 @@
 
 Runs in: the rank process. The agent reads the pipes behind 1 and 2, so it gets all printed text: of
 Python, C code, subprocesses and forked children. Python's own streams are line buffered; the I/O
-thread flushes unfinished lines.
+thread flushes unfinished lines. They mark each change between them in both pipes, see
+`nbddp.wire.stream_order`.
 """
 
 import ctypes
@@ -13,6 +14,8 @@ import resource
 import sys
 from contextlib import suppress
 
+from nbddp.wire import stream_order
+
 _IOLBF = 1  # stdio.h, the same on Linux and macOS
 _libc = ctypes.CDLL(None)
 
@@ -21,6 +24,31 @@ _FAR_FD = 100
 _pipe_by_target: dict[int, int] = {}
 #: The streams that we have made; a cell may replace them.
 _own_streams: dict[int, io.TextIOWrapper] = {}
+#: The descriptor of the stream that was written last, and the number of changes.
+_written, _changes = 1, 0
+
+
+class _MarkedStream(io.TextIOWrapper):
+    """A stream of Python that marks a change to it.
+
+    Not the raw stream below it: an interrupt there would make its text come twice.
+    """
+
+    target = 1  #: its descriptor
+
+    def write(self, text: str, /) -> int:
+        if _written != self.target:
+            _mark_change(self.target)
+        return super().write(text)
+
+
+def _mark_change(target: int) -> None:
+    global _written, _changes  # noqa: PLW0603 - of the process, as the descriptors are
+    before, _written = _written, target
+    _changes += 1
+    for each in (before, target):  # the text before the change is in the pipe already
+        with suppress(OSError, KeyError):  # the agent is gone
+            os.write(_pipe_by_target[each], stream_order.mark(_changes))
 
 
 def take_over(stdout_fd: int, stderr_fd: int) -> None:
@@ -80,7 +108,8 @@ def _is_writable(stream: object) -> bool:
 
 def _text_stream(fd: int) -> io.TextIOWrapper:
     raw = open(fd, "wb", closefd=False, buffering=1 << 16)  # noqa: SIM115 - for the whole process
-    stream = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
+    stream = _MarkedStream(raw, "utf-8", errors="backslashreplace", line_buffering=True)
+    stream.target = fd
     _own_streams[fd] = stream
     return stream
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from nbddp.wire.flight_recorder import (
     GroupMark,
+    LoopVariable,
     Mismatch,
     Operation,
     RankLook,
@@ -153,6 +154,15 @@ class RanksStalled(MessageBase, frozen=True):
 
     node: Node
     ranks: tuple[Rank, ...]
+
+
+class RankAt(MessageBase, frozen=True):
+    """Where a rank is in its cell, as its records say; sent when it has changed, twice a second."""
+
+    run_id: RunId
+    rank: Rank
+    line: int  #: of the user's code; 0: not known
+    iteration: tuple[LoopVariable, ...] = ()  #: see `Operation.iteration`
 
 
 class StackDumped(MessageBase, frozen=True):

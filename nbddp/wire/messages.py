@@ -32,6 +32,7 @@ from nbddp.wire.events import (
     LogRead,
     OperationsAborted,
     Output,
+    RankAt,
     RankDescribed,
     RankExited,
     RankReady,
@@ -144,6 +145,7 @@ __all__ = [
     "PullValue",
     "PushValue",
     "Rank",
+    "RankAt",
     "RankDescribed",
     "RankEvent",
     "RankExited",
@@ -225,6 +227,7 @@ AgentEvent: TypeAlias = (
     | RankExited
     | RanksStopped
     | RanksStalled
+    | RankAt
     | StackDumped
     | LogRead
     | Output

@@ -55,7 +55,7 @@ def test_shift_tab_shows_the_signature_that_a_rank_knows(any_book: Book):
 def test_every_cell_runs_on_the_ranks_in_auto_mode(any_book: Book):
     any_book.run("%ddp auto on")
     try:
-        assert any_book.run("print('rank', rank)").text == "[0]   rank 0\n[1]   rank 1\n"
+        assert any_book.run("print('rank', rank)").printed == "[0]   rank 0\n[1]   rank 1\n"
         assert any_book.run("%%local\nprint('rank' in globals())").text == "False\n"
     finally:
         any_book.run("%ddp auto off")
@@ -94,4 +94,4 @@ def test_the_debugger_of_a_rank_asks_in_the_notebook(lab_book: Book):
     cell.wait_text("'n is 0'")
     lab_book.answer("q")
     cell.wait_done()
-    assert lab_book.run("%%ddp\nprint('next')").text == "[0-1] next\n"
+    assert lab_book.run("%%ddp\nprint('next')").printed == "[0-1] next\n"

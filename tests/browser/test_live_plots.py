@@ -9,10 +9,13 @@ _WATCH = """id => {
     const cell = panel.content.widgets.find(each => each.model.id === id);
     const area = cell.outputArea.node;
     window.seen = [];
+    window.hasRow = false;
     const look = () => {
         const labels = [...area.querySelectorAll('td b')].map(node => node.textContent);
         const heights = [...area.querySelectorAll('img')].map(node => node.clientHeight);
-        const first = area.querySelector('.jp-OutputArea-child');
+        const children = [...area.querySelectorAll('.jp-OutputArea-child')];
+        const first = children.find(node => node.querySelector('td'));
+        window.hasRow = window.hasRow || Boolean(area.querySelector('[aria-label=ranks]'));
         const box = first ? [first.offsetTop, first.offsetHeight].join() : '';
         window.seen.push([labels.join(''), box, Math.min(...heights)]);
         window.watch = requestAnimationFrame(look);
@@ -36,6 +39,8 @@ def picture(grey):
 for frame in range(12):
     time.sleep(0.05 + 0.03 * rank)
     clear_output(wait=WAIT)
+    if frame % 4 == 3:
+        time.sleep(0.5 * rank)  # longer than the old picture is kept
     print('frame', frame)
     display(picture(20 * frame + rank))
 """
@@ -46,6 +51,7 @@ def _watched(book: Book, source: str) -> list[tuple[str, str, int]]:
     book.page.evaluate(_WATCH, cell.id)
     cell.start().wait_done()
     book.page.evaluate("cancelAnimationFrame(window.watch)")
+    assert book.page.evaluate("window.hasRow"), "the row of ranks was never shown"
     return [tuple(frame) for frame in book.page.evaluate("window.seen")]
 
 

@@ -27,7 +27,7 @@ def test_the_stop_button_ends_a_cell_and_keeps_the_variables(own_book: Book):
     cell.wait_text("[0-1] begun")
     own_book.press_stop()
     assert "KeyboardInterrupt" in cell.wait_done().text
-    assert own_book.run("print(kept)").text == "[0]   40\n[1]   41\n"
+    assert own_book.run("print(kept)").printed == "[0]   40\n[1]   41\n"
 
 
 def test_the_ranks_are_new_after_a_restart(own_book: Book):
@@ -56,4 +56,4 @@ def test_the_debugger_stops_a_rank_shows_its_variables_and_continues(own_book: B
     cell.wait_done()
     cell.wait_text("[0]   z is 3")
     page.locator(".jp-DebuggerBugButton").click()
-    assert own_book.run("print('next')").text == "[0-1] next\n"
+    assert own_book.run("print('next')").printed == "[0-1] next\n"

@@ -42,7 +42,7 @@ def test_a_slider_of_a_rank_is_moved_with_the_mouse(any_book: Book):
     tracks.nth(1).click()  # in the middle
     poll_until(lambda: readout.inner_text() == "50")
     cell.wait_text("moved to 50")
-    assert any_book.run("%%ddp\nprint(slider.value)").text == "[0]   0\n[1]   50\n"
+    assert any_book.run("%%ddp\nprint(slider.value)").printed == "[0]   0\n[1]   50\n"
 
 
 def test_a_rank_moves_its_slider_in_the_page(any_book: Book):

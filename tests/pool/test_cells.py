@@ -7,6 +7,7 @@ import pytest
 from nbddp.controller.hub.listeners import BackgroundEvent
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
+from nbddp.wire.messages import Output, RankAt
 from tests.support.polling import poll_until
 from tests.support.views import run_cell
 
@@ -72,6 +73,20 @@ print("no line end", end="")
     ours = [line for line in lines if line in ("python", "C", "no line end")]
     assert ours == ["python", "C", "no line end"]
     assert run_cell(pool, "print('e', file=sys.stderr)", ranks=[0]).text(0, "stderr") == "e\n"
+
+
+def test_both_streams_keep_the_order_in_which_python_printed(pool: Pool):
+    code = """
+import sys
+for number in range(20):
+    print(number)
+    sys.stderr.write(f"{number}\\n")
+"""
+    view = run_cell(pool, code)
+    for rank in (0, 1):
+        found = [each for each in view.events if isinstance(each, Output) and each.rank == rank]
+        lines = [(each.stream, line) for each in found for line in each.text.splitlines()]
+        assert lines == [(name, str(n)) for n in range(20) for name in ("stdout", "stderr")]
 
 
 def test_text_comes_before_what_is_displayed_after_it(pool: Pool):
@@ -262,3 +277,17 @@ def test_input_without_anyone_to_ask(pool: Pool):
         run_cell(pool, "input('name? ')")
     assert caught.value.by_rank[1] == ("EOFError", "the test has no more answers")
     assert run_cell(pool, "import sys; sys.stdin.read()").result() == "''"
+
+
+def test_the_places_of_ranks_come_while_a_cell_runs(pool: Pool):
+    code = """
+import time
+for step in range(8):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+"""
+    view = run_cell(pool, code)
+    for rank in (0, 1):
+        found = [each for each in view.events if isinstance(each, RankAt) and each.rank == rank]
+        assert [variable.name for variable in found[0].iteration] == ["step"]
+        assert found[0].line in (3, 4, 5)

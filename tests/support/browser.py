@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -217,6 +218,11 @@ class BookCell:
             "return area ? area.innerText : '';"
         )
         return found.replace("\u00a0", " ")
+
+    @property
+    def printed(self) -> str:
+        """The same without the line about the time, which stands above the output of ranks."""
+        return re.sub(r"\A\s*ended after [^\n]*\n", "", self.text)
 
     @property
     def outputs(self) -> list[dict[str, Any]]:

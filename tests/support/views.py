@@ -20,6 +20,7 @@ from nbddp.wire.messages import (
     FaultStruck,
     InputRequest,
     Output,
+    RankAt,
     Result,
     RunFinished,
     RunStarted,
@@ -124,10 +125,12 @@ class RecordingView:
         return sum(event.dropped_bytes for event in outputs)
 
     def kinds(self, rank: int = 0) -> list[str]:
-        """The types of the events of a rank, in order, equal neighbours once."""
+        """The types of the events of a rank, in order, equal neighbours once; no places."""
         found: list[str] = []
         for event in self.events:
             name = type(event).__name__
+            if isinstance(event, RankAt):
+                continue
             if getattr(event, "rank", None) == rank and found[-1:] != [name]:
                 found.append(name)
         return found

@@ -77,6 +77,7 @@ from nbddp.wire.messages import (
     Interrupt,
     LogRead,
     Output,
+    RankAt,
     RankExited,
     RankRequest,
     ReleaseSegment,
@@ -423,7 +424,7 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | ImportChanged() | RunFinished():
+            case RunStarted() | ImportChanged() | RankAt() | RunFinished():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
                 if isinstance(event, RunFinished):
@@ -457,8 +458,7 @@ class HubThread:
     def _release_unwanted(self, event: Answer) -> None:
         """Release the shared memory of a pull that was interrupted or has failed."""
         if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
-            request = ReleaseSegment(segment=event.value.segment)
-            self.send_to_ranks(RankSet.of([event.rank]), request)
+            self.send_to_ranks(RankSet((event.rank,)), ReleaseSegment(segment=event.value.segment))
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:

@@ -17,6 +17,7 @@ from nbddp.wire.messages import (
     ImportChanged,
     InputRequest,
     Output,
+    RankAt,
     RankExited,
     Result,
     RunFinished,
@@ -29,6 +30,7 @@ from nbddp.wire.rank_set import RankSet
 CellEvent = (
     RunStarted
     | ImportChanged
+    | RankAt
     | Output
     | Display
     | Result

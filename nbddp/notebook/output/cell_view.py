@@ -55,6 +55,7 @@ from nbddp.wire.messages import (
     ImportChanged,
     InputRequest,
     Output,
+    RankAt,
     RankExited,
     Result,
     RunFinished,
@@ -210,8 +211,8 @@ class View:
                 self._sink.display(_quiet_bundle(text), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
-            case ImportChanged():
-                self._live.note_import(event, now)
+            case ImportChanged() | RankAt():
+                self._live.note(event, now)
             case RunStarted() | RanksHeld():
                 pass
 

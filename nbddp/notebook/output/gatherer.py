@@ -15,7 +15,7 @@ from typing import assert_never
 from nbddp.notebook.output.budget import Budget
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.excerpt import LINE_CHARS
-from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, text_of
+from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, rows_of
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.number_ranges import MIN_RANKS
 from nbddp.notebook.output.rank_text import RankText
@@ -159,7 +159,8 @@ class Gatherer:
             self._commit_open(state, now)
         for ranks, items in self._folder.release(now, everything=True):
             if isinstance(items[0], Line):
-                self._screen.put_text(ranks, items[0].stream, text_of(ranks, items))
+                for of_ranks, text in rows_of(ranks, items):
+                    self._screen.put_text(of_ranks, items[0].stream, text)
             elif isinstance(items[0], Bundle):
                 self._screen.put_bundles(ranks, items)
         return self._screen.shown_by_rank()
@@ -181,12 +182,19 @@ class Gatherer:
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """See `CellOutput.open_lines`."""
-        ranks_by_row = ranks_by(
+        waiting = (
+            ((item.stream, -1, item.text), rank)
+            for rank in sorted(self._state_by_rank)
+            for item in self._folder.items(rank)
+            if isinstance(item, Line) and item.is_bar  # it stays beside those of other ranks
+        )
+        unfinished = (
             ((stream, index, harmless(row)), rank)
             for rank, state in sorted(self._state_by_rank.items())
             for stream, assembler in state.assembler_by_stream.items()
             for index, row in enumerate(assembler.open_rows())
         )
+        ranks_by_row = ranks_by([*waiting, *unfinished])
         return [(ranks, row) for (_, _, row), ranks in ranks_by_row.items()]
 
     def last_line(self, rank: int) -> str | None:
@@ -405,14 +413,17 @@ class Gatherer:
     def _show_lines(self, ranks: tuple[int, ...], items: Sequence[Item], now: float) -> None:
         """Show lines of several ranks with one key, as one line."""
         lines = [item for item in items if isinstance(item, Line)]
-        first, text = lines[0], text_of(ranks, lines)
-        self._has_ranges |= text != first.text
-        label = self._screen.label(ranks)
-        size = (len(label) + 2) * (1 + text.count("\n")) + len(text)
+        first, rows = lines[0], rows_of(ranks, lines)
+        self._has_ranges |= [text for _, text in rows] != [line.text for line in lines[: len(rows)]]
+        size = sum(
+            (len(self._screen.label(of_ranks)) + 2) * (1 + text.count("\n")) + len(text)
+            for of_ranks, text in rows
+        )
         if first.is_free:
             self._budget.spend(size)
         elif not self._budget.grant(size, now, ranks):
             for rank, line in zip(ranks, lines, strict=True):
                 self._leave_out(rank, line, now)
             return
-        self._screen.put_text(ranks, first.stream, text)
+        for of_ranks, text in rows:
+            self._screen.put_text(of_ranks, first.stream, text)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from nbddp.notebook.output import torch_log
+from nbddp.notebook.output import progress_bars, torch_log
 from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
 from nbddp.notebook.output.number_ranges import pattern_of, with_ranges
@@ -20,12 +20,13 @@ from nbddp.wire.messages import Stream
 class Line(Item):
     """Text of one rank: a line, or several that stay together."""
 
-    __slots__ = ("is_free", "is_log", "stream", "text")
+    __slots__ = ("is_bar", "is_free", "is_log", "stream", "text")
 
     def __init__(self, stream: Stream, text: str, arrived: float, *, is_free: bool = False) -> None:
         size = len(text)
         log_key = torch_log.key_of(text)
-        self.key = (stream, log_key or text)
+        bar_key = progress_bars.bar_key(text)
+        self.key = (stream, log_key or (text if bar_key is None else bar_key))
         self.arrived = arrived
         self.text_bytes = 0 if is_free else size
         self.memory_bytes = size
@@ -33,13 +34,23 @@ class Line(Item):
         self.stream = stream
         self.text = text
         self.is_log = log_key is not None
+        self.is_bar = bar_key is not None
         self.is_free = is_free  # does not count towards the budget
 
     def fold_numbers(self) -> None:
         """Fold with lines of other ranks that differ from this one in numbers only."""
-        pattern = None if self.is_log else pattern_of(self.text)
+        pattern = None if self.is_log or self.is_bar else pattern_of(self.text)
         if pattern is not None:
             self.key = (self.stream, pattern)
+
+
+def rows_of(ranks: Sequence[int], lines: Sequence[Item]) -> list[tuple[tuple[int, ...], str]]:
+    """Return the rows that show lines with one key, each with its ranks."""
+    found = [line for line in lines if isinstance(line, Line)]
+    if not found[0].is_bar:
+        return [(tuple(ranks), text_of(ranks, found))]
+    rows = progress_bars.ended(ranks, [line.text for line in found])
+    return [((rank,), text) for rank, text in rows]
 
 
 def text_of(ranks: Sequence[int], lines: Sequence[Item]) -> str:

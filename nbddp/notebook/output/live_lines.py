@@ -3,7 +3,7 @@
 Runs in: the thread that waits for the cell. No clock: the time comes in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
@@ -16,7 +16,7 @@ from nbddp.notebook.render.html import clean, duration
 from nbddp.settings import PRELOAD_ENV
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import ImportChanged, RankExited, RunFinished
+from nbddp.wire.messages import ImportChanged, RankAt, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: The lines change at most this often.
@@ -28,10 +28,13 @@ _NOTICE_AFTER_S = 2.0
 #: An unfinished line is shown after this time: most lines end before.
 _OPEN_LINE_AFTER_S = 0.03
 _MAX_OPEN_LINES = 16
-#: The row of chips is shown after this time, where it has a place above the output. Output waits
-#: for it, so that nothing moves: most cells end before.
+#: The row of chips is shown after this time, where it has a place above the output: most cells end
+#: before.
 _STRIP_AFTER_S = 0.25
 _MAX_ERROR_CHARS = 80
+#: A longer list of ranks is their number: the line is one.
+_MAX_RANKS_CHARS = 24
+_MAX_FAILURES = 3
 _MAX_IMPORTS = 2
 #: A module that may be loaded before ranks are forked, and takes long where there are many.
 _PRELOADED = "torch._dynamo"
@@ -61,7 +64,7 @@ class LiveLines:
         self._progress_after_s = progress_after_s
         self._began, self._began_at = began, began_at
         self._done: set[int] = set()
-        self._failed: dict[int, str] = {}  # short reason by rank
+        self._failed: dict[Rank, str] = {}  # short reason by rank
         self._imports: dict[Rank, str] = {}  # the module that a rank imports
         self._preloaded_since: float | None = None  # a rank imports `_PRELOADED`
         self._notice = ""  # a line that names the ranks that wait
@@ -88,8 +91,11 @@ class LiveLines:
         if report is not None and report.findings:
             self._notice_at = now - (report.findings[0].since_s or 0.0) + _NOTICE_AFTER_S
 
-    def note_import(self, event: ImportChanged, now: float) -> None:
-        """Note the module that a rank imports."""
+    def note(self, event: ImportChanged | RankAt, now: float) -> None:
+        """Note the module that a rank imports, or its place in the cell."""
+        if isinstance(event, RankAt):
+            self.states.move(event)
+            return
         self._imports[event.rank] = event.module
         if event.module == _PRELOADED and self._preloaded_since is None:
             self._preloaded_since = now
@@ -152,12 +158,12 @@ class LiveLines:
             chips: how the ranks ended.
             now: the time.
         """
-        chips = chips if self._labels else ()
-        return Live(
-            strip=rank_strip.html(chips) if chips else "",
-            legend=rank_strip.legend(chips),
-            end=f"ended after {duration((now - self._began) * 1e9)}",
-        )
+        end = f"ended after {duration((now - self._began) * 1e9)}"
+        if not self._labels or not chips:
+            return Live(end=end)
+        if all(chip.state is rank_strip.ChipState.DONE for chip in chips):
+            return Live(strip=rank_strip.blank(len(chips)), end=end, is_well=True)
+        return Live(strip=rank_strip.html(chips), legend=rank_strip.legend(chips), end=end)
 
     def _open_lines(self, open_lines: Sequence[tuple[RankSet, str]], now: float) -> list[str]:
         if not open_lines:
@@ -191,10 +197,8 @@ class LiveLines:
         parts += self._imported()
         if self._done:
             waiting = RankSet.of(set(self._ranks) - self._done)
-            parts.append(f"waiting for {waiting.describe()}")
-        if self._failed:
-            rank, error = next(iter(self._failed.items()))
-            parts.append(f"rank {rank} {error}")
+            parts.append(f"waiting for {_name(waiting)}")
+        parts += _failures(self._failed)
         if self._began_at:
             parts.append(f"began {self._began_at}")
         if self._run.was_interrupted:
@@ -213,6 +217,28 @@ class LiveLines:
             f"{ranks.verb('imports', 'import')} {clean(module)} (first use)…"
             for module, ranks in ranks_by_module.items()
         ][:_MAX_IMPORTS]
+
+
+def _name(ranks: RankSet) -> str:
+    """``ranks 0-3``, ``17 ranks``."""
+    name = ranks.describe()
+    return name if len(name) <= _MAX_RANKS_CHARS else f"{len(ranks)} ranks"
+
+
+def _failures(reason_by_rank: Mapping[Rank, str]) -> list[str]:
+    """``17 ranks raised ValueError``, for each kind, the most frequent first."""
+    ranks_by_kind = ranks_by_value(
+        {rank: reason.partition(":")[0] for rank, reason in reason_by_rank.items()}
+    )
+    in_order = sorted(ranks_by_kind.items(), key=lambda pair: -len(pair[1]))
+    found: list[str] = []
+    for kind, ranks in in_order[:_MAX_FAILURES]:
+        reasons = {reason_by_rank[rank] for rank in ranks}
+        found.append(f"{_name(ranks)} {reasons.pop() if len(reasons) == 1 else kind}")
+    if len(in_order) > _MAX_FAILURES:
+        rest = sum(len(ranks) for _, ranks in in_order[_MAX_FAILURES:])
+        found.append(f"{rest} more raised others")
+    return found
 
 
 def _failure(error: ErrorInfo) -> str:

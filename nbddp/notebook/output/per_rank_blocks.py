@@ -33,8 +33,8 @@ from nbddp.wire.rank_set import RankSet, ranks_by
 _MAX_OPEN = 8
 _HEAD_LINES, _TAIL_LINES = 20, 10
 _MAX_LAST = 80
-#: A cell that printed at least this many lines offers its output rank by rank, up to this many
-#: characters of all ranks.
+#: A cell that printed at least this many lines, or different ones on more than `_MAX_OPEN` ranks,
+#: whose lines and bars may be folded, offers its output rank by rank, up to this many characters.
 _MIN_LINES = 25
 _MAX_CHARS = 12_000
 
@@ -44,7 +44,7 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     by_key = ranks_by((key, rank) for rank, key in keys_of(text_by_rank).items())
     groups = [(ranks, text_by_rank[ranks.ranks[0]]) for ranks in by_key.values()]
     totals = [text.excerpt.lines for _, text in groups if text.excerpt.lines]
-    if len(totals) < 2 or sum(totals) < _MIN_LINES:
+    if len(totals) < 2 or (sum(totals) < _MIN_LINES and len(totals) <= _MAX_OPEN):
         return None
     room = _MAX_CHARS // len(groups)
     blocks = [

@@ -1,4 +1,4 @@
-"""Arranges the progress bars of ranks while a cell runs, in rows that stay where they are.
+"""Arranges the progress bars of ranks in rows that stay where they are.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
@@ -7,7 +7,7 @@ chance. Up to 8 ranks have a row each; of more ranks, the slowest, the median an
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from nbddp.wire.rank_set import Rank, RankSet
@@ -16,7 +16,10 @@ from nbddp.wire.rank_set import Rank, RankSet
 MAX_ROWS = 8
 #: ``train:  40%|████      | 4/10 [00:01<00:02, 2.60it/s]``, as tqdm writes it. Units such as ``M``
 #: are the same on all ranks.
-_BAR = re.compile(r"^(?P<name>[^|]*?)\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)\S*/[\d.]+\S*\s*\[")
+_BAR = re.compile(
+    r"^(?P<name>[^|]*?)\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)\S*/(?P<total>[\d.]+\S*)\s*\[(?P<took>[\d:]*)"
+    r"(?:[^,\]]*,\s*(?P<rate>[\d.]+)\S*?(?P<unit>/s|s/))?"
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,33 @@ class Row:
     text: str
     word: str = ""  #: ``slowest``, ``median`` or ``fastest``
     is_bar: bool = False
+
+
+def bar_key(text: str) -> Hashable:
+    """Return the same for the ended bars of one loop on several ranks; None: it is no bar."""
+    found = _BAR.match(text) if "%|" in text else None
+    return None if found is None else ("bar", found["name"], found["done"], found["total"])
+
+
+def ended(ranks: Sequence[Rank], texts: Sequence[str]) -> list[tuple[Rank, str]]:
+    """Return the rows that stay of ended bars, each with its rank.
+
+    Args:
+        ranks: those that have a bar with the same `bar_key`.
+        texts: the bar of each.
+    """
+    rows = _rows([(_speed(text), rank, text) for rank, text in zip(ranks, texts, strict=True)])
+    width = max(len(row.word) for row in rows)
+    return [(row.ranks.ranks[0], f"{row.word:{width}} {row.text}".lstrip()) for row in rows]
+
+
+def _speed(text: str) -> float:
+    """Return the rate of an ended bar, which is as far as all others."""
+    found = _BAR.match(text)
+    if found is None or not found["rate"]:
+        return 0.0
+    rate = float(found["rate"])
+    return rate if found["unit"] == "/s" else 1 / max(rate, 1e-9)
 
 
 def arranged(lines: Sequence[tuple[RankSet, str]]) -> list[Row]:

@@ -21,6 +21,7 @@ from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: `clear_output()` without ``wait`` keeps the old output for this time: the next one comes soon.
+#: Then it cannot be seen any more, but keeps its room until other output comes, or the cell ends.
 _CLEAR_AFTER_S = 0.3
 _NEVER = float("inf")
 #: With more ranks than this, equal slots are one also while the cell runs.
@@ -51,8 +52,9 @@ class RankSlots:
         for rank in sorted({*spec.ranks, *shown_by_rank}):
             self._add_rank(rank, shown_by_rank.get(rank, ()))
         self._below: list[Rich] = []
-        #: When the slot is emptied, unless new output comes before; `_NEVER`: only then.
+        #: When the slot is hidden, unless new output comes before; `_NEVER`: it is not.
         self._clear_at_by_rank: dict[int, float] = {}
+        self._hidden: set[int] = set()  # ranks whose slots are room only
         self._is_begun = False
         self._is_changed = True
         self._next_page_at = float("-inf")
@@ -67,7 +69,7 @@ class RankSlots:
             self._clear_at_by_rank[rank] = min(at, self._clear_at_by_rank.get(rank, _NEVER))
             return []
         is_new = not (isinstance(event, Display) and event.update)
-        if is_new and self._clear_at_by_rank.pop(rank, None) is not None:
+        if is_new and (self._clear_at_by_rank.pop(rank, None) is not None or rank in self._hidden):
             self._clear(rank)
         shows = self._put(rank, self._gatherer_by_rank[rank].add(event, now))
         return [*shows, *self._page(now)]
@@ -77,15 +79,15 @@ class RankSlots:
         if rank not in self._gatherer_by_rank:
             return []
         if self._clear_at_by_rank.pop(rank, _NEVER) < _NEVER:
-            self._clear(rank)
+            self._hide(rank)
         shows = self._put(rank, self._gatherer_by_rank[rank].finish_rank(rank, now))
         return [*shows, *self._page(now)]
 
     def tick(self, now: float) -> list[Show]:
         """See `CellOutput.tick`."""
         for rank in [r for r, due in self._clear_at_by_rank.items() if due <= now]:
-            del self._clear_at_by_rank[rank]
-            self._clear(rank)
+            self._clear_at_by_rank[rank] = _NEVER
+            self._hide(rank)
         shows: list[Show] = []
         for rank, gatherer in self._gatherer_by_rank.items():
             shows += self._put(rank, gatherer.tick(now))
@@ -94,9 +96,9 @@ class RankSlots:
     def end(self, now: float) -> list[Show]:
         """See `CellOutput.end`."""
         shows: list[Show] = []
-        for rank, at in self._clear_at_by_rank.items():
-            if at < _NEVER:
-                self._clear(rank)
+        cleared = {rank for rank, at in self._clear_at_by_rank.items() if at < _NEVER}
+        for rank in cleared | self._hidden:
+            self._clear(rank)
         for rank, gatherer in self._gatherer_by_rank.items():
             shows += self._put(rank, gatherer.end(now))
         self._is_changed = True
@@ -133,11 +135,16 @@ class RankSlots:
     def _clear(self, rank: int) -> None:
         self._gatherer_by_rank[rank] = Gatherer(spec_of_rank(self._spec, rank))
         self._block_by_rank[rank].shows = []
+        self._hidden.discard(rank)
         self._is_changed = True
         kept = [rich for rich in self._below if rank not in rich.ranks]
         if len(kept) < len(self._below):
             self._below = kept
             self._is_begun = False  # all is drawn again, without them
+
+    def _hide(self, rank: int) -> None:
+        self._hidden.add(rank)
+        self._is_changed = True
 
     def _put(self, rank: int, shows: Sequence[Show]) -> list[Show]:
         """Add the shows of a rank to its slot; return those that do not fit in it."""
@@ -174,21 +181,37 @@ class RankSlots:
         if is_end or len(blocks) > _MAX_LIVE_SLOTS:
             by_key: dict[object, RankBlock] = {}
             for block in blocks:
-                same = by_key.setdefault(block.key(), RankBlock(RankSet(), block.shows))
+                key = block.key(), self._is_hidden(block)
+                same = by_key.setdefault(key, RankBlock(RankSet(), block.shows))
                 same.ranks = RankSet.of((*same.ranks, *block.ranks))
             blocks = list(by_key.values())
         if all(isinstance(show, Text) for block in blocks for show in block.shows):
-            text = "".join(self._labelled(block) for block in blocks).removesuffix("\n")
-            return {"text/plain": text, "text/html": text_html(text.split("\n"))}
+            seen = [block for block in blocks if not self._is_hidden(block)]
+            text = "".join(map(self._labelled, seen)).removesuffix("\n")
+            if len(seen) == len(blocks):
+                return {"text/plain": text, "text/html": text_html(text.split("\n"))}
+            html = "".join(
+                self._seen(block, text_html(self._labelled(block).removesuffix("\n").split("\n")))
+                for block in blocks
+            )
+            return {"text/plain": text, "text/html": html}
         slots = [
             rank_grid.Slot(
                 block.ranks,
-                html="".join(map(_html, block.shows)),
-                plain="\n".join(filter(None, map(_plain, block.shows))),
+                html=self._seen(block, "".join(map(_html, block.shows))),
+                plain=""
+                if self._is_hidden(block)
+                else "\n".join(filter(None, map(_plain, block.shows))),
             )
             for block in blocks
         ]
         return rank_grid.bundle(slots)
+
+    def _is_hidden(self, block: RankBlock) -> bool:
+        return not self._hidden.isdisjoint(block.ranks)
+
+    def _seen(self, block: RankBlock, html: str) -> str:
+        return f'<div style="visibility:hidden">{html}</div>' if self._is_hidden(block) else html
 
     def _labelled(self, block: RankBlock) -> str:
         text = "".join(show.text for show in block.shows if isinstance(show, Text))

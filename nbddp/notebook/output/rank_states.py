@@ -10,7 +10,7 @@ from nbddp.errors import CollectiveAbortedError
 from nbddp.notebook.render.html import clean, shorten
 from nbddp.notebook.render.rank_strip import Chip, ChipState
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
-from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.messages import RankAt, RankExited, RunFinished
 from nbddp.wire.rank_set import RankSet
 
 _MAX_NOTE = 24
@@ -28,6 +28,7 @@ class RankStates:
 
     def __init__(self, ranks: RankSet) -> None:
         self._chip_by_rank = {rank: Chip(RankSet((rank,)), ChipState.RUNS) for rank in ranks}
+        self._place_by_rank: dict[int, str] = {}
         self._over: set[int] = set()  # ranks that have left the cell
 
     @property
@@ -58,7 +59,16 @@ class RankStates:
 
     def answer(self, rank: int) -> None:
         """Note that a rank is at no prompt any more."""
-        self._put(rank, ChipState.RUNS)
+        self._put(rank, ChipState.RUNS, self._place_by_rank.get(rank, ""))
+
+    def move(self, event: RankAt) -> None:
+        """Note where a rank is: its iteration, or its line."""
+        line = f"line {event.line}" if event.line else ""
+        note = ", ".join(map(str, event.iteration)) or line
+        self._place_by_rank[event.rank] = note
+        chip = self._chip_by_rank.get(event.rank)
+        if chip is not None and chip.state is ChipState.RUNS:
+            self._put(event.rank, ChipState.RUNS, note)
 
     def diagnose(self, report: Report | None) -> None:
         """Take the places of ranks from a report; None: they run again."""
@@ -66,8 +76,11 @@ class RankStates:
             if chip.state in _AT_PROMPT:
                 continue
             place = None if report is None else report.ranks.get(rank)
-            is_waiting = place is not None and place.predicate.verb is RankVerb.WAITS
-            self._put(rank, ChipState.WAITS if is_waiting else ChipState.RUNS, _note(place))
+            if place is not None and place.predicate.verb is RankVerb.WAITS:
+                self._put(rank, ChipState.WAITS, _note(place))
+            else:
+                note = self._place_by_rank.get(rank) or _note(place)
+                self._put(rank, ChipState.RUNS, note)
 
     def _end(self, rank: int, state: ChipState, note: str = "") -> None:
         self._put(rank, state, note)

@@ -6,14 +6,15 @@ While a cell runs, a line is shown when it has waited long enough for equal line
 a slow rank can change the order and the folding. When the cell ends, all output is there, and is
 put in order again: the same program then has the same saved output. The ranks take turns, as they
 mostly do while they run; the lines of a tensor or a table stay together, and fold only if all of
-them are equal.
+them are equal. An indented line stays with the line above it, unless ranks share that one and
+differ in the other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.notebook.output import text_blocks
-from nbddp.notebook.output.items import Bundle, Line, text_of
+from nbddp.notebook.output.items import Bundle, Line, rows_of
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.shown_blocks import ShownBlocks
 from nbddp.notebook.output.shows import Rich
@@ -25,15 +26,49 @@ _MAX_ITEMS = 4000
 _MAX_BYTES = 8 * 1024 * 1024
 
 
-def _joined(items: list[Line | Bundle], line: Line) -> bool:
-    """Add a line to the last item if it continues that, and return whether it does."""
-    last = items[-1]
-    if not isinstance(last, Line) or last.stream != line.stream:
-        return False
-    if not text_blocks.continues(last.text.split("\n"), line.text):
-        return False
-    items[-1] = Line(last.stream, f"{last.text}\n{line.text}", last.arrived)
-    return True
+class _Block:
+    """Lines of one rank that belong together.
+
+    Args:
+        line: the first of them.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.lines = [line]
+        self._texts = line.text.split("\n")
+
+    def join(self, line: Line) -> bool:
+        """Add a line if it continues the block, and return whether it does."""
+        if line.stream != self.lines[0].stream or not text_blocks.continues(self._texts, line.text):
+            return False
+        self.lines.append(line)
+        self._texts += line.text.split("\n")
+        return True
+
+    @property
+    def head(self) -> Hashable:
+        """Equal for blocks whose first lines fold; None: the block is one whole."""
+        return self.lines[0].key if text_blocks.is_paragraph(self._texts) else None
+
+    @property
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(self._texts)
+
+    def whole(self) -> Line:
+        """Return one line that stands for all of them."""
+        first = self.lines[0]
+        return first if len(self.lines) == 1 else Line(first.stream, self.text, first.arrived)
+
+
+def _unshared(blocks_by_rank: Mapping[int, Sequence[_Block | Bundle]]) -> set[Hashable]:
+    """Return the heads of paragraphs that differ below an equal first line."""
+    texts_by_head: dict[Hashable, set[str]] = {}
+    for blocks in blocks_by_rank.values():
+        for block in blocks:
+            if isinstance(block, _Block) and (head := block.head) is not None:
+                texts_by_head.setdefault(head, set()).add(block.text)
+    return {head for head, texts in texts_by_head.items() if len(texts) > 1}
 
 
 def put_bundles(blocks: ShownBlocks, ranks: tuple[int, ...], items: Sequence[Item]) -> Rich:
@@ -55,7 +90,7 @@ class ItemRecord:
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        self._items_by_rank: dict[int, list[Line | Bundle]] = {rank: [] for rank in ranks}
+        self._items_by_rank: dict[int, list[_Block | Bundle]] = {rank: [] for rank in ranks}
         self._count = 0
         self._bytes = 0
         self._is_closed = False
@@ -72,8 +107,11 @@ class ItemRecord:
             self.close()  # blocks of widgets have their own order
         else:
             items = self._items_by_rank.setdefault(rank, [])
-            if not (isinstance(item, Line) and items and _joined(items, item)):
+            last = items[-1] if items else None
+            if isinstance(item, Bundle):
                 items.append(item)
+            elif not (isinstance(last, _Block) and last.join(item)):
+                items.append(_Block(item))
 
     def clear(self, rank: int) -> None:
         """Forget the items of ``rank``."""
@@ -95,13 +133,19 @@ class ItemRecord:
         if self._is_closed:
             return False
         folder = LineFolder(self._items_by_rank, 0.0)
+        apart = _unshared(self._items_by_rank)
         for rank, items in self._items_by_rank.items():
             for item in items:
-                folder.append(rank, item)
+                if isinstance(item, Bundle):
+                    folder.append(rank, item)
+                    continue
+                for line in item.lines if item.head in apart else [item.whole()]:
+                    folder.append(rank, line)
         for ranks, settled in folder.drain():
             first = settled[0]
             if isinstance(first, Line):
-                blocks.add_text(ranks, first.stream, text_of(ranks, settled))
+                for shown_ranks, text in rows_of(ranks, settled):
+                    blocks.add_text(shown_ranks, first.stream, text)
             elif isinstance(first, Bundle):
                 put_bundles(blocks, ranks, settled)
         return True

@@ -36,6 +36,7 @@ class Live:
     legend: str = ""  #: of the row of ranks, for the first line below it
     height: int = 0  #: at least this many lines, so that nothing below moves
     end: str | None = None  #: the cell has ended, and this stands below the row of ranks
+    is_well: bool = False  #: all ranks ended it well, so that a reader of plain text needs no row
 
     def __bool__(self) -> bool:
         return bool(self.status or self.open_lines)
@@ -187,7 +188,7 @@ def strip_bundle(live: Live) -> dict[str, str]:
     line = clean(" | ".join(reversed(live.status)) if live.end is None else live.end)
     shown = "  |  ".join(filter(None, (live.legend, line)))
     return {
-        "text/plain": line,
+        "text/plain": "" if live.is_well else line,
         "text/html": (
             f'<div title="{html.escape(line)}">{live.strip}'
             f"{preformatted(html.escape(shown) or '&nbsp;', _LIVE_STYLE)}</div>"

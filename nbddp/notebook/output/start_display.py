@@ -1,9 +1,9 @@
-"""Shows the start of a pool: how many ranks are ready, and at the end a sentence about the pool.
+"""Shows the start of a pool: the step that takes the time, and in the end a sentence on the pool.
 
 Runs in: the notebook's process, in the thread that waits for the start.
 """
 
-from nbddp.controller.state import PoolSnapshot, RankState
+from nbddp.controller.state import Phase, PoolSnapshot, RankState
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook.output.sinks import Live, Sink
 
@@ -45,8 +45,23 @@ class StartDisplay:
 def progress_line(snapshot: PoolSnapshot) -> str:
     """``starting 4 ranks ... 2 of 4 ready``, ``... 1 of 2 nodes have joined``."""
     count = len(snapshot.ranks)
+    return f"starting {count} {'rank' if count == 1 else 'ranks'} ... {_step(snapshot, count)}"
+
+
+def _step(snapshot: PoolSnapshot, count: int) -> str:
+    """Return the step that takes the time now."""
     if snapshot.waits_for:
         nodes = len({info.node for info in snapshot.ranks})
-        return f"starting {count} ranks ... {snapshot.joined} of {nodes} nodes have joined"
+        return f"{snapshot.joined} of {nodes} nodes have joined"
+    if snapshot.phase is Phase.AGENTS:
+        return "starting the agent"
+    if snapshot.phase is Phase.STORE:
+        # The store is forked from the process that imports torch for all, once per agent.
+        return (
+            "starting the store" if snapshot.generation else "importing torch, once for all ranks"
+        )
+    made = sum(info.pid > 0 for info in snapshot.ranks)
     ready = len(snapshot.in_state(RankState.IDLE))
-    return f"starting {count} {'rank' if count == 1 else 'ranks'} ... {ready} of {count} ready"
+    if not ready and made < count:
+        return f"{made} of {count} processes made"
+    return f"{ready} of {count} ready"

@@ -11,23 +11,18 @@ and move up when they go. So that text stands in their display, above them, unti
 
 A new display (a figure, a card) ends that display, and the live lines begin one of their own below.
 
-The row of ranks with the progress has a place of its own, above all output. It is shown when the
-cell has run for a moment, until which output is held back, and it stays when the cell ends: nothing
-moves.
+The row of ranks with the progress has a place of its own, above all output. The place is there from
+the first output on, blank in a quick cell, and it stays when the cell ends: nothing moves, and what
+is saved does not depend on the time that the cell took. In a cell without output it goes.
 """
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.notebook.output.sinks import Bundle, CellSink, Live, live_bundle, strip_bundle
 from nbddp.notebook.render.html import escape, preformatted, without_codes
 from nbddp.wire.messages import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: As a front end shows a stream, so that nothing moves when it becomes one.
 _STYLE = (
@@ -43,17 +38,19 @@ class StillSink(CellSink):
     Args:
         shell: the shell of the cell.
         live_id: the start of display ids; no other view has it.
-        has_strip: whether the live lines will have a row of ranks.
+        place: the blank row of ranks, in HTML; empty: the live lines have no such row.
+        is_alone: whether the cell has no other output.
     """
 
-    def __init__(self, shell: InteractiveShell, live_id: str, *, has_strip: bool = False) -> None:
+    def __init__(
+        self, shell: InteractiveShell, live_id: str, *, place: str = "", is_alone: bool = False
+    ) -> None:
         super().__init__(shell, live_id)
         self._start = live_id
         self._ended = 0  # displays of live lines
         self._lines = Live()
         self._held: list[tuple[Stream, str]] = []
-        #: Output that waits for the row of ranks to be shown; None: it does not wait any more.
-        self._early: list[Callable[[], None]] | None = [] if has_strip else None
+        self._place, self._is_alone = place, is_alone
         self._strip: Bundle | None = None  # the row that is shown
         self._strip_id = f"{live_id}-strip"
         self._is_followed = False  # output stands below the row
@@ -61,10 +58,7 @@ class StillSink(CellSink):
 
     def text(self, stream: Stream, text: str) -> None:
         """See `Sink.text`."""
-        if self._early is not None:
-            self._early.append(partial(self.text, stream, text))
-            return
-        self._is_followed = True
+        self._begin()
         if self._lines:
             self._held.append((stream, text))
             self._show()
@@ -73,10 +67,7 @@ class StillSink(CellSink):
 
     def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         """See `Sink.display`."""
-        if self._early is not None:
-            self._early.append(partial(self.display, data, metadata, display_id, update))
-            return
-        self._is_followed = True
+        self._begin()
         lines = Live() if update else self._lines
         if lines:
             self._release()
@@ -86,9 +77,6 @@ class StillSink(CellSink):
 
     def clear(self) -> None:
         """See `Sink.clear`."""
-        if self._early is not None:
-            self._early = [super().clear]
-            return
         self._held.clear()
         self._lines = Live()
         super().clear()
@@ -97,24 +85,37 @@ class StillSink(CellSink):
 
     def live(self, live: Live) -> bool:
         """See `Sink.live`."""
-        if self._early is not None:
-            if not live.strip and live.end is None:
-                return False  # the lines come with the row
-            early, self._early = self._early, None
-            if live.end is None:
+        goes = live.end is not None and not self._is_followed
+        if goes:
+            self._remove_strip()
+        elif self._place:
+            if live.strip and (live.end is None or self._strip is not None):
                 self._show_strip(strip_bundle(live))
-            for show in early:
-                show()
-        elif self._strip is not None and live.strip:
-            self._show_strip(strip_bundle(live))
-        if self._strip is not None:
+            elif live:
+                self._show_place()
             self._rows = max(self._rows, len(live.open_lines))
             live = replace(live, status=(), height=self._rows)
-        self._set_lines(live)
-        if live.end is not None and self._strip is not None and not self._is_followed:
-            self._show_strip(live_bundle(Live()))
-            self._strip = None
+        self._set_lines(Live() if goes else live)
         return self._strip is not None
+
+    def _begin(self) -> None:
+        """Note that output comes, and show the place of the row above it."""
+        self._is_followed = True
+        self._show_place()
+
+    def _show_place(self) -> None:
+        if self._place and self._strip is None:
+            self._show_strip(strip_bundle(Live(strip=self._place)))
+
+    def _remove_strip(self) -> None:
+        if self._strip is None:
+            return
+        self._strip = None
+        if self._is_alone:  # nothing is saved, as for a cell that was quicker
+            self._shell.display_pub.clear_output(wait=False)
+            self.forget_live()
+        else:
+            super().display(live_bundle(Live()), {}, self._strip_id, True)
 
     def _show_strip(self, strip: Bundle) -> None:
         if strip != self._strip:

@@ -3,7 +3,8 @@
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
 The chunks in which text comes do not tell where one ``print`` ends: several are sent together. So
-the text itself has to tell it.
+the text itself has to tell it. An indented line belongs to the line above it only by its looks: the
+lines of such a paragraph fold one by one where ranks share the first of them and differ below it.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ def continues(block: Sequence[str], line: str) -> bool:
     True
     >>> continues(["step 0"], "step 1")
     False
+    >>> continues(["losses:"], "    0.25")
+    True
     """
     if len(block) >= _MAX_LINES:
         return False
@@ -39,6 +42,23 @@ def continues(block: Sequence[str], line: str) -> bool:
     head = next((text for text in block if text.startswith(" ")), "")
     is_table = "  " in line and "  " in head.strip()
     return is_table or (line[0] in _TABLE_EDGES and block[-1][0] in _TABLE_EDGES)
+
+
+def is_paragraph(block: Sequence[str]) -> bool:
+    """Return whether only the indentation of its lines makes a block of them.
+
+    >>> is_paragraph(["losses:", "    0.25"])
+    True
+    >>> is_paragraph(["tensor([[0., 1.],", "        [2., 3.]])"])
+    False
+    """
+    head = block[0]
+    is_printed_value = head[:1] in (" ", "\t") or head.startswith("Traceback") or _depth([head]) > 0
+    return (
+        len(block) > 1
+        and not is_printed_value
+        and all(line[:1] in (" ", "\t") for line in block[1:])
+    )
 
 
 def _depth(block: Sequence[str]) -> int:

@@ -4,7 +4,8 @@ Runs in: the notebook's process; the thread that shows a cell creates blocks, an
 also changes them, under the lock of the relay.
 
 The first widgets of a kind that the ranks show in a cell are the rows of one block, the second ones
-those of another; a closed widget makes room for the next. A block is itself a widget that the front
+those of another. A row whose widget is closed keeps its height while the cell runs, so that nothing
+below it moves, and shows the next widget of its rank. A block is itself a widget that the front
 end composes from those of the ranks. When all of them have finished, or their ranks are gone,
 static text replaces the block.
 """
@@ -14,16 +15,19 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from nbddp.notebook.output import progress_bars
 from nbddp.notebook.output.shows import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, preformatted
+from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
 
 _REFERENCE = "IPY_MODEL_"
 #: The height of the scrolled window for many rows.
 _WINDOW_HEIGHT = "512px"
+#: The height of a widget of one line, such as a progress bar, with its margins.
+_ROW_HEIGHT = "calc(var(--jp-widgets-inline-height, 28px) + 4px)"
 
 
 @dataclass
@@ -31,7 +35,7 @@ class _Row:
     """The widget of one rank."""
 
     rank: int
-    model_id: str
+    model_id: str  #: empty: its widget is closed, and the row is room only
     plain: str  #: the rank's text form of it
     own_ids: tuple[str, ...] = ()  #: models of the relay around it
     final_text: str | None = None  #: its text after the exit of its rank; None: the rank lives
@@ -62,10 +66,16 @@ class WidgetBlock:
         self._root_id = ""
         self._layout_id = ""
         self._window_id = ""  # a layout that scrolls many rows
+        self._unseen_id = ""  # a layout that hides a row, which keeps its height
         self._shown: dict[str, str] = {}  # the static form beside the widget
 
     def add(self, rank: int, model_id: str, plain: str) -> None:
-        """Add a row, also in the front end if it already shows the block."""
+        """Add a row, or fill that of the rank, also in the front end if it shows the block."""
+        for vacant in self._rows:
+            if vacant.rank == rank and not vacant.model_id:
+                vacant.model_id, vacant.plain = model_id, plain
+                self._show_row(vacant)
+                return
         row = _Row(rank, model_id, plain)
         self._rows.append(row)
         self._rows.sort(key=lambda row: row.rank)
@@ -77,7 +87,7 @@ class WidgetBlock:
         text_id = open_model("controls", "HTML", text, self._parent)
         children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
         if not self._layout_id:
-            self._layout_id = self._open_layout(align_items="baseline", flex="0 0 auto")
+            self._layout_id = self._open_row_layout()
         state = {"children": children, "layout": _REFERENCE + self._layout_id}
         row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
         if self._root_id:
@@ -94,6 +104,11 @@ class WidgetBlock:
             state["layout"] = _REFERENCE + self._window_id
         self._relay.update_soon(self._root_id, state)
 
+    def _open_row_layout(self, **state: str) -> str:
+        return self._open_layout(
+            align_items="baseline", flex="0 0 auto", min_height=_ROW_HEIGHT, **state
+        )
+
     def _open_layout(self, **state: str) -> str:
         return self._relay.open_model(
             "base", "Layout", {"_view_name": "LayoutView", **state}, self._parent
@@ -101,19 +116,32 @@ class WidgetBlock:
 
     def has_room_for(self, rank: int) -> bool:
         """Return whether the block is still shown, and ``rank`` has no open widget in it."""
-        return self in self._relay.blocks and all(row.rank != rank for row in self._rows)
+        is_shown = self in self._relay.blocks
+        return is_shown and all(row.rank != rank or not row.model_id for row in self._rows)
 
     def drop(self, model_id: str) -> None:
         """Remove a widget that its rank has closed."""
         gone = [row for row in self._rows if row.model_id == model_id and row.final_text is None]
         if not gone:
             return
-        self._rows = [row for row in self._rows if row not in gone]
-        if self._labels is not None:
-            self._show_rows()
-            for row in gone:
-                for own_id in row.own_ids:
-                    self._relay.close_model(own_id)
+        if self._labels is None:
+            self._rows = [row for row in self._rows if row not in gone]
+            return
+        for row in gone:
+            row.model_id = ""
+            self._show_row(row)
+
+    def _show_row(self, row: _Row) -> None:
+        """Show the widget of a row, or only its room."""
+        if not self._unseen_id:
+            self._unseen_id = self._open_row_layout(visibility="hidden")
+        shown = (row.own_ids[1], row.model_id) if row.model_id else (row.own_ids[1],)
+        layout_id = self._layout_id if row.model_id else self._unseen_id
+        state = {
+            "children": [_REFERENCE + each for each in shown],
+            "layout": _REFERENCE + layout_id,
+        }
+        self._relay.update_soon(row.own_ids[0], state)
 
     def bundle(self) -> dict[str, Any]:
         """Return the widget, with its static form for front ends that cannot show it."""
@@ -129,7 +157,7 @@ class WidgetBlock:
     @property
     def model_ids(self) -> list[str]:
         """Ids of the ranks' widgets in it."""
-        return [row.model_id for row in self._rows]
+        return [row.model_id for row in self._rows if row.model_id]
 
     def settle(self, *, refresh: bool) -> None:
         """Update the block at the end of a cell: it becomes text if all widgets have finished.
@@ -138,7 +166,7 @@ class WidgetBlock:
             refresh: whether to update the saved static form of a block that stays alive.
         """
         models = self._relay.models
-        rows = [row for row in self._rows if row.final_text is None]
+        rows = [row for row in self._rows if row.final_text is None and row.model_id]
         if all(
             r.model_id not in models or static_text.is_finished(models, r.model_id) for r in rows
         ):
@@ -151,7 +179,7 @@ class WidgetBlock:
     def end_rank(self, rank: int) -> None:
         """Replace the widgets of ``rank``, which is gone, by text."""
         for row in self._rows:
-            if row.rank != rank or row.final_text is not None:
+            if row.rank != rank or row.final_text is not None or not row.model_id:
                 continue
             row.final_text, row.final_images = self._text(row), self._images(row)
             if row.own_ids:
@@ -160,7 +188,7 @@ class WidgetBlock:
                 children = [_REFERENCE + row.own_ids[1], _REFERENCE + text_id]
                 self._relay.update_model(row.own_ids[0], {"children": children})
                 row.own_ids += (text_id,)
-        if all(row.final_text is not None for row in self._rows):
+        if all(row.final_text is not None or not row.model_id for row in self._rows):
             self.freeze()
 
     def freeze(self) -> None:
@@ -174,21 +202,36 @@ class WidgetBlock:
             self._relay.blocks.remove(self)
         own_ids = [own_id for row in self._rows for own_id in row.own_ids]
         if self._labels is not None and self._root_id:
-            own_ids += filter(None, (self._root_id, self._layout_id, self._window_id))
+            own_ids += filter(
+                None, (self._root_id, self._layout_id, self._window_id, self._unseen_id)
+            )
         for model_id in own_ids:
             self._relay.close_model(model_id)
 
     def _static(self) -> dict[str, str]:
-        rows = [
-            static_text.Row(
-                self._labels.of((row.rank,)) if self._labels else "",
-                self._text(row),
-                self._images(row),
-            )
+        shown = [
+            row
             for row in self._rows
             if row.final_text is not None or row.model_id in self._relay.models  # else closed
         ]
-        return static_text.bundle_of(rows)
+        texts = [self._text(row) for row in shown]
+        rows = [
+            static_text.Row(self._label(row.rank), text, self._images(row))
+            for row, text in zip(shown, texts, strict=True)
+        ]
+        bundle = static_text.bundle_of(rows)
+        keys = {progress_bars.bar_key(text) for text in texts}
+        if len(rows) <= progress_bars.MAX_ROWS or len(keys) > 1 or None in keys:
+            return bundle
+        chosen = progress_bars.ended([row.rank for row in shown], texts)
+        three = static_text.bundle_of(
+            [static_text.Row(self._label(rank), text) for rank, text in chosen]
+        )
+        every = details(f"the bars of all {len(rows)} ranks", bundle["text/html"])
+        return {**three, "text/html": f"{three['text/html']}{every}"}
+
+    def _label(self, rank: int) -> str:
+        return self._labels.of((rank,)) if self._labels else ""
 
     def _text(self, row: _Row) -> str:
         if row.final_text is not None:

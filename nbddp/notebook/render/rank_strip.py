@@ -106,6 +106,16 @@ def html(chips: Sequence[Chip]) -> str:
     return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>'
 
 
+def blank(count: int) -> str:
+    """Return a row without chips that is as high as that of ``count`` ranks."""
+    is_dense = min(count, _MAX_CHIPS) > _MAX_ROW
+    rows = -(-min(count, _MAX_CHIPS) // _COLUMNS) if is_dense else 1
+    style, chip = (_DENSE_STYLE, _DENSE_CHIP) if is_dense else (_ROW_STYLE, _CHIP_STYLE)
+    chip = f"{chip};border-color:transparent;grid-column:1/-1"
+    row = f'<span style="{chip}">&nbsp;</span>' * rows
+    return f'<div aria-hidden="true" style="{style}">{row}</div>'
+
+
 def legend(chips: Sequence[Chip]) -> str:
     """Return ``▸ runs  ◌ waits`` for the line below the row; empty: the row has words.
 

@@ -11,6 +11,7 @@ import pytest
 
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.settings import Settings
+from nbddp.wire import stream_order
 from nbddp.wire.messages import Output, Stream
 
 NOW = 50.0
@@ -76,6 +77,60 @@ def test_each_stream_gives_one_message(make: Callable[..., Writer]):
     assert writer.drained() == []
     assert writer.log_path.read_bytes() == b"one\ntwo\nerror\n"
     assert writer.log_path.stat().st_mode & 0o777 == 0o600
+
+
+def play_loop(writer: Writer) -> None:
+    """Print to both streams in turns, with marks as a rank writes them."""
+    for number, (before, after, text) in enumerate(
+        [("stdout", "stderr", b"warn\n"), ("stderr", "stdout", b"two\n")], start=1
+    ):
+        writer.write(stream_order.mark(number), before)  # type: ignore[arg-type]  # of literals
+        writer.write(stream_order.mark(number) + text, after)  # type: ignore[arg-type]  # as above
+
+
+IN_ORDER = [out("one\n"), out("warn\n", "stderr"), out("two\n")]
+
+
+def test_both_streams_come_in_the_order_of_their_marks(make: Callable[..., Writer]):
+    writer = make()
+    writer.write(b"one\n")
+    play_loop(writer)
+    assert writer.drained() == IN_ORDER
+    assert b"nbddp" not in writer.log_path.read_bytes()
+
+
+@pytest.mark.parametrize("first", ["stdout", "stderr"])
+def test_the_order_does_not_depend_on_which_pipe_is_read(
+    make: Callable[..., Writer], first: Stream
+):
+    writer = make()
+    writer.write(b"one\n")
+    play_loop(writer)
+    fds = dict(zip(("stdout", "stderr"), writer.pipes.fds(), strict=True))
+    writer.pipes.read(fds[first], NOW)
+    assert writer.pipes.take(drop=False) == IN_ORDER
+    assert writer.drained() == []
+
+
+def test_a_mark_that_is_cut_is_no_text(make: Callable[..., Writer]):
+    writer = make()
+    writer.write(b"one\n")
+    found: list[Output] = []
+    for byte in stream_order.mark(17):
+        writer.write(bytes([byte]))
+        found += writer.drained()
+    writer.write(b"\x1b[31mred")
+    found += writer.drained(last=True)
+    assert "".join(output.text for output in found) == "one\n\x1b[31mred"
+
+
+def test_a_mark_in_one_stream_only_holds_nothing_back(make: Callable[..., Writer]):
+    writer = make()
+    writer.write(b"one\n")
+    writer.write(stream_order.mark(1) + b"warn\n", "stderr")
+    assert writer.drained() == IN_ORDER[:2]
+    writer.write(b"two\n")
+    assert writer.drained() == IN_ORDER[2:]
 
 
 def test_a_character_that_is_cut_waits_for_its_other_half(make: Callable[..., Writer]):

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from nbddp.agent.fault_pipe import FaultPipe
-from nbddp.agent.stall_monitor import QuietRanks, StallMonitor
-from nbddp.wire.flight_recorder.schema import Signature
+from nbddp.agent.stall_monitor import QuietRanks, StallMonitor, place_of
+from nbddp.wire.flight_recorder.schema import LoopVariable, Operation, Signature, Site
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
-from nbddp.wire.messages import RanksStalled
+from nbddp.wire.messages import RankAt, RanksStalled
 from tests.support.machines import make_spec
 
 Seen = tuple[int, int, bool]  # version, open operations, in a cell
@@ -280,3 +280,54 @@ def test_repeated_dumps_of_a_rank_are_not_kept(make_pipe: Callable[[], FaultPipe
         pipe.read()
     assert pipe.dump_bytes <= 1 << 20
     assert pipe.has_whole_dump
+
+
+# --- where ranks are -----------------------------------------------------------------------------
+
+
+def operation(
+    record: int, line: int = 4, step: int | None = None, run_id: str = "run"
+) -> Operation:
+    return Operation(
+        record_id=record,
+        pg_id="0",
+        signature=Signature(kind="collective", op="all_reduce"),
+        state="completed",
+        time_created_ns=record * 1000,
+        site=Site(line=line),
+        run_id=run_id,
+        iteration=() if step is None else (LoopVariable(name="step", value=step),),
+    )
+
+
+def test_a_rank_is_at_the_iteration_that_its_records_name_last():
+    found = place_of(2, "run", [operation(1, step=6), operation(2, step=7), operation(3)], None)
+    assert found == RankAt(
+        run_id="run", rank=2, line=4, iteration=(LoopVariable(name="step", value=7),)
+    )
+
+
+def test_a_rank_without_records_of_the_cell_is_at_its_line():
+    line = Site(line=9), 5
+    assert place_of(2, "run", [], None) is None
+    assert place_of(2, "run", [operation(1, run_id="before")], line) == RankAt(
+        run_id="run", rank=2, line=9
+    )
+
+
+def test_a_line_that_was_seen_much_later_replaces_the_iteration():
+    found = place_of(2, "run", [operation(1, step=7)], (Site(line=9), 10**10))
+    assert found == RankAt(run_id="run", rank=2, line=9)
+
+
+def test_places_are_told_when_they_change(scene: Scene):
+    writer = scene.start(0)
+    scene.begin(2)
+    writer.note_line(writer.text("site", lambda: Site(line=3)), 1)
+    told = []
+    for number in range(30):
+        if number == 20:
+            writer.note_line(writer.text("other", lambda: Site(line=8)), 2)
+        scene.look()
+        told += scene.watch.places(cast("Any", scene.ranks), scene.now)
+    assert [place.line for place in told] == [3, 8]

@@ -136,6 +136,22 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
     ]
 
 
+def test_all_ranks_that_raised_are_in_the_line(monkeypatch: pytest.MonkeyPatch):
+    live: list[Live] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    view = make_view(sink, 64, progress_after_s=0.0)
+    for rank in (0, 2, 4, *[rank for rank in range(6, 64) if rank % 7 in (0, 3)]):
+        name = "KeyError" if rank < 6 else "ValueError"
+        info = ErrorInfo(ename=name, evalue=f"bad {rank // 8}", traceback=[])
+        view.show(RunFinished(run_id="r", rank=rank, elapsed_s=0.1, error=info))
+    view.tick()
+    assert live[-1].status[0] == (
+        "20/64 ranks done | 0 s | waiting for 44 ranks | 17 ranks raised ValueError"
+        " | ranks 0,2,4 raised KeyError: bad 0"
+    )
+
+
 def test_an_import_is_named_and_a_long_one_has_a_hint_in_its_line(monkeypatch: pytest.MonkeyPatch):
     now = [1000.0]
     monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])

@@ -115,6 +115,25 @@ def test_without_wait_the_output_goes_a_moment_later_unless_there_is_new_one():
     assert page.text == "[1]   c"
 
 
+def test_a_slot_keeps_its_room_while_it_is_empty():
+    page = Page(make())
+    for rank in (0, 1):
+        page.play(clear(rank, wait=False), figure(rank, f"<i>{rank}</i>"))
+    page.play(clear(0, wait=False))
+    page.wait(1.0)
+    hidden = '<div style="visibility:hidden"><div><i>0</i></div></div>'
+    assert hidden in page.html
+    page.note(page.output.finish_rank(0, page.now))
+    page.wait(1.0)
+    assert hidden in page.html
+    page.play(figure(0, "<i>2</i>"), after_s=1.0)
+    assert "hidden" not in page.html
+    page.play(clear(0, wait=False))
+    page.wait(1.0)
+    page.end()
+    assert page.html.count("<i>") == 1
+
+
 def test_a_last_clear_without_wait_leaves_nothing():
     page = Page(make())
     page.play(out(0, "a\n"), out(1, "b\n"), clear(0, wait=False), clear(1, wait=False))

@@ -11,9 +11,9 @@ from nbddp.notebook.output.rank_states import RankStates
 from nbddp.notebook.output.sinks import Live, strip_bundle
 from nbddp.notebook.render import rank_strip
 from nbddp.notebook.render.rank_strip import Chip, ChipState
-from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Site
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER, LoopVariable, Site
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.messages import RankAt, RankExited, RunFinished
 from nbddp.wire.rank_set import RankSet
 
 
@@ -52,6 +52,21 @@ def test_ranks_that_wait_are_shown_with_their_line_until_they_go_on():
     assert states_of(states) == ["0 waits line 4", "1 runs line 7", "2 runs"]
     states.diagnose(None)
     assert states_of(states) == ["0 runs", "1 runs", "2 runs"]
+
+
+def test_a_rank_that_runs_has_its_iteration_or_its_line():
+    states = RankStates(RankSet.all(3))
+    step = LoopVariable(name="step", value=7)
+    states.move(RankAt(run_id="r", rank=0, line=4, iteration=(step,)))
+    states.move(RankAt(run_id="r", rank=1, line=5))
+    assert states_of(states) == ["0 runs step 7", "1 runs line 5", "2 runs"]
+    states.diagnose(Report(run_id="r", ranks={1: place(1, RankVerb.WAITS, 4)}))
+    assert states_of(states) == ["0 runs step 7", "1 waits line 4", "2 runs"]
+    states.diagnose(None)
+    assert states_of(states)[1] == "1 runs line 5"
+    states.finish(finished(0))
+    states.move(RankAt(run_id="r", rank=0, line=9))
+    assert states_of(states)[0] == "0 done"
 
 
 def test_all_ranks_at_a_prompt_have_its_sign_and_one_of_them_is_asked():

@@ -266,3 +266,58 @@ def test_the_steps_of_ranks_stay_side_by_side():
     assert page.text == "".join(
         f"[{rank}]   step {step}: {rank}\n" for step in range(2) for rank in range(RANKS)
     )
+
+
+def test_a_shared_line_folds_although_the_indented_line_below_it_differs():
+    page = Page(make())
+    for rank in (2, 0, 1):
+        page.play(out(rank, f"epoch 0, of each rank:\n    {rank}\nconfig:\n  lr 0.1\n"), 5.0)
+    assert page.end() == (
+        "[0-2] epoch 0, of each rank:\n[0]       0\n[1]       1\n[2]       2\n"
+        "[0-2] config:\n[0-2]   lr 0.1\n"
+    )
+
+
+def test_an_indented_line_stays_with_the_line_above_it_where_no_rank_shares_that():
+    page = Page(make())
+    for rank in (2, 0, 1):
+        page.play(out(rank, f"rank {rank} says:\n    hello\n"), 5.0)
+    assert page.end() == "".join(
+        f"[{rank}]   rank {rank} says:\n[{rank}]       hello\n" for rank in range(RANKS)
+    )
+
+
+def ended_bar(rate: float) -> str:
+    return f"100%|{'█' * 10}| 5/5 [00:00<00:00, {rate:5.2f}it/s]"
+
+
+def test_each_rank_has_the_row_of_its_progress_bar_in_rank_order():
+    page = Page(make())
+    for rank, rate in ((2, 19.85), (0, 19.85), (1, 19.7)):
+        page.play(out(rank, f"\r{ended_bar(1.0)}\r{ended_bar(rate)}\nepoch 0\n"), 0.0)
+    rows = "".join(
+        f"[{rank}]   {ended_bar(rate)}\n" for rank, rate in enumerate((19.85, 19.7, 19.85))
+    )
+    assert page.text == page.end() == f"{rows}[0-2] epoch 0\n"
+
+
+def test_of_the_bars_of_many_ranks_three_stay():
+    gatherer = Gatherer(replace(spec_of(16), can_redraw=True, folds_numbers=True))
+    page = Page(gatherer)
+    for rank in range(16):
+        page.play(out(rank, f"{ended_bar(10 + rank % 7 + rank / 100)}\n"), 0.0)
+    assert page.end().splitlines() == [
+        f"[0]    slowest {ended_bar(10)}",
+        f"[9]    median  {ended_bar(12.09)}",
+        f"[13]   fastest {ended_bar(16.13)}",
+    ]
+
+
+def test_an_ended_bar_stays_beside_those_that_still_run():
+    gatherer = make()
+    gatherer.add(out(1, f"{ended_bar(10)}\nnext\n"), 0.0)
+    gatherer.add(out(0, "\r 20%|██        | 1/5 [00:00<00:00, 10it/s]"), 0.0)
+    assert [(str(ranks), text[:4]) for ranks, text in gatherer.open_lines()] == [
+        ("1", "100%"),
+        ("0", " 20%"),
+    ]

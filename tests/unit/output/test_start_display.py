@@ -11,11 +11,16 @@ from tests.support.sinks import PageSink
 STARTING, IDLE = RankState.STARTING, RankState.IDLE
 
 
-def snapshot_of(*states: RankState) -> PoolSnapshot:
+def snapshot_of(
+    *states: RankState, phase: Phase = Phase.RANKS, generation: int = 0, made: int = 9
+) -> PoolSnapshot:
     return PoolSnapshot(
-        phase=Phase.RANKS,
-        generation=0,
-        ranks=tuple(RankInfo(rank=rank, node=0, state=state) for rank, state in enumerate(states)),
+        phase=phase,
+        generation=generation,
+        ranks=tuple(
+            RankInfo(rank=rank, node=0, state=state, pid=77 if rank < made else 0)
+            for rank, state in enumerate(states)
+        ),
         run_id=None,
         active_run_id=None,
         joining=NO_RANKS,
@@ -27,6 +32,20 @@ def snapshot_of(*states: RankState) -> PoolSnapshot:
 def test_the_line_counts_the_ranks_that_are_ready():
     assert progress_line(snapshot_of(STARTING, IDLE, IDLE)) == "starting 3 ranks ... 2 of 3 ready"
     assert progress_line(snapshot_of(STARTING)) == "starting 1 rank ... 0 of 1 ready"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "step"),
+    [
+        (snapshot_of(STARTING, phase=Phase.AGENTS), "starting the agent"),
+        (snapshot_of(STARTING, phase=Phase.STORE), "importing torch, once for all ranks"),
+        (snapshot_of(STARTING, phase=Phase.STORE, generation=1), "starting the store"),
+        (snapshot_of(STARTING, STARTING, made=1), "1 of 2 processes made"),
+        (snapshot_of(STARTING, STARTING), "0 of 2 ready"),
+    ],
+)
+def test_the_line_names_the_step_that_takes_the_time(snapshot: PoolSnapshot, step: str):
+    assert progress_line(snapshot).endswith(f" ... {step}")
 
 
 def test_a_line_changes_in_place_and_a_text_follows():

@@ -93,25 +93,55 @@ def test_cleared_text_does_not_come_back(monkeypatch: pytest.MonkeyPatch):
     assert [text for _, text in page.outputs] == ["c\n", ""]
 
 
-def page_with_row(monkeypatch: pytest.MonkeyPatch) -> Page:
+BLANK = "<b>&nbsp;</b>"
+
+
+def page_with_row(monkeypatch: pytest.MonkeyPatch, *, is_alone: bool = False) -> Page:
     """The page of a cell whose live lines have a row of ranks."""
     found = Page(monkeypatch)
-    found.sink = StillSink(found.shell, "live", has_strip=True)
+    found.sink = StillSink(found.shell, "live", place=BLANK, is_alone=is_alone)
     return found
 
 
 ROW = Live(("0/2 ranks done",), strip="<b>0</b>")
 END = Live(strip="<b>0</b>", end="ended after 3 s")
+WELL = Live(strip=BLANK, end="ended after 3 s", is_well=True)
 
 
-def test_a_quick_cell_has_no_row_of_ranks(monkeypatch: pytest.MonkeyPatch):
+def test_output_comes_at_once_below_the_blank_place_of_the_row(monkeypatch: pytest.MonkeyPatch):
     page = page_with_row(monkeypatch)
     page.sink.text("stdout", "a\n")
     page.sink.display({"text/plain": "figure"}, {}, "x", False)
+    assert page.outputs == [("live-strip", ""), ("stdout", "a\n"), ("x", "figure")]
+
+
+def saved(patch: pytest.MonkeyPatch, *lives: Live, end: Live) -> list[tuple[str, str]]:
+    page = page_with_row(patch)
+    for live in lives[:1]:
+        page.sink.live(live)
+    page.sink.text("stdout", "a\n")
+    for live in lives:
+        page.sink.live(live)
+    assert page.sink.live(end)
+    return page.outputs
+
+
+@pytest.mark.parametrize("end", [WELL, END])
+def test_what_is_saved_does_not_depend_on_the_time_of_the_cell(
+    monkeypatch: pytest.MonkeyPatch, end: Live
+):
+    quick, slow = saved(monkeypatch, end=end), saved(monkeypatch, ROW, end=end)
+    assert quick == slow
+    assert quick == [("live-strip", "" if end is WELL else "ended after 3 s"), ("stdout", "a\n")]
+
+
+@pytest.mark.parametrize("lives", [[], [ROW]])
+def test_a_cell_without_output_leaves_nothing(monkeypatch: pytest.MonkeyPatch, lives: list[Live]):
+    page = page_with_row(monkeypatch, is_alone=True)
+    for live in lives:
+        page.sink.live(live)
+    assert not page.sink.live(WELL)
     assert page.outputs == []
-    page.sink.live(Live(open_lines=("50 %",)))
-    assert not page.sink.live(END)
-    assert page.outputs == [("stdout", "a\n"), ("x", "figure")]
 
 
 def test_the_row_of_ranks_stands_above_all_output_and_stays(monkeypatch: pytest.MonkeyPatch):
@@ -127,19 +157,22 @@ def test_the_row_of_ranks_stands_above_all_output_and_stays(monkeypatch: pytest.
     assert page.outputs == [("live-strip", "ended after 3 s"), ("stdout", "a\nb\n"), ("live", "")]
 
 
-def test_the_row_of_ranks_goes_where_nothing_stands_below_it(monkeypatch: pytest.MonkeyPatch):
+def test_the_row_goes_without_other_outputs_of_the_cell(monkeypatch: pytest.MonkeyPatch):
     page = page_with_row(monkeypatch)
     page.sink.live(ROW)
     assert not page.sink.live(END)
     assert page.outputs == [("live-strip", "")]
 
 
+@pytest.mark.parametrize("is_early", [True, False])
 def test_the_row_of_ranks_stays_above_when_the_cell_clears_its_output(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_early: bool
 ):
     page = page_with_row(monkeypatch)
-    page.sink.live(ROW)
+    if not is_early:
+        page.sink.live(ROW)
     page.sink.text("stdout", "a\n")
     page.sink.clear()
     page.sink.text("stdout", "b\n")
+    page.sink.live(ROW)
     assert page.outputs == [("live-strip", "0/2 ranks done"), ("stdout", "b\n")]
