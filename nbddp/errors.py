@@ -49,7 +49,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: waited for others.
 _OWN_LINE = re.compile(
     r"\x1b\[31m(?P<name>\w+)\x1b\[\d+m: |"
-    "  (?:before|except|kept|likely|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|seen) "
+    "  (?:before|except|kept|likely|means|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|"
+    "seen|was at) "
     r"|(?P<ranks>(?:odd |even )?ranks? \d[^:`]* (?:waited|were|was|came to|lost) )"
 )
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}

@@ -50,6 +50,17 @@ print(theirs)""",
         "Let the even ranks send first",
     ),
     ProjectedCell(
+        "a ring that receives from the wrong rank",
+        """\
+%%ddp
+mine = torch.full((4,), float(rank))
+theirs = torch.empty(4)
+work = dist.isend(mine, dst=(rank + 1) % world_size)
+dist.recv(theirs, src=(rank + 1) % world_size)
+work.wait()""",
+        "`src=(rank - 1) % world_size`",
+    ),
+    ProjectedCell(
         "a rank that is killed",
         """\
 %%ddp

@@ -141,7 +141,8 @@ def test_the_error_below_the_card_is_brief():
     assert displayed == (
         "\x1b[31mRankExitedError\x1b[0m: rank 1 exited with SIGKILL (signal 9) while it ran "
         "cell [7]\n"
-        "  means     the system or another program ended it at once, so Python could not clean up\n"
+        "  means     the system or another program ended it at once, so Python could not\n"
+        "            clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  log       /logs/rank1.log\n"
         "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
