@@ -184,12 +184,19 @@ def test_comments_and_empty_lines_may_stand_above_the_magic(kernel: Kernel):
     assert "----> 6 1 / 0" in cell.error
 
 
-def test_code_above_the_magic(kernel: Kernel):
-    cell = kernel.run("print(1)\n%%ddp\nprint(rank)")
-    assert "Line magic function `%%ddp` not found" in cell.stderr
-    assert cell.stdout == (
-        "1\n%%ddp has to be the first line: put the code above it into a cell of its own\n"
+def test_a_cell_with_code_above_the_magic_is_refused_by_one_message(kernel: Kernel):
+    words = (
+        "%%ddp has to be the first line of its cell, below nothing but comments. Nothing was run"
     )
+    for code in (
+        "print(1)\n%%ddp\nprint(rank)",
+        "if True:\n    %%ddp\n    print(rank)",
+        "%%ddp\nprint(1)\n%%ddp",
+    ):
+        cell = kernel.run(code)
+        assert words in cell.error
+        assert cell.text == ""
+    assert kernel.ok("text = '''\n%%ddp\n'''\nprint(len(text))").text == "7\n"
 
 
 def test_a_name_that_only_the_ranks_have(kernel: Kernel):

@@ -50,7 +50,8 @@ class DdpMagics(Magics):
         Returns:
             A `CellHandle` with ``--async``; None otherwise.
         """
-        command = parse_cell(line)
+        running = session.current_pool()
+        command = parse_cell(line, None if running is None else running.world_size)
         if threading.current_thread() is not threading.main_thread():
             raise PoolBusyError(
                 "%%ddp runs on the notebook's main thread only, one cell after another; "
