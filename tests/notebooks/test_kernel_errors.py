@@ -232,10 +232,11 @@ def test_a_name_that_only_the_notebook_has(kernel: Kernel):
 
 
 def test_a_magic_of_the_notebook_in_a_cell_of_the_ranks(kernel: Kernel):
-    error = kernel.run("%%ddp\nprint('ran')\n%ddp status").error
+    error = kernel.run("%%ddp -r 0\nprint('ran')\n%ddp status").error
     assert error == (
-        "BadOptionError: %ddp works in the notebook, and this cell runs on the ranks. Nothing was "
-        "run. Next: give %ddp a cell of its own, without %%ddp"
+        "BadOptionError: %ddp works in the notebook's process, the rest of the cell on the ranks. "
+        "Nothing was run. Next: run these 2 cells instead:\n\n"
+        "%%ddp -r 0\nprint('ran')\n-------- next cell --------\n%ddp status"
     )
     assert kernel.ok("%%ddp\nprint('%ddp status')").text == "[0-1] %ddp status\n"
     assert "%%ddp stands twice" in kernel.run("%%ddp\n%%ddp -r 0\nprint(1)").error
