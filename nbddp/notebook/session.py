@@ -457,12 +457,14 @@ def make_view(
     )
 
 
-def replay_view(source: Source, ranks: RankSet) -> View:
+def replay_view(source: Source, ranks: RankSet, *, is_alone: bool = False) -> View:
     """Make the view that shows again what a cell printed.
 
     Args:
         source: the cell.
         ranks: the ranks whose output is shown.
+        is_alone: whether nothing else was shown so far: then all gets its final order, in which
+            the cell has it.
     """
     number = next(_replay_numbers)
     sink = _foreground_sink()
@@ -481,6 +483,7 @@ def replay_view(source: Source, ranks: RankSet) -> View:
         # Displays of the cell itself stay as they are.
         display_scope=f"{source.scope}-{number}",
         out=source.out,
+        can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
         clock=lambda: 0.0,  # all that was printed has come: no line waits for another
     )
@@ -496,6 +499,12 @@ def is_whole_cell(code: str) -> bool:
         return False
     above = request[: len(request) - len(code.rstrip())].splitlines()
     return all(not line.strip() or line.lstrip().startswith(("#", "%%ddp")) for line in above)
+
+
+def is_whole_line() -> bool:
+    """Whether the front end's current request is one line, besides comments."""
+    lines = str(_request().get("content", {}).get("code", "")).splitlines()
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines) == 1
 
 
 def _goes_to_front_end(sink: Sink) -> bool:

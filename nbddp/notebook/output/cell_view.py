@@ -172,6 +172,7 @@ class View:
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._shown_cards: dict[str, dict[str, str]] = {}
+        self._cards_again: list[KeptCard] = []
 
     def show(self, event: KeptEvent) -> None:
         """See `CellView.show`. An event that cannot be folded is shown as it came."""
@@ -200,16 +201,10 @@ class View:
             case NoticeChanged():
                 self._live.diagnose(event.report, now)
             case VerdictReached():
-                self._live.judge(event.report)
-                # The output that came before stands above the card.
-                self._emit(self._output.tick(now + self._patience_s))
-                # The card of a report changes when nbddp acts upon it later.
-                card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
-                is_known = card_id in self._judged
-                self._judged[card_id] = event
-                self._show_card(self._card(event), card_id, is_update=is_known)
+                self._judge(event, now)
             case KeptCard():
                 self._emit(self._output.tick(now + self._patience_s))
+                self._cards_again.append(event)
                 self._sink.display(dict(event.data), {}, None, False)
             case FaultStruck():
                 self._emit(self._output.tick(now))
@@ -221,6 +216,18 @@ class View:
                 self._live.note_import(event, now)
             case RunStarted() | RanksHeld():
                 pass
+
+    def _judge(self, verdict: VerdictReached, now: float) -> None:
+        """Show the card of a verdict, unless the error of the cell tells the same."""
+        self._live.judge(verdict.report)
+        # The output that came before stands above the card.
+        self._emit(self._output.tick(now + self._patience_s))
+        # The card of a report changes when nbddp acts upon it later.
+        card_id = f"nbddp-card-{verdict.run_id}-{verdict.report.fingerprint}"
+        self._judged[card_id] = verdict
+        is_shown = card_id in self._shown_cards
+        if is_shown or not diagnosis_card.is_told_by_error(verdict.report, acted=verdict.acted):
+            self._show_card(self._card(verdict), card_id, is_update=is_shown)
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -352,13 +359,15 @@ class View:
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
+            if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
+                continue
             ended = replace(judged, report=with_all_raised(judged.report, outcome))
             # A terminal would print it again.
             is_other = self._can_redraw and ended.report.findings != judged.report.findings
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
-                self._show_card(card, card_id, is_update=True)
-        chips = rank_states.ends(outcome, has_card=bool(self._shown_cards))
+                self._show_card(card, card_id, is_update=card_id in self._shown_cards)
+        chips = rank_states.ends(outcome, has_card=bool(self._judged or self._shown_cards))
         if chips and not has_row:
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
@@ -453,7 +462,10 @@ class View:
             else:
                 self._emit_rich(block)
         for card_id, judged in self._judged.items():
-            self._sink.display(self._card(judged), {}, card_id, False)
+            if card_id in self._shown_cards:
+                self._sink.display(self._card(judged), {}, card_id, False)
+        for card in self._cards_again:
+            self._sink.display(dict(card.data), {}, None, False)
         self._live.shown = Live()
 
     def _emit_rich(self, rich: Rich) -> None:

@@ -132,14 +132,11 @@ def test_ranks_that_left_the_debugger_are_told_in_a_line():
     assert "The stop button frees ranks 0-1,3" in text(found)
 
 
-def test_an_error_is_a_line_with_the_card_folded_in_it():
+def test_an_error_has_a_card_only_if_no_error_tells_of_the_ranks_that_waited():
     found = verdict(missing(kind="first-error", headline="Rank 2 raised OSError: boom."))
-    assert text(found, acted=True) == (
-        "rank 2 raised an error; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
-    )
-    page = html(found, acted=True)
-    assert page.startswith("<details><summary><span")
-    assert "Error: rank 2 raised OSError: boom" in page
+    assert diagnosis_card.is_told_by_error(found, acted=True)
+    assert not diagnosis_card.is_told_by_error(found, acted=False)
+    assert not diagnosis_card.is_told_by_error(verdict(missing()), acted=True)
     assert text(found).startswith("Error: rank 2 raised OSError: boom\n")  # on_deadlock=report
 
 
