@@ -64,7 +64,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         (
             name_ranks(RankSet.of(block_ranks)),
             (block if block_ranks[1:] else exact[block_ranks[0]][0]).doing.describe(
-                len(block_ranks)
+                len(block_ranks), has_duration=bool(since_ns[block])
             )
             + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
