@@ -45,7 +45,8 @@ def test_a_deadlock_that_was_ended():
     assert text(verdict(missing()), acted=True).splitlines() == [
         "Deadlock: rank 2 never called all_reduce #17",
         "  > rank 2 has finished the cell, at cell [4], line 3: if rank != 2:",
-        "    ranks 0-1,3 have waited in all_reduce #17 for 3.0 s, at cell [4], line 5: dist.all_reduce(x)",
+        "    ranks 0-1,3 have waited in all_reduce #17 for 3.0 s, at cell [4], line 5: "
+        "dist.all_reduce(x)",
         "  Proven: rank 2 has finished the cell.",
         "  Now: ranks 0-1,3 are freed: an exception is raised in their lines. They keep every "
         "variable, and",
