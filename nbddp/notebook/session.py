@@ -27,6 +27,7 @@ from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
+from nbddp.notebook.consoles import is_console
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -450,6 +451,7 @@ def make_view(
         out=out,
         can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
+        shows_pictures=not is_console(),
         grids=_grid_by_display_id,
         kept=kept,
         began_at=began_at,
@@ -485,6 +487,7 @@ def replay_view(source: Source, ranks: RankSet, *, is_alone: bool = False) -> Vi
         out=source.out,
         can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
+        shows_pictures=not is_console(),
         clock=lambda: 0.0,  # all that was printed has come: no line waits for another
     )
 

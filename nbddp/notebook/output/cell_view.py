@@ -31,7 +31,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
+from nbddp.notebook.output.sinks import CARD_PREFIX, QUIET_STYLE, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import (
@@ -100,6 +100,7 @@ class View:
         clock: the time in seconds; None: `time.monotonic`.
         began_at: the time of the beginning, for the live line; empty: it names none.
         sockets: gets torch's warnings about connections; None: one of this cell.
+        shows_pictures: whether the front end shows pictures, and updates of displays.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class View:
         clock: Callable[[], float] | None = None,
         began_at: str = "",
         sockets: SocketLog | None = None,
+        shows_pictures: bool = True,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -158,7 +160,7 @@ class View:
             sink,
             f"{display_scope}-{run.run_id}",
             world_size,
-            can_update=settings.fold_output,
+            can_update=settings.fold_output and shows_pictures,
         )
         self._kept = kept
         self._sockets = sockets or SocketLog()
@@ -223,7 +225,7 @@ class View:
         # The output that came before stands above the card.
         self._emit(self._output.tick(now + self._patience_s))
         # The card of a report changes when nbddp acts upon it later.
-        card_id = f"nbddp-card-{verdict.run_id}-{verdict.report.fingerprint}"
+        card_id = f"{CARD_PREFIX}{verdict.run_id}-{verdict.report.fingerprint}"
         self._judged[card_id] = verdict
         is_shown = card_id in self._shown_cards
         if is_shown or not diagnosis_card.is_told_by_error(verdict.report, acted=verdict.acted):
@@ -384,7 +386,7 @@ class View:
             for card_id, judged in self._judged.items()
             if any(finding.kind == "dead-rank" for finding in judged.report.findings)
         ]
-        card_id = waited[0] if waited else f"nbddp-card-{report.run_id}-exits"
+        card_id = waited[0] if waited else f"{CARD_PREFIX}{report.run_id}-exits"
         self._judged.pop(card_id, None)
         card = diagnosis_card.card(report, torn=torn, is_over=True)
         self._show_card(card, card_id, is_update=bool(waited))
