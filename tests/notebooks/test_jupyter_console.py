@@ -1,5 +1,7 @@
 """A kernel that ``jupyter console`` started: it shows no pictures and no updates."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.kernel import Kernel
@@ -14,7 +16,7 @@ _PRETEND = (
 
 
 @pytest.fixture
-def in_console(kernel: Kernel):
+def in_console(kernel: Kernel) -> Iterator[Kernel]:
     kernel.ok(_PRETEND)
     yield kernel
     kernel.ok("os.environ['JPY_PARENT_PID'] = before\nprogram.kill()\nprogram.wait()")

@@ -1,6 +1,7 @@
 """Cards in a terminal: colours where it shows them."""
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +16,9 @@ CARD = (
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     def show(
         text: str, card_id: str | None, *, is_terminal: bool = True, no_color: str = ""
     ) -> str:
@@ -27,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return show
 
 
-def test_the_title_and_the_ranks_of_a_card_have_colours(shown):
+def test_the_title_and_the_ranks_of_a_card_have_colours(shown: Callable[..., str]):
     assert shown(CARD, "nbddp-card-1") == (
         "\x1b[1;31mDeadlock:\x1b[0m ranks 1-3 never called barrier #2\n"
         "  > \x1b[1mranks 1-3\x1b[0m have finished the cell\n"
@@ -36,7 +39,7 @@ def test_the_title_and_the_ranks_of_a_card_have_colours(shown):
     )
 
 
-def test_there_are_none_where_nobody_sees_or_wants_them(shown):
+def test_there_are_none_where_nobody_sees_or_wants_them(shown: Callable[..., str]):
     assert shown(CARD, "nbddp-card-1", is_terminal=False) == f"{CARD}\n"
     assert shown(CARD, "nbddp-card-1", no_color="1") == f"{CARD}\n"
     assert shown(CARD, None) == f"{CARD}\n"
