@@ -6,7 +6,6 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 """
 
 from collections.abc import Mapping
-from pathlib import PurePath
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
@@ -52,7 +51,8 @@ def cell_error(
 
     The headline is the first that applies: a rank exited, operations do not match, a rank raised,
     ranks waited for each other, the timeout or an interrupt ended the cell. IPython shows the
-    frames of libraries folded, and logs by name; the text of the error has all of both.
+    frames of libraries folded, and the command that shows a log; the text of the error has all
+    frames, and the paths of logs.
 
     Args:
         outcome: the end of the cell on each rank.
@@ -70,8 +70,9 @@ def cell_error(
         return error
     body = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=True)
     body = [*_injected(outcome), *body]
-    names = {rank: _log_name(path) for rank, path in log_path_by_rank.items()}
-    folded = _cell_error(outcome, cell_name, names, origins, body)
+    # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
+    commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
+    folded = _cell_error(outcome, cell_name, commands, origins, body)
     brief = "" if folded is None else "\n".join(folded._render_traceback_())
     return type(error)(str(error), error.by_rank, brief=brief)
 
@@ -419,11 +420,6 @@ def _end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
     exits = [outcome.results[rank].exited for rank in ranks]
     hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
     return hows.pop() if len(hows) == 1 else "exited"
-
-
-def _log_name(path: str) -> str:
-    """A log without its folder: JupyterLab makes a link that opens nothing of each ``/path``."""
-    return f"{PurePath(path).name}, in the folder that %ddp status shows"
 
 
 def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[str]:

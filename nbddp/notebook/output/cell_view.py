@@ -3,7 +3,6 @@
 Runs in: the thread that waits for the cell.
 """
 
-import html
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from nbddp.notebook.output import per_rank_blocks, rank_states, user_input
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
+from nbddp.notebook.output.line_bundles import label_bundle, quiet_bundle
 from nbddp.notebook.output.live_lines import LiveLines
 from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.no_output import NoOutput
@@ -31,7 +31,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.sinks import CARD_PREFIX, QUIET_STYLE, Live, Sink, TerminalSink
+from nbddp.notebook.output.sinks import CARD_PREFIX, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import (
@@ -42,8 +42,7 @@ from nbddp.notebook.render import (
     step_panel,
     trace_table,
 )
-from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
+from nbddp.notebook.render.html import details
 from nbddp.notebook.widgets import WIDGET_MIME, NoClicksError, StepPanel, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
@@ -211,7 +210,7 @@ class View:
             case FaultStruck():
                 self._emit(self._output.tick(now))
                 text = f"{ON_PURPOSE}: {harmless(event.text)}"
-                self._sink.display(_quiet_bundle(text), {}, None, False)
+                self._sink.display(quiet_bundle(text), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
             case ImportChanged():
@@ -356,7 +355,7 @@ class View:
             self._widgets.end()
         if self._out != "nothing":
             for line in sanitizer_lines(outcome):
-                self._sink.display(_quiet_bundle(line), {}, None, False)
+                self._sink.display(quiet_bundle(line), {}, None, False)
         torn = outcome.torn  # known only after the ranks were freed
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
@@ -479,19 +478,6 @@ class View:
         # The blocks of `RankBlocks` have headings instead of labels.
         is_labelled = self._labels and rich.ranks and not rich.update and self._out != "ranks"
         if is_labelled and not static_page.is_unseen(rich.data):
-            self._sink.display(_label_bundle(rich.ranks), {}, None, False)
+            self._sink.display(label_bundle(rich.ranks), {}, None, False)
         data = static_page.with_note(without_widget(rich.data))
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
-
-
-def _quiet_bundle(text: str) -> dict[str, str]:
-    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
-
-
-def _label_bundle(ranks: RankSet) -> dict[str, str]:
-    label = f"[{ranks}]"
-    tint = tint_of(ranks)
-    style, text = QUIET_STYLE, html.escape(label)
-    if tint:  # a fainter style would make the colour hard to see
-        style, text = PRE_STYLE, f'<b style="{tint}">{text}</b>'
-    return {"text/plain": label, "text/html": preformatted(text, style)}

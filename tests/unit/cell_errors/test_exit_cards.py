@@ -143,7 +143,7 @@ def test_the_error_below_the_card_is_brief():
         "cell [7]\n"
         "  means     the system or another program ended it at once, so Python could not clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
-        "  log       rank1.log, in the folder that %ddp status shows\n"
+        "  log       %ddp log 1 shows its end\n"
         "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
         "            them, and modules and optimizers get the state of rank 0"
     )

@@ -64,7 +64,7 @@ def test_the_displayed_error_has_no_path_that_jupyterlab_would_link():
     error = cell_error(died(0), ok(1))
     assert "  log       /logs/rank0.log" in text(error)
     (displayed,) = error._render_traceback_()
-    assert "  log       rank0.log, in the folder that %ddp status shows" in displayed
+    assert "  log       %ddp log 0 shows its end" in displayed
     assert not PATH_LINK.search(displayed)
 
 
