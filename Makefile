@@ -180,7 +180,7 @@ screenshots: $(READY)  ## take pictures of the main views in JupyterLab, into do
 
 .PHONY: lab
 lab: $(READY)  ## open JupyterLab on the notebooks
-	$(VENV)/bin/jupyter-lab --notebook-dir notebooks
+	$(VENV)/bin/jupyter-lab --notebook-dir notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # --- distribution --------------------------------------------------------------------------------
 

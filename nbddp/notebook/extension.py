@@ -11,11 +11,14 @@ import sys
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode, completion, console_answers, name_hint
 from nbddp.notebook.magics.magics import DdpMagics
 
 _MAGIC = re.compile(r"%%ddp(?=\s|$)")
+#: IPython's code for a ``%%ddp`` that is not the first line: a line magic named ``%ddp``.
+_MISPLACED = "get_ipython().run_line_magic('%ddp',"
 _pending: "_PendingUnload | None" = None
 
 
@@ -31,6 +34,7 @@ def load(shell: InteractiveShell) -> None:
     # First of all, so that auto mode sees a %%ddp cell as one.
     if move_up not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.insert(0, move_up)
+        shell.input_transformers_post.append(refuse_below_code)
     if pending is not None:
         pending.cancel()
         auto_mode.current(shell).options = pending.auto_options
@@ -46,6 +50,7 @@ def unload(shell: InteractiveShell) -> None:
     name_hint.uninstall(shell)
     if move_up in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(move_up)
+        shell.input_transformers_post.remove(refuse_below_code)
     for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
         magics.pop("ddp", None)
     if auto_mode.runs_in_cell(sys._getframe(1)):
@@ -67,6 +72,20 @@ def move_up(lines: list[str]) -> list[str]:
             return [magic, *["\n"] * number, *lines[number + 1 :]] if number else lines
         if line.strip() and not line.lstrip().startswith("#"):
             break
+    return lines
+
+
+def refuse_below_code(lines: list[str]) -> list[str]:
+    """Refuse a cell with ``%%ddp`` below code: IPython would run the code and find no such magic.
+
+    Raises:
+        BadOptionError: ``%%ddp`` stands below code, or is indented.
+    """
+    if any(_MISPLACED in line for line in lines):
+        raise BadOptionError(
+            "%%ddp has to be the first line of its cell, below nothing but comments. Nothing was "
+            "run. Next: put the code above it into a cell of its own"
+        )
     return lines
 
 

@@ -27,6 +27,7 @@ from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
+from nbddp.notebook.consoles import is_console
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -454,6 +455,7 @@ def make_view(
         out=out,
         can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
+        shows_pictures=not is_console(),
         grids=_grid_by_display_id,
         kept=kept,
         began_at=began_at,
@@ -461,12 +463,14 @@ def make_view(
     )
 
 
-def replay_view(source: Source, ranks: RankSet) -> View:
+def replay_view(source: Source, ranks: RankSet, *, is_alone: bool = False) -> View:
     """Make the view that shows again what a cell printed.
 
     Args:
         source: the cell.
         ranks: the ranks whose output is shown.
+        is_alone: whether nothing else was shown so far: then all gets its final order, in which
+            the cell has it.
     """
     number = next(_replay_numbers)
     sink = _foreground_sink()
@@ -485,7 +489,9 @@ def replay_view(source: Source, ranks: RankSet) -> View:
         # Displays of the cell itself stay as they are.
         display_scope=f"{source.scope}-{number}",
         out=source.out,
+        can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
+        shows_pictures=not is_console(),
         clock=lambda: 0.0,  # all that was printed has come: no line waits for another
     )
 
@@ -500,6 +506,12 @@ def is_whole_cell(code: str) -> bool:
         return False
     above = request[: len(request) - len(code.rstrip())].splitlines()
     return all(not line.strip() or line.lstrip().startswith(("#", "%%ddp")) for line in above)
+
+
+def is_whole_line() -> bool:
+    """Whether the front end's current request is one line, besides comments."""
+    lines = str(_request().get("content", {}).get("code", "")).splitlines()
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines) == 1
 
 
 def _goes_to_front_end(sink: Sink) -> bool:

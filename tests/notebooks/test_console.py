@@ -119,12 +119,12 @@ def test_a_rank_that_waits_in_a_collective_is_looked_at(
             ("lossses", ["NameError: name 'lossses' is not defined"]),
             ("%ddp vars", [r"losses = \[0\.5, 0\.25\]"]),
             ("%ddp status", ["2 ranks", "waits"]),
-            ("%ddp stacks", ["rank 0: ", "rank 1: waits in all_reduce #1"]),
+            ("%ddp stacks", ["rank 0: ", "rank 1: has waited in all_reduce #1"]),
             ("%ddp diagnose", ["Notice: rank 1 waits in all_reduce for rank 0"]),
             (
                 "local.sum()",
                 [
-                    r"rank 1 is busy: waits in all_reduce #1 for [\d.]+ m?s",
+                    r"rank 1 is busy: has waited in all_reduce #1 for [\d.]+ m?s",
                     r"cell \[\d+\], line 9, in step  dist\.all_reduce\(local\)",
                     "[Rr]ank 1 waits in all_reduce for rank 0",
                     "Nothing was run.* a name with attributes and items",

@@ -38,7 +38,11 @@ def test_magics_and_commands(auto_kernel: Kernel):
     assert kernel.ok("%%html\n<b>one</b>").of("display_data")[0].content["data"]["text/html"]
     assert "[0-1] int([x]) -> integer" in kernel.ok("n = 3\nn?").text
     assert kernel.ok("# nothing to do").messages == []
-    assert "give %ddp a cell of its own" in kernel.run("import torch\n%ddp status").error
+    assert "run these 2 cells instead" in kernel.run("import torch\n%ddp status").error
+    error = kernel.run("own = 10\npulled = %ddp pull own\nprint(pulled)").error
+    kernel.ok("own = 10")
+    local = error.partition("-------- next cell --------\n")[2]
+    assert kernel.ok(local).text == "[10, 10]\n"
 
 
 def test_errors_name_the_line_of_the_cell(auto_kernel: Kernel):

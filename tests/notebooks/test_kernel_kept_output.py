@@ -21,8 +21,28 @@ def test_the_output_of_a_cell_is_shown_again(kernel: Kernel):
 def test_a_cell_that_raised_is_shown_with_its_traceback(kernel: Kernel):
     kernel.run("%%ddp\nprint('before', rank)\nif rank == 1: raise ValueError('bad batch')")
     again = _page(kernel, "%ddp output")
-    for text in ("before 0", "bad batch", "rank 1 raised, rank 0 ended well"):
+    for text in ("before 0", "bad batch", "rank 1 raised; rank 0 ended well"):
         assert text in again
+
+
+def test_ranks_that_only_waited_have_not_raised(kernel: Kernel):
+    kernel.run("%%ddp\nif rank == 1: raise ValueError('bad batch')\ndist.barrier()")
+    assert "s: rank 1 raised; rank 0 waited and was freed\n" in _page(kernel, "%ddp output")
+    kernel.run("%%ddp\nif rank == 0: dist.barrier()")
+    assert "s: rank 0 waited and was freed; rank 1 ended well\n" in _page(kernel, "%ddp output")
+
+
+def test_lines_of_ranks_stand_in_the_order_of_the_cell(kernel: Kernel):
+    cell = kernel.run(
+        "%%ddp\nfor i in range(3): print('line', i, 'of', rank)\nif rank == 0: dist.barrier()"
+    )
+    lines = [f"[{rank}]   line {i} of {rank}" for i in range(3) for rank in (0, 1)]
+    assert cell.lines == lines
+    again = kernel.ok("%ddp output")
+    assert again.lines[:6] == lines
+    assert [each.text for each in again.of("display_data")] == [
+        each.text for each in cell.of("display_data")
+    ]
 
 
 def test_displays_and_cleared_output_are_shown_as_they_were(kernel: Kernel):

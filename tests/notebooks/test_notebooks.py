@@ -37,7 +37,6 @@ CARDS = [
     "Deadlock: ranks 1-3 never called all_reduce",
     "Mismatch: rank 3 called all_gather of float32[24], ranks 0-2",
     "Deadlock: ranks 0-3 wait for each other in a circle",
-    "rank 2 raised an error; ranks 0-1,3, which waited for it",
     "Deadlock: ranks 0-3 wait for each other in a circle",
     "Notice: ranks 0-2 wait in barrier",
     "Deadlock: rank 3 never called barrier",

@@ -33,6 +33,10 @@ if rank: extra = [1, 2]
     assert [each and each["value"] for each in told["loss"].values()] == ["0.5", "1.5"]
     assert told["extra"][0] is None
     assert told["name"][0] == told["name"][1]
+    run_cell(pool, "third, near = 0.1 * 3, [0.1 * 3 if rank else 0.3]")
+    told = pool.vars("third", "near")
+    assert [each and each["value"] for each in told["third"].values()] == ["0.3", "0.3"]
+    assert told["near"][0] != told["near"][1]  # by their digests
     (helper,) = pool.vars("helper").values()
     assert helper[0] is not None
     assert helper[0]["value"] == "helper(a, b=2)"

@@ -84,10 +84,13 @@ class Recorder:
         end: float | None = None,
         pg_id: str = "",
         keys: tuple[str, ...] = (),
+        site: Site = LINE,
+        run_id: str = RUN_ID,
     ) -> Operation:
         """A creation or a wait for the store."""
         group = GroupInfo(pg_id=pg_id, name="") if pg_id else None
-        return self._add(Signature(kind=kind, op=op, keys=keys), (at, end, None), group)
+        signature = Signature(kind=kind, op=op, keys=keys)
+        return self._add(signature, (at, end, None), group, site=site, run_id=run_id)
 
     def _next(self, *counted: Any) -> int:
         self._numbers[counted] = self._numbers.get(counted, 0) + 1

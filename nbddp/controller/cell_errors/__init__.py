@@ -7,12 +7,18 @@ from nbddp.controller.cell_errors.build import (
     restarted_text,
     whole_tracebacks,
 )
-from nbddp.controller.cell_errors.evidence import is_consequence, is_end_of_wait, with_all_raised
+from nbddp.controller.cell_errors.evidence import (
+    freed_ranks,
+    is_consequence,
+    is_end_of_wait,
+    with_all_raised,
+)
 from nbddp.controller.cell_errors.exited_ranks import exit_report
 
 __all__ = [
     "cell_error",
     "exit_report",
+    "freed_ranks",
     "is_consequence",
     "is_end_of_wait",
     "ranks_to_debug",

@@ -51,7 +51,8 @@ def cell_error(
 
     The headline is the first that applies: a rank exited, operations do not match, a rank raised,
     ranks waited for each other, the timeout or an interrupt ended the cell. IPython shows the
-    frames of libraries folded; the text of the error has all of them.
+    frames of libraries folded, and the command that shows a log; the text of the error has all
+    frames, and the paths of logs.
 
     Args:
         outcome: the end of the cell on each rank.
@@ -64,11 +65,14 @@ def cell_error(
     """
     body = [*_injected(outcome), *traceback_groups.grouped_tracebacks(_raised(outcome))]
     error = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
-    if error is None or not whole_tracebacks(outcome):
+    has_log = any(rank in log_path_by_rank for rank in outcome.ranks("exited"))
+    if error is None or not (has_log or whole_tracebacks(outcome)):
         return error
     body = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=True)
     body = [*_injected(outcome), *body]
-    folded = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
+    # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
+    commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
+    folded = _cell_error(outcome, cell_name, commands, origins, body)
     brief = "" if folded is None else "\n".join(folded._render_traceback_())
     return type(error)(str(error), error.by_rank, brief=brief)
 

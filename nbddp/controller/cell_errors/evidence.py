@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
     Finding,
+    PerRank,
     RankVerb,
     Report,
     describe_calls,
@@ -14,7 +15,7 @@ from nbddp.controller.diagnosis import (
     quote,
 )
 from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, error_summary
-from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
@@ -194,6 +195,45 @@ def with_all_raised(report: Report, outcome: RunOutcome) -> Report:
     return replace(report, findings=findings)
 
 
+def _place_of_wait(outcome: RunOutcome, rank: Rank, site: Site | None) -> PerRank | None:
+    """The place at which a rank waited, when the verdict fell or after it.
+
+    A rank that came to the same line and group a moment later was freed there, too: which of them
+    came first is chance.
+    """
+    report = outcome.report
+    if report is None:
+        return None
+    own = report.ranks.get(rank)
+    if own is not None and own.predicate.verb is RankVerb.WAITS:
+        return own
+    if site is None or not site.line:
+        return None
+    for finding in report.proven:
+        members = None if finding.group is None else finding.group.ranks
+        if finding.kind != "first-error" or (members and rank not in members):
+            continue
+        for place in (report.ranks[other] for other in finding.waiting if other in report.ranks):
+            there = place.site
+            is_same = there is not None and (there.cell, there.line) == (site.cell, site.line)
+            if is_same and place.predicate.verb is RankVerb.WAITS and place.predicate.peer < 0:
+                return place
+    return None
+
+
+def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
+    """The ranks that waited for others and were freed, and those that the user interrupted."""
+    is_ended = outcome.interrupted or outcome.timed_out
+    errors = {rank: result.error for rank, result in outcome.results.items()}
+    interrupted = {
+        rank
+        for rank, error in errors.items()
+        if is_ended and error is not None and error.ename == "KeyboardInterrupt"
+    }
+    freed = {rank for rank in outcome.ranks("error") if outcome.results[rank].was_freed}
+    return RankSet.of(freed - interrupted), RankSet.of(interrupted)
+
+
 def consequence_lines(outcome: RunOutcome) -> list[str]:
     """One line for each place at which ranks failed because of others."""
     ends = {r: _consequence(outcome, r) for r in outcome.results if is_consequence(outcome, r)}
@@ -210,8 +250,8 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
         is_lost = result.error.ename == _LOST_ERROR
         verb = "lost the connection" if is_lost else f"raised {result.error.ename} too"
         return _Consequence(f"{verb}{at}")
-    place = outcome.report.ranks.get(rank) if outcome.report is not None else None
-    if place is not None and place.predicate.verb is RankVerb.WAITS:
+    place = _place_of_wait(outcome, rank, site)
+    if place is not None:
         site = place.site or site
         at = f" ({site})" if site is not None else ""
         freed = f"freed{_raised_in_turn(result.error)}"

@@ -38,6 +38,12 @@ class RankVerb(Enum):
     NONE = ("", "")  #: `Predicate.rest` has a verb of its own
 
 
+#: `RankVerb.WAITS` with a duration.
+_HAS_WAITED: Forms = ("has waited", "have waited")
+#: The end of a sentence about ranks that have ended: they took part in no operation of the cell.
+NEVER_CALLED = " and never called a collective"
+
+
 @dataclass(frozen=True)
 class Predicate:
     """The predicate of a sentence about ranks; its verb agrees with their number.
@@ -59,14 +65,20 @@ class Predicate:
             return self
         return replace(self, rest=self.rest.replace(f"rank {self.peer}", name, 1), peer=-1)
 
-    def describe(self, count: int) -> str:
-        """The text that follows the names of ``count`` ranks."""
-        return self.main_clause(count) + self.aside[count != 1]
+    def describe(self, count: int, *, has_duration: bool = False) -> str:
+        """The text that follows the names of ``count`` ranks.
 
-    def main_clause(self, count: int = 1) -> str:
+        Args:
+            count: the number of ranks.
+            has_duration: `` for 3.2 s`` follows: ``has waited in all_reduce #17``.
+        """
+        return self.main_clause(count, has_duration=has_duration) + self.aside[count != 1]
+
+    def main_clause(self, count: int = 1, *, has_duration: bool = False) -> str:
         """The same text without `aside`."""
-        verb: str = self.verb.value[count != 1]
-        return verb + self.rest
+        is_wait = self.verb is RankVerb.WAITS
+        forms: Forms = _HAS_WAITED if is_wait and has_duration else self.verb.value
+        return forms[count != 1] + self.rest
 
     def __str__(self) -> str:
         return self.describe(1)

@@ -9,7 +9,13 @@ from functools import partial
 
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation, waits_for
+from nbddp.controller.diagnosis.phrases import (
+    NEVER_CALLED,
+    Predicate,
+    RankVerb,
+    last_operation,
+    waits_for,
+)
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
@@ -173,7 +179,7 @@ class RankReports:
             before = (
                 f", after {self.name(newest, has_call=False)}"
                 if newest
-                else ", before any operation"
+                else ", before any collective"
             )
             error = view.error
             site = (error and error.site) or (newest.site if newest else None)
@@ -187,7 +193,7 @@ class RankReports:
         if view.state == "dead":
             ended = Predicate(RankVerb.NONE, view.exit_phrase)
         if newest is None:
-            return replace(ended, rest=f"{ended.rest} without an operation"), None
+            return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
         name = self.name(newest, has_call=False)
         aside = last_operation(name)
         if newest.state == "failed" and not is_local_failure(newest):

@@ -125,6 +125,11 @@ class GroupRef:
         }
 
 
+def _with_place(what: str, site: Site | None) -> str:
+    where = place(site)
+    return f"{what}, at {where}" if where else what
+
+
 @dataclass(frozen=True)
 class PerRank:
     """The place of one rank, or how it ended.
@@ -133,7 +138,7 @@ class PerRank:
         >>> outcome = pool.run("x = 1")
         >>> place = pool.diagnose().ranks[1]
         >>> print(place)
-        rank 1 has finished the cell without an operation
+        rank 1 has finished the cell and never called a collective
     """
 
     rank: Rank
@@ -145,8 +150,10 @@ class PerRank:
     waits_at: Site | None = None
 
     def __str__(self) -> str:
-        since = "" if self.since_s is None else f", for {seconds(self.since_s)}"
-        return f"rank {self.rank} {self.description}{since}"
+        if self.since_s is None:
+            return f"rank {self.rank} {self.description}"
+        what = self.predicate.describe(1, has_duration=True)
+        return f"rank {self.rank} {_with_place(what, self.site)}, for {seconds(self.since_s)}"
 
     @property
     def what(self) -> str:
@@ -154,7 +161,7 @@ class PerRank:
 
         Example:
             >>> place.what
-            'has finished the cell without an operation'
+            'has finished the cell and never called a collective'
         """
         return str(self.predicate)
 
@@ -166,10 +173,9 @@ class PerRank:
 
         Example:
             >>> place.description
-            'has finished the cell without an operation'
+            'has finished the cell and never called a collective'
         """
-        where = place(self.site)
-        return f"{self.what}, at {where}" if where else self.what
+        return _with_place(self.what, self.site)
 
     def to_dict(self) -> dict[str, Any]:
         """Make plain data of it, which `json` can write.

@@ -25,6 +25,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
+from nbddp.notebook.magics import mixed_cell
 from nbddp.notebook.magics.cell_line import parse_cell
 
 #: Cell magics whose body is Python, which runs where the variables are.
@@ -94,8 +95,25 @@ def notebook_magics(code: str) -> list[str]:
     tree = _parse(code)
     if tree is None:
         return []
-    magics = (_magic(node) for node in ast.walk(tree))
-    return [f"%{magic.name}" for magic in magics if magic is not None and magic.runs_in_notebook]
+    return _notebook_magics(tree)
+
+
+def mixed_refusal(code: str, *, ranks_line: str = "", notebook_line: str = "") -> str:
+    """What to write in place of a cell with magics of the notebook and code for the ranks.
+
+    Args:
+        code: the cell.
+        ranks_line: the first line of a cell for the ranks.
+        notebook_line: the first line of a cell for the notebook that has more than magics.
+    """
+    return mixed_cell.refusal(
+        code,
+        statements(code),
+        _notebook_magics,
+        is_for_notebook=_is_for_notebook,
+        ranks_line=ranks_line,
+        notebook_line=notebook_line,
+    )
 
 
 def statements(code: str) -> list[ast.stmt]:
@@ -201,12 +219,8 @@ class AutoMagics(Magics):
         Raises:
             BadOptionError: the cell mixes a magic of the notebook with code for the ranks.
         """
-        magics = notebook_magics(cell)
-        if magics:
-            raise BadOptionError(
-                f"auto mode: {magics[0]} works in the notebook's process, the rest of the cell on "
-                f"the ranks. Nothing was run. Next: give {magics[0]} a cell of its own"
-            )
+        if notebook_magics(cell):
+            raise BadOptionError(f"auto mode: {mixed_refusal(cell, notebook_line=_LOCAL)}")
         return self.shell.find_cell_magic("ddp")(line, cell, first_line=1)
 
     @cell_magic("_ddp_console")  # type: ignore[arg-type]  # as above
@@ -294,6 +308,11 @@ def _parse(code: str) -> ast.Module | None:
             return ast.parse(TransformerManager().transform_cell(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _notebook_magics(tree: ast.AST) -> list[str]:
+    magics = (_magic(node) for node in ast.walk(tree))
+    return [f"%{magic.name}" for magic in magics if magic is not None and magic.runs_in_notebook]
 
 
 def _is_for_notebook(statement: ast.stmt) -> bool:

@@ -100,18 +100,19 @@ def _cell_parser() -> Parser:
 CELL = Line(_cell_parser(), "run the cell on all ranks, or on some")
 
 
-def parse_cell(text: str) -> CellCommand:
+def parse_cell(text: str, world_size: int | None = None) -> CellCommand:
     """Read the options of ``%%ddp``.
+
+    Args:
+        text: the options.
+        world_size: the number of ranks of the pool; None: there is no pool.
 
     Raises:
         BadOptionError: an option is not legal; the message says what is.
     """
     asked = _NUMBER_OF_RANKS.search(text)
     if asked is not None:
-        raise BadOptionError(
-            f"%%ddp: the number of ranks is set when the pool starts: %ddp start -n "
-            f"{asked[1] or 4}. Next: %%ddp for all ranks, or %%ddp -r 0-1 for some"
-        )
+        raise BadOptionError(_number_of_ranks(asked[1], world_size))
     command = CellCommand(**vars(CELL.parser.read(text)))
     if (command.step or command.panel) and command.is_async:
         option = "--step" if command.step else "--panel"
@@ -120,6 +121,26 @@ def parse_cell(text: str) -> CellCommand:
             "Next: leave out one of the two"
         )
     return command
+
+
+def _number_of_ranks(asked: str, world_size: int | None) -> str:
+    """What to do in place of an option about the number of ranks."""
+    start = f"%ddp start -n {asked or 4}"
+    if world_size is None:
+        return (
+            f"%%ddp: the number of ranks is set when the pool starts, and no pool is running. "
+            f"Next: {start}, then %%ddp without -n"
+        )
+    has = f"the pool has {world_size} rank{'' if world_size == 1 else 's'}"
+    if not asked or int(asked) == world_size:
+        return (
+            f"%%ddp: {has} already, and the cell runs on all of them. Next: leave out -n; "
+            f"%%ddp -r 0 runs it on some"
+        )
+    return (
+        f"%%ddp: {has}, and their number is set when the pool starts. Next: leave out -n; for "
+        f"{asked} ranks, without the variables of these: %ddp stop, then {start}"
+    )
 
 
 class AutoParser(Parser):

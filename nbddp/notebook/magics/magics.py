@@ -50,7 +50,8 @@ class DdpMagics(Magics):
         Returns:
             A `CellHandle` with ``--async``; None otherwise.
         """
-        command = parse_cell(line)
+        running = session.current_pool()
+        command = parse_cell(line, None if running is None else running.world_size)
         if threading.current_thread() is not threading.main_thread():
             raise PoolBusyError(
                 "%%ddp runs on the notebook's main thread only, one cell after another; "
@@ -59,10 +60,8 @@ class DdpMagics(Magics):
         if cell.lstrip().startswith("%%ddp"):
             raise BadOptionError("%%ddp stands twice. Next: delete one of the two lines")
         if "%ddp" in cell and "%ddp" in auto_mode.notebook_magics(cell):
-            raise BadOptionError(
-                "%ddp works in the notebook, and this cell runs on the ranks. Nothing was run. "
-                "Next: give %ddp a cell of its own, without %%ddp"
-            )
+            above = f"%%ddp {line}".strip()
+            raise BadOptionError(auto_mode.mixed_refusal(cell, ranks_line=above))
         has_shown = session.await_start()
         count = session.execution_count(self.shell)
         source_check.check(self.shell, cell, first_line=first_line, execution_count=count)

@@ -1,4 +1,4 @@
-"""A line below a NameError, or below a ``%%ddp`` that stands in the middle of its cell.
+"""A line below a NameError, on the ranks or in the notebook.
 
 Runs in: the notebook's process, thread of the running cell, after the cell.
 """
@@ -6,7 +6,6 @@ Runs in: the notebook's process, thread of the running cell, after the cell.
 import re
 import types
 
-from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
@@ -38,8 +37,6 @@ def _print_hint(result: ExecutionResult) -> None:
     hint = ""
     if type(error) is NameError and error.name:
         hint = _of_ranks(error.name)
-    elif isinstance(error, UsageError) and "`%%ddp` not found" in str(error):
-        hint = "%%ddp has to be the first line: put the code above it into a cell of its own"
     elif isinstance(error, CellError):
         hint = _of_notebook(error)
     if hint:

@@ -27,10 +27,12 @@ def show_output(shell: InteractiveShell, *, cell: int | None, ranks: str | None)
     """
     kept = _kept(cell)
     chosen = _chosen(kept, ranks)
+    is_first = session.is_whole_line()
     for line in dropped_lines(kept, chosen):
+        is_first = False
         print(line)
     end = kept.end  # before the events: those of a cell that has ended are complete
-    view = session.replay_view(kept.source, chosen)
+    view = session.replay_view(kept.source, chosen, is_alone=is_first)
     for event in kept.events(chosen):
         view.show(event)
     view.end(RunOutcome(kept.source.run_id, {}, 0.0))
@@ -100,16 +102,18 @@ def end_line(source: Source, end: End | None) -> str:
     if end is None:
         return f"{name} has been running since {source.began_at}, on {source.ranks.describe()}"
     ran = f"{name} ran at {source.began_at} for {end.elapsed_s:.1f} s"
-    if not (end.raised or end.exited or end.unfinished):
+    if not (source.ranks - end.ok):
         return f"{ran} and ended well on {end.ok.describe()}"
     ends = [
         f"{ranks.describe()} {text}"
         for ranks, text in (
             (end.raised, "raised"),
+            (end.freed, f"waited and {end.freed.verb('was', 'were')} freed"),
+            (end.interrupted, f"{end.interrupted.verb('was', 'were')} interrupted"),
             (end.exited, "exited"),
             (end.unfinished, "did not end"),
             (end.ok, "ended well"),
         )
         if ranks
     ]
-    return f"{ran}: {', '.join(ends)}"
+    return f"{ran}: {'; '.join(ends)}"

@@ -3,7 +3,6 @@
 Runs in: the thread that waits for the cell.
 """
 
-import html
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from nbddp.notebook.output import per_rank_blocks, rank_states, user_input
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
+from nbddp.notebook.output.line_bundles import label_bundle, quiet_bundle
 from nbddp.notebook.output.live_lines import LiveLines
 from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.no_output import NoOutput
@@ -31,7 +31,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
+from nbddp.notebook.output.sinks import CARD_PREFIX, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import (
@@ -42,8 +42,7 @@ from nbddp.notebook.render import (
     step_panel,
     trace_table,
 )
-from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
+from nbddp.notebook.render.html import details
 from nbddp.notebook.widgets import WIDGET_MIME, NoClicksError, StepPanel, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
@@ -101,6 +100,7 @@ class View:
         clock: the time in seconds; None: `time.monotonic`.
         began_at: the time of the beginning, for the live line; empty: it names none.
         sockets: gets torch's warnings about connections; None: one of this cell.
+        shows_pictures: whether the front end shows pictures, and updates of displays.
     """
 
     def __init__(
@@ -123,6 +123,7 @@ class View:
         clock: Callable[[], float] | None = None,
         began_at: str = "",
         sockets: SocketLog | None = None,
+        shows_pictures: bool = True,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -159,7 +160,7 @@ class View:
             sink,
             f"{display_scope}-{run.run_id}",
             world_size,
-            can_update=settings.fold_output,
+            can_update=settings.fold_output and shows_pictures,
         )
         self._kept = kept
         self._sockets = sockets or SocketLog()
@@ -173,6 +174,7 @@ class View:
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._shown_cards: dict[str, dict[str, str]] = {}
+        self._cards_again: list[KeptCard] = []
 
     def show(self, event: KeptEvent) -> None:
         """See `CellView.show`. An event that cannot be folded is shown as it came."""
@@ -204,11 +206,12 @@ class View:
                 self._judge(event, now)
             case KeptCard():
                 self._emit(self._output.tick(now + self._patience_s))
+                self._cards_again.append(event)
                 self._sink.display(dict(event.data), {}, None, False)
             case FaultStruck():
                 self._emit(self._output.tick(now))
                 text = f"{ON_PURPOSE}: {harmless(event.text)}"
-                self._sink.display(_quiet_bundle(text), {}, None, False)
+                self._sink.display(quiet_bundle(text), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
             case ImportChanged() | RankAt():
@@ -217,13 +220,16 @@ class View:
                 pass
 
     def _judge(self, event: VerdictReached, now: float) -> None:
+        """Show the card of a verdict, unless the error of the cell tells the same."""
         self._live.judge(event.report)
         # The output that came before stands above the card.
         self._emit(self._output.tick(now + self._patience_s))
         # The card of a report changes when nbddp acts upon it later, or has more ranks to name.
-        card_id = f"nbddp-card-{event.run_id}-{event.replaces or event.report.fingerprint}"
-        if not event.replaces or self._can_redraw:  # a terminal would print both
-            self._show_card(self._card(event), card_id, is_update=card_id in self._judged)
+        card_id = f"{CARD_PREFIX}{event.run_id}-{event.replaces or event.report.fingerprint}"
+        is_shown = card_id in self._shown_cards
+        is_told = diagnosis_card.is_told_by_error(event.report, acted=event.acted)
+        if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
+            self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
 
     def tick(self) -> float | None:
@@ -351,11 +357,13 @@ class View:
             self._widgets.end()
         if self._out != "nothing":
             for line in sanitizer_lines(outcome):
-                self._sink.display(_quiet_bundle(line), {}, None, False)
+                self._sink.display(quiet_bundle(line), {}, None, False)
         torn = outcome.torn  # known only after the ranks were freed
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
+            if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
+                continue
             ended = replace(judged, report=with_all_raised(judged.report, outcome))
             # A terminal would print it again.
             is_other = self._can_redraw and (
@@ -363,8 +371,9 @@ class View:
             )
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
-                self._show_card(card, card_id, is_update=True)
-        if not has_row and (chips := rank_states.ends(outcome, has_card=bool(self._shown_cards))):
+                self._show_card(card, card_id, is_update=card_id in self._shown_cards)
+        chips = rank_states.ends(outcome, has_card=bool(self._judged or self._shown_cards))
+        if chips and not has_row:
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)
@@ -380,7 +389,7 @@ class View:
             for card_id, judged in self._judged.items()
             if any(finding.kind == "dead-rank" for finding in judged.report.findings)
         ]
-        card_id = waited[0] if waited else f"nbddp-card-{report.run_id}-exits"
+        card_id = waited[0] if waited else f"{CARD_PREFIX}{report.run_id}-exits"
         self._judged.pop(card_id, None)
         card = diagnosis_card.card(report, torn=torn, is_over=True)
         self._show_card(card, card_id, is_update=bool(waited))
@@ -458,7 +467,10 @@ class View:
             else:
                 self._emit_rich(block)
         for card_id, judged in self._judged.items():
-            self._sink.display(self._card(judged), {}, card_id, False)
+            if card_id in self._shown_cards:
+                self._sink.display(self._card(judged), {}, card_id, False)
+        for card in self._cards_again:
+            self._sink.display(dict(card.data), {}, None, False)
         self._live.shown = Live()
 
     def _emit_rich(self, rich: Rich) -> None:
@@ -470,19 +482,6 @@ class View:
         # The blocks of `RankBlocks` have headings instead of labels.
         is_labelled = self._labels and rich.ranks and not rich.update and self._out != "ranks"
         if is_labelled and not static_page.is_unseen(rich.data):
-            self._sink.display(_label_bundle(rich.ranks), {}, None, False)
+            self._sink.display(label_bundle(rich.ranks), {}, None, False)
         data = static_page.with_note(without_widget(rich.data))
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
-
-
-def _quiet_bundle(text: str) -> dict[str, str]:
-    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
-
-
-def _label_bundle(ranks: RankSet) -> dict[str, str]:
-    label = f"[{ranks}]"
-    tint = tint_of(ranks)
-    style, text = QUIET_STYLE, html.escape(label)
-    if tint:  # a fainter style would make the colour hard to see
-        style, text = PRE_STYLE, f'<b style="{tint}">{text}</b>'
-    return {"text/plain": label, "text/html": preformatted(text, style)}

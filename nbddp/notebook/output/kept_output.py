@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nbddp.controller.cell_errors import cell_error
+from nbddp.controller.cell_errors import cell_error, freed_ranks
 from nbddp.controller.hub import CellEvent
 from nbddp.controller.state import RunOutcome
 from nbddp.notebook.output.cell_output import AnyOut
@@ -80,6 +80,8 @@ class End:
         elapsed_s: seconds until the last rank had ended.
         ok: ranks on which the cell ended without an exception.
         raised: ranks that raised.
+        freed: ranks that waited for others, and were freed.
+        interrupted: ranks that the user, or the timeout, interrupted.
         exited: ranks whose process ended.
         unfinished: ranks that had not ended when the wait for them did.
         error: the text of the cell's error, with ANSI colours; empty: there is none.
@@ -89,6 +91,8 @@ class End:
     elapsed_s: float
     ok: RankSet
     raised: RankSet
+    freed: RankSet
+    interrupted: RankSet
     exited: RankSet
     unfinished: RankSet
     error: str
@@ -148,10 +152,13 @@ class KeptOutput:
         """Note how the cell has ended."""
         source = self.source
         error = cell_error(outcome, cell_name(source.cell), source.log_path_by_rank)
+        freed, interrupted = freed_ranks(outcome)
         self.end = End(
             elapsed_s=outcome.elapsed_s,
             ok=outcome.ranks("ok"),
-            raised=outcome.ranks("error"),
+            raised=outcome.ranks("error") - freed - interrupted,
+            freed=freed,
+            interrupted=interrupted,
             exited=outcome.ranks("exited"),
             unfinished=outcome.ranks("unfinished"),
             error="" if error is None else "\n".join(error._render_traceback_()),

@@ -23,7 +23,7 @@ from nbddp.wire.rank_set import RankSet
 
 #: A cell with more output than this stays as it was shown.
 _MAX_ITEMS = 4000
-_MAX_BYTES = 8 * 1024 * 1024
+_MAX_BYTES = 32 * 1024 * 1024
 
 
 class _Block:
@@ -93,6 +93,7 @@ class ItemRecord:
         self._items_by_rank: dict[int, list[_Block | Bundle]] = {rank: [] for rank in ranks}
         self._count = 0
         self._bytes = 0
+        self._bundle_by_key: dict[Hashable, Bundle] = {}
         self._is_closed = False
 
     def add(self, rank: int, item: Line | Bundle) -> None:
@@ -100,7 +101,8 @@ class ItemRecord:
         if self._is_closed:
             return
         self._count += 1
-        self._bytes += item.memory_bytes
+        if not (isinstance(item, Bundle) and self._share(item)):
+            self._bytes += item.memory_bytes
         if self._count > _MAX_ITEMS or self._bytes > _MAX_BYTES:
             self.close()
         elif isinstance(item, Bundle) and WIDGET_MIME in item.rich.data:
@@ -112,6 +114,17 @@ class ItemRecord:
                 items.append(item)
             elif not (isinstance(last, _Block) and last.join(item)):
                 items.append(_Block(item))
+
+    def _share(self, bundle: Bundle) -> bool:
+        """Let equal bundles of ranks be one object: plotly's library has 5 MB on each rank."""
+        if bundle.place is not None or bundle.rich.display_id:
+            return False
+        known = self._bundle_by_key.setdefault(bundle.key, bundle)
+        if known is bundle:
+            return False
+        bundle.key = known.key
+        bundle.rich = replace(bundle.rich, data=known.rich.data, metadata=known.rich.metadata)
+        return True
 
     def clear(self, rank: int) -> None:
         """Forget the items of ``rank``."""
@@ -127,6 +140,7 @@ class ItemRecord:
         """Keep nothing: the order of the output must stay as it is."""
         self._is_closed = True
         self._items_by_rank = {}
+        self._bundle_by_key = {}
 
     def settle(self, blocks: ShownBlocks) -> bool:
         """Add the output in its final order; return whether it is known."""

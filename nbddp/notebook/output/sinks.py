@@ -4,6 +4,8 @@ Runs in: the notebook's process. A sink shows all that it gets, and decides noth
 """
 
 import html
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,6 +151,12 @@ class EarlierCellSink(_JupyterSink):
         )
 
 
+#: The begin of the display id of a card.
+CARD_PREFIX = "nbddp-card-"
+_TITLE = re.compile(r"^\w[\w ]*:")
+_RANKS = re.compile(r"^( +(?:> )?)((?:odd |even )?ranks? [\d,-]+)(?= )")
+
+
 class TerminalSink:
     """A terminal, a pipe or a file: text, and the plain form of bundles."""
 
@@ -166,7 +174,9 @@ class TerminalSink:
         """See `Sink.display`."""
         plain = data.get("text/plain")
         if isinstance(plain, str):
-            self.text("stdout", harmless(plain).rstrip("\n") + "\n")
+            text = harmless(plain).rstrip("\n")
+            is_card = display_id is not None and display_id.startswith(CARD_PREFIX)
+            self.text("stdout", f"{_coloured(text) if is_card and _has_colours() else text}\n")
 
     def clear(self) -> None:
         """Do nothing: a terminal keeps its text."""
@@ -180,6 +190,18 @@ class TerminalSink:
         sys.stderr.write("\r" + " " * self._live_width + "\r" + line)
         sys.stderr.flush()
         self._live_width = len(line)
+
+
+def _has_colours() -> bool:
+    """Whether the terminal shows colours, and the user wants them (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _coloured(card: str) -> str:
+    """The text of a card with its first word in red, and the ranks of its rows bold."""
+    headline, *rows = card.split("\n")
+    headline = _TITLE.sub("\x1b[1;31m\\g<0>\x1b[0m", headline)
+    return "\n".join([headline, *(_RANKS.sub("\\1\x1b[1m\\2\x1b[0m", row) for row in rows)])
 
 
 def strip_bundle(live: Live) -> dict[str, str]:

@@ -86,7 +86,7 @@ def card(
     """
     kinds = {finding.kind for finding in report.proven} if acted else set()
     if kinds == {"left-debugger"}:
-        return _freed_waiters(report.proven)
+        return _left_debugger(report.proven)
     findings = [finding for finding in report.findings if not finding.is_consequence]
     layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
@@ -105,19 +105,25 @@ def card(
     is_above_error = (acted and first.has_error_below) or first.is_error
     is_above_error |= is_over and report.explains_exits
     page = _html(sections, details, injected, is_above_error=is_above_error)
-    if kinds == {"first-error"} and not torn:
-        return _freed_waiters(report.proven, page)
     text = _text(sections, injected, is_above_error=is_above_error)
     return {"text/plain": text, "text/html": page}
 
 
-def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:
+def is_told_by_error(report: Report, *, acted: bool) -> bool:
+    """Whether the error of the cell says all: ranks raised, and the others waited for them.
+
+    Args:
+        report: a verdict.
+        acted: whether nbddp has freed the ranks that waited.
+    """
+    return acted and {finding.kind for finding in report.proven} == {"first-error"}
+
+
+def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
     """A line for each finding about ranks that only waited for others, and were freed.
 
     Args:
-        findings: the user has left the debugger, and nothing is wrong; or ranks have raised, and
-            their tracebacks say what is wrong.
-        details: HTML, folded below the lines.
+        findings: the user has left the debugger, and nothing is wrong.
     """
     sentences = []
     for finding in findings:
@@ -126,18 +132,13 @@ def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, 
         is_waiting = predicate is not None and predicate.verb is RankVerb.WAITS
         where = (predicate.spoken or predicate.rest) if predicate and is_waiting else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
-        did = "left the debugger" if finding.kind == "left-debugger" else "raised an error"
         sentences.append(
-            f"{finding.culprits.describe()} {did}; {finding.waiting.describe()}, "
+            f"{finding.culprits.describe()} left the debugger; {finding.waiting.describe()}, "
             f"which waited for {it}{where}, {were} freed"
         )
     lines = "<br>".join(map(_unbroken, sentences))
-    html = f'<div style="{FAINT}">{lines}</div>'
-    if details:  # a block in the summary would stand below its triangle
-        summary = f'<summary><span style="{FAINT}">{lines}</span></summary>'
-        html = f"<details>{summary}{details}</details>"
     plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
-    return {"text/plain": "\n".join(plain), "text/html": html}
+    return {"text/plain": "\n".join(plain), "text/html": f'<div style="{FAINT}">{lines}</div>'}
 
 
 def line(report: Report) -> str:

@@ -48,9 +48,10 @@ class RankRow:
 
     @property
     def doing(self) -> str:
-        """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
-        activity = one_line(self.predicate.describe(len(self.ranks)))
+        """The text behind the ranks: ``have waited in all_reduce #17 for 3.2 s``."""
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
+        predicate = self.predicate.describe(len(self.ranks), has_duration=bool(since))
+        activity = one_line(predicate)
         return f"{activity}{self.peers}{since}"
 
     @property

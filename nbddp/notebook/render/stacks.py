@@ -70,7 +70,9 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         doing = {rank: exact[rank][0].doing for rank in block_ranks}
         is_folded = len(block_ranks) > 1 and fold is FOLDS[-1]
         predicate = block.doing if len(set(doing.values())) > 1 else doing[block_ranks[0]]
-        text = predicate.describe(len(block_ranks)) + (peers_of(doing) if is_folded else "")
+        has_duration = bool(since_ns[block])
+        text = predicate.describe(len(block_ranks), has_duration=has_duration)
+        text += peers_of(doing) if is_folded else ""
         since = f" for {duration(since_ns[block])}" if since_ns[block] else ""
         entries.append((RankSet.of(block_ranks).describe(), f"{text}{since}", block.lines))
     rest = len(entries) - _MAX_BLOCKS

@@ -3,9 +3,11 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from nbddp.controller.catch_up import GENERATORS
 from nbddp.controller.trace import RankPart, TraceRow, first_unbroken_record, select
 from nbddp.notebook.render.html import (
     WIDTH,
@@ -32,6 +34,7 @@ _MAX_GROUPS = 3
 #: The maximum number of operations in `grid`.
 _GRID_ROWS = 8
 _LAST_MARK = "*"
+_GENERATORS = re.compile(re.escape(GENERATORS) + r"\(.*?\)\)")
 
 
 def table(
@@ -49,7 +52,7 @@ def table(
         ranks: only rows in which one of them takes part, and only their columns; None: all.
         last: the maximum number of rows.
     """
-    matching_rows = select(all_rows, cell=cell, ranks=ranks)
+    matching_rows = [row for row in select(all_rows, cell=cell, ranks=ranks) if not _is_own(row)]
     rows = select(matching_rows, last=last)
     where = ("" if cell is None else f" of {cell_name(cell)}") + (
         "" if ranks is None else f" with {ranks.describe()}"
@@ -181,6 +184,18 @@ def _group(row: TraceRow) -> str:
     return row.pg_name if plain else f"{row.pg_name} ({row.pg_desc})"
 
 
+def _is_own(row: TraceRow) -> bool:
+    """Whether nbddp made the group of a row by itself, at the start or for fresh ranks."""
+    return row.kind == "creation" and all(
+        not part.run_id and not part.site.line for part in row.parts.values()
+    )
+
+
+def _source(text: str) -> str:
+    """A line of code, in plain words where it is not the user's."""
+    return _GENERATORS.sub("the random numbers of ranks", text)
+
+
 # --- operations, rank by rank --------------------------------------------------------------------
 
 
@@ -274,7 +289,7 @@ def _table(
             line += _folded_cells(row, ranks, longest_ns)
         else:
             line += [_rank_cell(row, rank, longest_ns) for rank in ranks]
-        line += [Cell("", code=row.site.source)] if has_source else []
+        line += [Cell("", code=_source(row.site.source))] if has_source else []
         lines.append(line)
     return Table(columns, lines)
 

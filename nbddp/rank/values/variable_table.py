@@ -5,6 +5,7 @@ Runs in: the rank process, main thread, between cells; `DescribeValue` calls it,
 """
 
 import inspect
+import math
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -205,7 +206,7 @@ def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of valu
     if isinstance(value, list | tuple | set | frozenset):
         few = list(value)[:6]
         if all(isinstance(item, int | float | str | None) for item in few):
-            return _listed([text_of(item) for item in few], len(value))
+            return _listed([_plain_text(item) for item in few], len(value))
         kinds = dict.fromkeys(type(item).__name__ for item in value)
         return f"of {', '.join(list(kinds)[:4])}"
     if isinstance(value, types.FunctionType):
@@ -215,7 +216,19 @@ def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of valu
     says_nothing = getattr(type(value), "__repr__", None) is object.__repr__
     if says_nothing and getattr(value, "__dict__", None):
         return _listed(list(vars(value))[:6], len(vars(value)))
-    return text_of(value)
+    return _plain_text(value)
+
+
+def _plain_text(value: Any) -> str:
+    """The text of a leaf; a float has about six digits, since ranks are compared by their digests.
+
+    >>> _plain_text(0.1 * 3), _plain_text(0.25), _plain_text(1234567.891)
+    ('0.3', '0.25', '1234567.89')
+    """
+    if not isinstance(value, float) or not math.isfinite(value):
+        return text_of(value)
+    whole_digits = len(str(abs(int(value))))
+    return min(text_of(value), f"{value:.{max(6, whole_digits + 2)}g}", key=len)
 
 
 def _listed(texts: Sequence[str], count: int) -> str:

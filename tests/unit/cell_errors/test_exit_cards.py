@@ -144,7 +144,7 @@ def test_the_error_below_the_card_is_brief():
         "  means     the system or another program ended it at once, so Python could not\n"
         "            clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
-        "  log       /logs/rank1.log\n"
+        "  log       %ddp log 1 shows its end\n"
         "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
         "            them, and modules and optimizers get the state of rank 0"
     )

@@ -1,5 +1,6 @@
 """The error of a cell in which ranks exited: how, their last output, and what replaces them."""
 
+import re
 import signal
 
 import msgspec
@@ -53,6 +54,18 @@ def test_the_death_of_a_rank():
         "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"
     )
     assert error.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
+
+
+#: JupyterLab's: it makes a link of each match in text, and has nothing to open outside its folder.
+PATH_LINK = re.compile(r"((?:~|\.)?(?:/[\w.-]*)+)")
+
+
+def test_the_displayed_error_has_no_path_that_jupyterlab_would_link():
+    error = cell_error(died(0), ok(1))
+    assert "  log       /logs/rank0.log" in text(error)
+    (displayed,) = error._render_traceback_()
+    assert "  log       %ddp log 0 shows its end" in displayed
+    assert not PATH_LINK.search(displayed)
 
 
 def test_a_kill_that_was_not_for_memory():

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nbddp.controller.cell_errors import with_all_raised
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellError, DeadlockError
 from nbddp.wire.message_types import ErrorInfo
@@ -114,6 +116,23 @@ def test_the_first_error_is_that_of_the_cell_and_the_others_were_freed():
         "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
         "CellError: rank 1 raised ValueError: bad"
     )
+
+
+@pytest.mark.parametrize("place", [PerRank(2, "running", Predicate(RankVerb.RUNS)), None])
+def test_a_rank_that_came_to_the_wait_after_the_verdict_has_the_same_line(place: PerRank | None):
+    """Whether a rank came just before the verdict, or just after, is chance."""
+    early = report("first-error")
+    places = {rank: early.ranks[rank] for rank in (0, 1)} | ({2: place} if place else {})
+    late = replace(
+        early,
+        ranks=places,
+        findings=(replace(early.findings[0], waiting=RankSet.of([0]), ranks=places),),
+    )
+    results = freed(0), raised(1, at_ns=1), freed(2)
+    told = text(cell_error(*results, report=early))
+    assert text(cell_error(*results, report=late)) == told
+    elsewhere = text(cell_error(*results[:2], freed(2, 8), report=late))
+    assert "rank 2 waited (cell [7], line 8) and was freed" in elsewhere
 
 
 def test_freed_ranks_have_their_line_from_the_traceback_where_there_is_no_report():

@@ -25,11 +25,11 @@ def test_a_rank_that_has_finished_is_missing():
     assert finding.headline == "Rank 2 never called the 2nd all_reduce; ranks 0-1,3 wait for it."
     assert finding.since_s == 2.0
     assert [str(each) for each in finding.ranks.values()] == [
-        "rank 0 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
-        "rank 1 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        "rank 0 has waited in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        "rank 1 has waited in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
         "rank 2 has finished the cell; its last operation was all_reduce #1"
         ", at cell [3], line 3: `dist.all_reduce(x)`",
-        "rank 3 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        "rank 3 has waited in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
     ]
     assert finding.suspicions == ()
 
@@ -159,7 +159,7 @@ def test_a_rank_that_left_the_debugger_made_no_error():
     assert told(finding) == ("left-debugger", "1", "0,2")
     assert finding.headline == ("Rank 1 left the debugger; ranks 0,2 wait for it in all_reduce.")
     assert finding.next_step == ""
-    assert finding.ranks[1].what == "left the debugger, before any operation"
+    assert finding.ranks[1].what == "left the debugger, before any collective"
 
 
 def test_an_error_tells_more_than_a_debugger_that_was_left():
@@ -176,7 +176,7 @@ def test_a_rank_that_raised_before_anything():
     pool[1].raised()
     finding = only(pool)
     assert told(finding) == ("first-error", "1", "0")
-    assert finding.ranks[1].what == "raised ValueError: boom, before any operation"
+    assert finding.ranks[1].what == "raised ValueError: boom, before any collective"
 
 
 def test_a_freed_rank_is_not_blamed_beside_one_that_raised():

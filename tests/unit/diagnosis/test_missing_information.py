@@ -104,7 +104,7 @@ def test_inside_of_torch_one_operation_may_be_enough():
     report = pool.diagnose()
     assert report.stuck == RankSet.of([0])
     assert str(report.findings[0].ranks[0]) == (
-        "rank 0 waits inside torch for recv from rank 1, all_reduce #1"
+        "rank 0 has waited inside torch for recv from rank 1, all_reduce #1"
         ", at cell [3], line 8: `loss.backward()`, for 0.0 s"
     )
 

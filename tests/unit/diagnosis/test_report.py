@@ -292,18 +292,18 @@ def test_a_hundred_ranks_are_no_trouble():
         ("idle", "takes no part in this cell", "take no part in this cell"),
         (
             "finished",
-            "has finished the cell without an operation",
-            "have finished the cell without an operation",
+            "has finished the cell and never called a collective",
+            "have finished the cell and never called a collective",
         ),
         (
             "raised",
-            "raised ValueError: boom, before any operation",
-            "raised ValueError: boom, before any operation",
+            "raised ValueError: boom, before any collective",
+            "raised ValueError: boom, before any collective",
         ),
         (
             "dead",
-            "exited with SIGKILL (signal 9) without an operation",
-            "exited with SIGKILL (signal 9) without an operation",
+            "exited with SIGKILL (signal 9) and never called a collective",
+            "exited with SIGKILL (signal 9) and never called a collective",
         ),
     ],
 )

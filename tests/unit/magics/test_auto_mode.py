@@ -228,8 +228,56 @@ def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: Interactive
     result = shell.run_cell("x = 1\n%pip list")
     assert str(result.error_in_exec) == (
         "auto mode: %pip works in the notebook's process, the rest of the cell on the ranks. "
-        "Nothing was run. Next: give %pip a cell of its own"
+        "Nothing was run. Next: run these 2 cells instead:\n\n"
+        "x = 1\n-------- next cell --------\n%pip list"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "cells"),
+    [
+        (
+            "y = 10\nz = %ddp pull y\nprint(z)",
+            ["y = 10", "%%local\nz = %ddp pull y\nprint(z)"],
+        ),
+        (
+            "\n# first\ny = rank\n\n# to here\nz = %ddp pull y\ntotal = sum(z)\n"
+            "print(total)\ny += 1",
+            [
+                "# first\ny = rank",
+                "%%local\n# to here\nz = %ddp pull y\ntotal = sum(z)\nprint(total)",
+                "y += 1",
+            ],
+        ),
+        ("z = %ddp pull y\nz = rank\nprint(z)", ["z = %ddp pull y", "z = rank\nprint(z)"]),
+        (
+            "def f():\n    return 1\n%ddp status\nf()",
+            ["def f():\n    return 1", "%ddp status", "f()"],
+        ),
+        ("z = %ddp pull y\nprint(z)", ["%%local\nz = %ddp pull y\nprint(z)"]),
+    ],
+)
+def test_the_refusal_has_the_cells_to_run_instead(
+    shell: InteractiveShell, code: str, cells: list[str]
+):
+    switch(shell, "on")
+    told = str(shell.run_cell(code).error_in_exec)
+    assert told.partition("instead:\n\n")[2].split("\n-------- next cell --------\n") == cells
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("for i in range(3):\n    %ddp status", "%ddp works in the notebook's process, and stands "
+         "inside a `for` that the ranks would run. Nothing was run. Next: give %ddp a cell"),
+        ("async def f():\n    x = %ddp pull y", "stands inside a `def`"),
+        ("x = 1; y = 2\n%ddp status", "Next: give %ddp a cell of its own"),
+        ("%ddp start \\\n  -n 4\nx = 1\n%ddp status", "Next: give %ddp a cell of its own"),
+    ],
+)  # fmt: skip
+def test_a_refusal_without_cells(shell: InteractiveShell, code: str, words: str):
+    switch(shell, "on")
+    assert words in str(shell.run_cell(code).error_in_exec)
 
 
 def test_the_help_tells_of_it():

@@ -48,10 +48,10 @@ def test_cell(line: str, found: CellCommand):
         ("-r 0 extra", "%%ddp: unknown: extra"),
         ("-r 0 --ranks=1", "%%ddp: --ranks is given twice"),
         ("'open", "%%ddp: No closing quotation"),
-        ("-n 4", "is set when the pool starts: %ddp start -n 4. Next: %%ddp for all ranks"),
-        ("-n2", "%ddp start -n 2. Next"),
-        ("-n", "%ddp start -n 4. Next"),
-        ("-r 0 --nproc-per-node=8", "is set when the pool starts: %ddp start -n 8. Next"),
+        ("-n 4", "no pool is running. Next: %ddp start -n 4, then %%ddp without -n"),
+        ("-n2", "Next: %ddp start -n 2"),
+        ("-n", "Next: %ddp start -n 4"),
+        ("-r 0 --nproc-per-node=8", "Next: %ddp start -n 8"),
         ("-r 0 1", "%%ddp: unknown: 1. Did you mean %%ddp -r 0,1?"),
         ("-r dp=0 tp=1:3", "%%ddp: unknown: tp=1:3. Did you mean %%ddp -r dp=0,tp=1:3?"),
         ("tp=1", "%%ddp: unknown: tp=1. Did you mean %%ddp -r tp=1?"),
@@ -62,6 +62,23 @@ def test_cell(line: str, found: CellCommand):
 def test_bad_cell_line(line: str, words: str):
     with pytest.raises(BadOptionError) as caught:
         parse_cell(line)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "world_size", "words"),
+    [
+        ("-n 4", 4, "the pool has 4 ranks already, and the cell runs on all of them. Next: leave"),
+        ("-n", 1, "the pool has 1 rank already"),
+        ("-n 4", 2, "the pool has 2 ranks, and their number is set when the pool starts. Next: "),
+        ("--nproc=4", 2, "for 4 ranks, without the variables of these: %ddp stop, then %ddp start"),
+    ],
+)
+def test_a_number_of_ranks_is_answered_by_the_pool_that_runs(
+    line: str, world_size: int, words: str
+):
+    with pytest.raises(BadOptionError) as caught:
+        parse_cell(line, world_size)
     assert words in str(caught.value)
 
 

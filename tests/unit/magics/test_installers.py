@@ -44,3 +44,21 @@ def test_an_installer_runs_once_and_its_line_is_left(
     lines, code = CELLS[cell]
     assert installers.run_once(shell, cell) == code
     assert installed == lines
+
+
+@pytest.mark.parametrize(
+    ("cell", "has_note"),
+    [
+        ("%pip install -U einops\n%pip install rich", True),
+        ("%conda update numpy", True),
+        ("%pip list", False),
+        ("x = 1", False),
+    ],
+)
+def test_a_note_says_what_the_ranks_need(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, has_note: bool
+):
+    installers.run_once(shell, cell)
+    printed = capsys.readouterr().out
+    assert printed.count("For the ranks: they import new packages at once.") == has_note
+    assert printed.count("%ddp restart") == has_note

@@ -321,3 +321,17 @@ def test_an_ended_bar_stays_beside_those_that_still_run():
         ("1", "100%"),
         ("0", " 20%"),
     ]
+
+
+def test_figures_behind_a_large_library_stand_in_the_order_of_ranks():
+    """Plotly sends 5 MB of JavaScript before the first figure of each rank."""
+    page = Page(make())
+    library = "<script>" + "x" * 5_000_000 + "</script>"
+    for rank in (2, 0, 1):
+        page.play(figure(rank, library), 0.6)
+        data = {"application/vnd.plotly.v1+json": {}, "text/html": f"<script>{rank}</script>"}
+        page.play(Display(run_id="r", rank=rank, data=data, metadata={}, transient={}), 0.0)
+    assert page.end().startswith("<0-2 <script>xxx")
+    assert [text for _, text in page.parts][1:] == [
+        f"<{rank} <script>{rank}</script>>\n" for rank in range(3)
+    ]

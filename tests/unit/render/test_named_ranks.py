@@ -23,19 +23,19 @@ def pairs(count: int, *, distance: int = 1) -> Ranks:
 
 def test_many_pairs_are_named_by_their_distance():
     found = shown(pairs(64))
-    assert "  > even ranks 0-62 wait in recv from the next rank for 1.0 s," in found
-    assert "  > odd ranks 1-63 wait in recv from the rank before for 1.0 s," in found
+    assert "  > even ranks 0-62 have waited in recv from the next rank for 1.0 s," in found
+    assert "  > odd ranks 1-63 have waited in recv from the rank before for 1.0 s," in found
     flat = " ".join(found.split())
     assert "so do each of even ranks 2-62 and the next rank." in flat
     assert "…" not in found
     found = shown(pairs(64, distance=32))
-    assert "  > ranks 0-31 wait in recv from the rank 32 above for 1.0 s," in found
+    assert "  > ranks 0-31 have waited in recv from the rank 32 above for 1.0 s," in found
     assert "so do each of ranks 1-31 and the rank 32 above." in " ".join(found.split())
 
 
 def test_stacks_name_partners_by_their_distance():
     found = stacks(pairs(64).views())["text/plain"]
-    assert "even ranks 0-62: wait in recv from the next rank for 1.0 s" in found
+    assert "even ranks 0-62: have waited in recv from the next rank for 1.0 s" in found
 
 
 def test_partners_without_a_rule_are_in_the_details():
@@ -44,9 +44,9 @@ def test_partners_without_a_rule_are_in_the_details():
     for rank, peer in enumerate(peers):
         pool[rank].blocked("recv", peer=peer, line=3, at_s=1)
     found = shown(pool)
-    assert "wait in recv from another rank for 1.0 s" in found
+    assert "have waited in recv from another rank for 1.0 s" in found
     assert "rank …" not in found
-    listed = f"wait in recv from another rank (0: {peers[0]}, 1: {peers[1]}, 2: {peers[2]}, "
+    listed = f"waited in recv from another rank (0: {peers[0]}, 1: {peers[1]}, 2: {peers[2]}, "
     assert listed in shown(pool, "text/html")
     assert listed in stacks(pool.views())["text/plain"]
 
@@ -74,7 +74,7 @@ def test_stacks_have_the_words_of_the_card():
 def test_a_long_list_with_a_rule_is_not_spelled_out(absent: range, names: str):
     found = shown(_missing(64, set(absent)))
     assert found.startswith(f"Deadlock: {names} never called all_reduce; ")
-    assert f"  > {names} have finished the cell without an operation" in found
+    assert f"  > {names} have finished the cell and never called a collective" in found
     assert "0,2,4" not in found
     assert "1,5,9" not in found
 

@@ -25,16 +25,16 @@ def ring(count: int, source: str = "dist.send(x, peer)") -> list[RankRow]:
 
 def test_few_places_that_differ_in_numbers_have_a_row_each():
     assert [row.doing for row in ring(2)] == [
-        "waits in send to rank 1 for 1.1 s",
-        "waits in send to rank 0 for 1.1 s",
+        "has waited in send to rank 1 for 1.1 s",
+        "has waited in send to rank 0 for 1.1 s",
     ]
 
 
 @pytest.mark.parametrize("count", [9, 64])
 def test_many_share_a_row_that_names_the_distance_of_their_partners(count: int):
     assert {row.names: row.doing for row in ring(count)} == {
-        f"ranks 0-{count - 2}": "wait in send to the next rank for 1.1 s",
-        f"rank {count - 1}": "waits in send to rank 0 for 1.1 s",
+        f"ranks 0-{count - 2}": "have waited in send to the next rank for 1.1 s",
+        f"rank {count - 1}": "has waited in send to rank 0 for 1.1 s",
     }
 
 

@@ -71,7 +71,7 @@ def test_equal_stacks_are_shown_once():
     }
     bundle = stacks(found)
     assert bundle["text/plain"].splitlines() == [
-        "ranks 0-1,3: wait in all_reduce #1 for 950 ms",
+        "ranks 0-1,3: have waited in all_reduce #1 for 950 ms",
         "    cell [2], line 8, in step  dist.all_reduce(x)",
         "    cell [4], line 5           step(x)",
         "rank 2: runs sleep()",
@@ -92,9 +92,9 @@ def test_messages_and_the_store_are_named():
             2: waiting(2, since=1, kind="store"),
         }
     )["text/plain"]
-    assert "rank 0: waits in send to rank 1 for 1.0 ms" in text
-    assert "rank 1: waits in recv from rank 0 for 1.0 ms" in text
-    assert "rank 2: waits in store.wait('go') for 1.0 ms" in text
+    assert "rank 0: has waited in send to rank 1 for 1.0 ms" in text
+    assert "rank 1: has waited in recv from rank 0 for 1.0 ms" in text
+    assert "rank 2: has waited in store.wait('go') for 1.0 ms" in text
 
 
 def test_verbs_agree_with_the_number_of_ranks():
@@ -165,7 +165,7 @@ def test_a_rank_that_tells_nothing_is_seen_from_outside():
 
 def test_many_ranks_in_the_same_place_stay_small():
     bundle = stacks({rank: waiting(rank, since=1) for rank in range(512)})
-    assert bundle["text/plain"].startswith("ranks 0-511: wait in all_reduce #1")
+    assert bundle["text/plain"].startswith("ranks 0-511: have waited in all_reduce #1")
     assert len(bundle["text/html"]) < 1000
 
 
@@ -178,9 +178,9 @@ def test_places_that_differ_in_numbers_only_are_folded():
         main = ThreadLook(name="MainThread", is_main=True, wait=wait, stack=(LINE,))
         views[rank] = RankView(rank, "running", look=look(rank, [main], recorder.operations))
     assert stacks(views)["text/plain"].splitlines() == [
-        "ranks 0-62: wait in send to the next rank for 1.0 s",
+        "ranks 0-62: have waited in send to the next rank for 1.0 s",
         "    cell [4], line 5  step(x)",
-        "rank 63: waits in send to rank 0 for 1.0 s",
+        "rank 63: has waited in send to rank 0 for 1.0 s",
         "    cell [4], line 5  step(x)",
     ]
 

@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from nbddp.controller.trace.rows import TraceRow, rows
@@ -237,3 +238,17 @@ def test_files_are_named_without_their_folder():
         recorder.collective(at=recorder.rank, end=9, site=site)
     assert "train.py:30 +1" in trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]
     assert LINE not in rows(by_rank(ranks), {WORLD.pg_id: WORLD})[0].sites
+
+
+def test_what_nbddp_does_by_itself_is_left_out_or_told_in_words():
+    own, sync = (
+        recorders(2)[0],
+        "nbddp.sync(nbddp.rank.random_states.Generators(('torch',)), src=0)",
+    )
+    own.other("creation", "init_process_group", at=0, end=1, site=Site(), run_id="")
+    own.other("creation", "new_group", at=2, end=3)
+    own.collective(at=4, end=5, site=msgspec.structs.replace(LINE, source=sync))
+    shown = trace_table.table(rows(by_rank([own]), GROUPS))
+    assert shown["text/plain"].startswith("trace: 2 operations\n")
+    assert "new_group" in shown["text/plain"]
+    assert "nbddp.sync(the random numbers of ranks, src=0)" in shown["text/html"]
