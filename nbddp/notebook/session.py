@@ -538,7 +538,14 @@ def _step_panel(run: Run, sink: Sink, world_size: int) -> StepPanel | None:
     def display(data: Mapping[str, Any], display_id: str, update: bool) -> None:
         sink.display(data, {}, display_id, update)
 
-    return StepPanel(_relay, display, f"nbddp-panel-{run.run_id}", _parent(kernel), world_size)
+    return StepPanel(
+        _relay,
+        display,
+        f"nbddp-panel-{run.run_id}",
+        _parent(kernel),
+        world_size,
+        step_panel.bundle,
+    )
 
 
 def _parent(kernel: Any) -> dict[str, Any]:

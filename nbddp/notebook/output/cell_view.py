@@ -39,7 +39,6 @@ from nbddp.notebook.render import (
     diff_report,
     rank_strip,
     static_page,
-    step_panel,
     trace_table,
 )
 from nbddp.notebook.render.html import details
@@ -307,12 +306,12 @@ class View:
         if self._panel is None or self._out == "nothing":
             self.tell(table)
         else:
-            self._panel.update(step_panel.bundle(rows, self._panel.world_size))
+            self._panel.update(rows)
 
     def end_steps(self, rows: Sequence[OperationRow]) -> None:
         """See `CellView.end_steps`."""
         if self._panel is not None:
-            self._panel.update(step_panel.bundle(rows, self._panel.world_size))
+            self._panel.update(rows)
             self._panel.end()
 
     def _leave_panel(self) -> None:

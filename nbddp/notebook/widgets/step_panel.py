@@ -11,11 +11,12 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from nbddp.controller.prompts import OperationRow
 from nbddp.notebook.widgets.relay import Relay
 from nbddp.notebook.widgets.static_text import WIDGET_ID_SUFFIX
 from nbddp.wire.rank_set import RankSet
@@ -53,6 +54,7 @@ class StepPanel:
         display_id: of the output.
         parent: the front end's request of the cell.
         world_size: number of ranks of the pool.
+        bundle_of: returns operations as text and as HTML.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class StepPanel:
         display_id: str,
         parent: Any,
         world_size: int,
+        bundle_of: Callable[[Sequence[OperationRow], int], Bundle],
     ) -> None:
         self._relay = relay
         self._display = display
         self._display_id = display_id
         self._parent = parent
-        self.world_size = world_size
+        self._world_size = world_size
+        self._bundle_of = bundle_of
         self._static: Bundle = {"text/plain": "", "text/html": ""}
         self._commands: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_heard = threading.Event()
@@ -76,13 +80,13 @@ class StepPanel:
         self._buttons: list[str] = []
         self._chosen: dict[str, int] = {}  #: the rank of each model of a choice
 
-    def update(self, static: Bundle) -> None:
+    def update(self, rows: Sequence[OperationRow]) -> None:
         """Show the operations; the first call shows the panel.
 
         Args:
-            static: the operations, as text and as HTML.
+            rows: the oldest first.
         """
-        self._static = static
+        self._static = static = self._bundle_of(rows, self._world_size)
         if self._table:
             self._relay.update_model(self._table, {"value": static["text/html"]})
         else:
@@ -139,8 +143,8 @@ class StepPanel:
             self._buttons.append(button)
             self._relay.listen(button, partial(self._click, command))
         rank_ids = []
-        if self.world_size <= _MAX_BUTTONS:
-            for rank in range(self.world_size):
+        if self._world_size <= _MAX_BUTTONS:
+            for rank in range(self._world_size):
                 tooltip = f"choose rank {rank} for Step chosen"
                 rank_ids.append(
                     self._open(
