@@ -245,7 +245,10 @@ def save(notebook: NotebookNode, path: Path) -> None:
 
 def save_html(notebook: NotebookNode, path: Path) -> None:
     """Write the page that a reader opens in a browser."""
-    exporter = HTMLExporter(filters={"highlight_code": highlight_cell})
+    exporter = HTMLExporter(
+        filters={"highlight_code": highlight_cell},
+        exclude_output_stdin=False,  # by default a page has no prompts and answers
+    )
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
     path.write_text(page, encoding="utf-8")
 

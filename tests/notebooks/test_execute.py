@@ -2,12 +2,13 @@
 
 import re
 from html import unescape
+from pathlib import Path
 
 import nbformat
 import pytest
 
 from notebooks.answers import AnsweringClient, AnswersError
-from notebooks.execute import highlight_cell
+from notebooks.execute import highlight_cell, save_html
 
 IMPORT = '<span class="kn">import</span>'
 
@@ -44,14 +45,17 @@ def answered(*cells: tuple[str, list[str]]) -> nbformat.NotebookNode:
     return notebook
 
 
-def test_a_cell_gets_its_answers_in_order_and_shows_them():
+def test_a_cell_gets_its_answers_in_order_and_shows_them(tmp_path: Path):
     ask = "print('first')\nprint(input('a? ') + input('b? '))"
-    one, other = answered((ask, ["x", "y"]), ("print(input('c? '))", ["z"])).cells
+    notebook = answered((ask, ["x", "y"]), ("print(input('c? '))", ["z"]))
+    one, other = notebook.cells
     shown = [(output.name, output.text) for output in one.outputs]
     assert [text for name, text in shown if name == "stdin"] == ["a?  x\n", "b?  y\n"]
     assert shown[0] == ("stdout", "first\n")
     assert shown[-1] == ("stdout", "xy\n")
     assert other.outputs[-1].text == "z\n"
+    save_html(notebook, tmp_path / "page.html")
+    assert "b?  y" in text_of((tmp_path / "page.html").read_text())
 
 
 def test_answers_that_are_too_many_or_too_few_are_an_error():
