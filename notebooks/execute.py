@@ -3,7 +3,8 @@
     python -m notebooks.execute notebooks/00_first_cell.ipynb     # -> out/*.ipynb, out/*.html
     python -m notebooks.execute --inplace notebooks/*.ipynb       # commits the outputs
 
-The kernel is a stock ipykernel of the Python that runs this file, started by nbclient. What is
+The kernel is a stock ipykernel of the Python that runs this file, started by nbclient. It has no
+user; a cell that asks for input carries the answers (`notebooks.answers`). What is
 saved is made equal from run to run as far as it can be: stable cell ids, no timings, no temporary
 paths, no addresses, neighbouring text of one stream joined.
 
@@ -30,7 +31,6 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
-from nbclient import NotebookClient
 from nbclient.exceptions import (
     CellExecutionComplete,
     CellExecutionError,
@@ -43,6 +43,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Operator, Text
 
+from notebooks.answers import AnsweringClient, AnswersError
 from notebooks.reading import ANSI, WIDGET_VIEW, View, collapse_carriage_returns
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -68,7 +69,7 @@ class ThisPythonKernelSpecs(KernelSpecManager):
         return KernelSpec(**get_kernel_dict())
 
 
-class LiveClient(NotebookClient):
+class LiveClient(AnsweringClient):
     """Executes a notebook and shows it while it runs.
 
     Output that a cell sends after its end (from a background run) goes to that cell, as in a
@@ -244,7 +245,10 @@ def save(notebook: NotebookNode, path: Path) -> None:
 
 def save_html(notebook: NotebookNode, path: Path) -> None:
     """Write the page that a reader opens in a browser."""
-    exporter = HTMLExporter(filters={"highlight_code": highlight_cell})
+    exporter = HTMLExporter(
+        filters={"highlight_code": highlight_cell},
+        exclude_output_stdin=False,  # by default a page has no prompts and answers
+    )
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
     path.write_text(page, encoding="utf-8")
 
@@ -282,6 +286,8 @@ def execute_notebook(path: Path, out: Path, timeout_s: int, *, inplace: bool) ->
             client.execute()
         except CellExecutionError as error:
             problem = f"{error.ename}: {error.evalue}"
+        except AnswersError as error:
+            problem = str(error)
         except CellTimeoutError:
             problem = f"the cell ran longer than {timeout_s} s"
         except DeadKernelError:

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from notebooks.answers import AnsweringClient
 from tests.support.browser import Book, strangers_copy
 from tests.support.polling import poll_until
 
@@ -85,6 +89,27 @@ def test_the_live_panel_changes_and_stays_as_a_table(
     assert copy.text == panel.text
     assert copy.output.locator("table").first.is_visible()
     book.close()
+
+
+def test_answers_are_saved_as_the_notebooks_of_the_course_have_them(lab_book: Book):
+    code = "%%ddp --step\nx = torch.ones(1)\ndist.all_reduce(x)\nprint(x.item())"
+    answers = ["print rank", "step"]
+    cell = lab_book.start(code)
+    for answer in answers:
+        lab_book.answer(answer)
+    cell.wait_text("[0-1] 2.0")
+    cell.wait_done()
+    in_lab = next(each for each in lab_book.save().cells if each.source == code)
+
+    sources = ["%load_ext nbddp\n%ddp start -n 2", code]
+    headless = new_notebook(cells=[new_code_cell(source) for source in sources])
+    headless.cells[1].metadata["nbddp"] = {"answers": answers}
+    AnsweringClient(headless, timeout=60, kernel_name="python3").execute()
+    assert typed(in_lab) == typed(headless.cells[1]) == ["(step)  print rank\n", "(step)  step\n"]
+
+
+def typed(cell: NotebookNode) -> list[str]:
+    return [output.text for output in cell.outputs if output.get("name") == "stdin"]
 
 
 def test_the_debugger_of_a_rank_asks_in_the_notebook(lab_book: Book):

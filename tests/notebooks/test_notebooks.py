@@ -15,6 +15,7 @@ import torch
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from notebooks.answers import AnsweringClient, answers_of
 from tests.support.kernel import running_kernel
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -24,6 +25,7 @@ BUILD = REPOSITORY / "notebooks" / "02_build_ddp.ipynb"
 DISAGREE = REPOSITORY / "notebooks" / "03_when_ranks_disagree.ipynb"
 TRACE = REPOSITORY / "notebooks" / "04_read_a_trace.ipynb"
 DEATH = REPOSITORY / "notebooks" / "05_a_rank_dies.ipynb"
+STEPS = REPOSITORY / "notebooks" / "06_step_by_step.ipynb"
 NUMBERS = REPOSITORY / "notebooks" / "07_wrong_numbers.ipynb"
 
 MAX_LINES_OF_A_CELL = 15
@@ -85,7 +87,7 @@ def executed(path: Path) -> NotebookNode:
         # Equal lines fold, also where a rank of a busy machine is a little late.
         patch.setenv("NBDDP_OUTPUT_FOLD_S", "0.5")
         patch.setenv("NBDDP_PRELOAD", "torch._dynamo")  # each rank would load it for DDP: seconds
-        NotebookClient(
+        AnsweringClient(  # a cell with prompts carries what a reader types
             notebook,
             timeout=120,
             kernel_name="python3",
@@ -373,6 +375,58 @@ def test_the_script_in_the_text_leaves_no_thread_behind(tmp_path: Path):
     said = in_a_shell("torchrun --standalone --nproc-per-node 1 train.py", tmp_path)
     assert re.search(r"^threads \[.*'pt_gloo_runloop'.*\]$", said, re.MULTILINE)
     assert said.endswith("left []\n")
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def typed(notebook: NotebookNode) -> list[str]:
+    """What was typed at the prompts, as JupyterLab saves it."""
+    return [
+        line
+        for cell in code_cells(notebook)
+        for output in cell.outputs
+        if output.output_type == "stream" and output.name == "stdin"
+        for line in output.text.splitlines()
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_the_prompts_are_answered_and_the_reader_sees_it(source: Callable[[Path], NotebookNode]):
+    found = source(STEPS)
+    answers = [answer for cell in code_cells(found) for answer in answers_of(cell)]
+    assert [line.partition(")  ")[2] for line in typed(found)] == answers
+    for cell in code_cells(found):
+        if told := re.search(r"^# You type: (.*)$", cell.source, re.MULTILINE):
+            assert told[1].split(" | ") == answers_of(cell)
+    lines = "\n".join(texts(found)).splitlines()
+    assert {
+        "[0-2] tensor([111., 111.])",
+        "[0]   tensor([  1., 111., 101.])",
+        "[0-2] tensor([111., 111., 111.])",
+        "[0-2] True",
+        "[2]   (1, 0.25)",
+        "[0-2] all of us stop at step 2, mean loss 0.261",
+    } <= set(lines)
+    assert sum(line.startswith("ranks 0-2  before gradient averaging") for line in lines) == 2
+    assert "Deadlock: rank 2 never called all_reduce" in cards(found)[-1]
+
+
+@pytest.mark.timeout(300)
+def test_a_notebook_with_prompts_runs_to_its_end_without_a_user(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NBDDP_PRELOAD", "torch._dynamo")
+    monkeypatch.setenv("NBDDP_OUTPUT_FOLD_S", "0.5")
+    notebook: NotebookNode = nbformat.read(STEPS, as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    assert typed(notebook) == []
+    lines = "\n".join(texts(notebook)).splitlines()
+    assert {
+        "[0-2] tensor([111., 111.])",
+        "[0-2] tensor([111., 111., 111.])",
+        "[0-2] all of us stop at step 2, mean loss 0.261",
+    } <= set(lines)
+    assert [name for name, _ in errors(notebook)] == ["DeadlockError"]
 
 
 def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
