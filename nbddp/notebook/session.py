@@ -48,7 +48,7 @@ from nbddp.notebook.output import (
     View,
     WidgetBlocks,
 )
-from nbddp.notebook.render import rank_strip, status_table
+from nbddp.notebook.render import rank_strip, status_table, step_panel
 from nbddp.notebook.widgets import Relay, StepPanel
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
 from nbddp.wire.messages import RankExited
@@ -544,7 +544,7 @@ def _step_panel(run: Run, sink: Sink, world_size: int) -> StepPanel | None:
         f"nbddp-panel-{run.run_id}",
         _parent(kernel),
         world_size,
-        step_panel.bundle,
+        bundle_of=step_panel.bundle,
     )
 
 

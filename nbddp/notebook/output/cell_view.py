@@ -272,7 +272,8 @@ class View:
             try:
                 line = self._panel.ask()
             except NoClicksError:
-                self._leave_panel()
+                self._panel = None
+                self._sink.text("stdout", _NO_CLICKS)
             else:
                 self._sink.text("stdout", f"{_STEP_PROMPT}{line}\n")
                 return line
@@ -313,13 +314,6 @@ class View:
         if self._panel is not None:
             self._panel.update(rows)
             self._panel.end()
-
-    def _leave_panel(self) -> None:
-        """Go on with the prompt: the front end sends no clicks while a cell runs."""
-        assert self._panel is not None  # noqa: S101 - see `ask`
-        self._panel.end()
-        self._panel = None
-        self._sink.text("stdout", _NO_CLICKS)
 
     def show_waits(self, diagnosed: Diagnosed) -> None:
         """See `CellView.show_waits`."""

@@ -64,6 +64,7 @@ class StepPanel:
         display_id: str,
         parent: Any,
         world_size: int,
+        *,
         bundle_of: Callable[[Sequence[OperationRow], int], Bundle],
     ) -> None:
         self._relay = relay
@@ -100,7 +101,7 @@ class StepPanel:
         """Return the next command of the user.
 
         Raises:
-            NoClicksError: nothing was ever heard of the panel.
+            NoClicksError: nothing was ever heard of the panel, which is gone now.
             KeyboardInterrupt: the user interrupted the question.
         """
         self._set_disabled(False)
@@ -118,6 +119,7 @@ class StepPanel:
         patient_until = time.monotonic() + _PATIENCE_S
         while not self._is_heard.is_set():
             if time.monotonic() >= patient_until:
+                self.end()
                 raise NoClicksError
             # A `Play` that is shown counts when it begins to play, and each number is a message.
             self._relay.update_model(self._pulse, {"playing": next(beats), "value": 0})
@@ -185,6 +187,8 @@ class StepPanel:
         return f"IPY_MODEL_{model_id}"
 
     def _set_disabled(self, is_disabled: bool) -> None:
+        if not self._table:
+            return  # the panel is gone
         for model_id in self._buttons:
             self._relay.update_model(model_id, {"disabled": is_disabled})
         self._relay.update_model(self._field, {"disabled": is_disabled, "value": ""})
