@@ -410,7 +410,7 @@ def test_the_prompts_are_answered_and_the_reader_sees_it(source: Callable[[Path]
         "[0-2] all of us stop at step 2, mean loss 0.261",
     } <= set(lines)
     assert sum(line.startswith("ranks 0-2  before gradient averaging") for line in lines) == 2
-    assert "Deadlock: rank 2 never called all_reduce" in cards(found)[-1]
+    assert cards(found)[-1].startswith("Deadlock: rank 2 never called")
 
 
 @pytest.mark.timeout(300)
