@@ -48,7 +48,7 @@ CARDS = [
 WRONG = [
     "Warning: ranks 1-3 read a tensor that broadcast",
     "Warning: rank 0 wrote a tensor that send to rank 1 still uses",
-    "Notice: rank 3 called all_reduce",
+    "Notice: rank 3 called the 1st all_reduce",
     "Warning: rank 2 gave NaN to all_reduce",
     "Warning: ranks 0-3 have different values in '0.weight'",
     "Warning: ranks 0-3 each read all 64 samples of TensorDataset",
