@@ -10,22 +10,14 @@ from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import LOCAL
+from nbddp.controller.options import ENTRY_POINTS, launcher_names
 from nbddp.errors import BadOptionError
 
-#: The group of entry points that packages add theirs to.
-ENTRY_POINTS = "nbddp.launchers"
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
     "slurm": SlurmEngine,
 }
-
-
-def launcher_names() -> list[str]:
-    """Return the legal values of ``--launcher``."""
-    added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
-    return [LOCAL, *_ENGINES, *sorted(added - _ENGINES.keys() - {LOCAL})]
 
 
 def make_engine(name: str, options: EngineOptions) -> Engine:

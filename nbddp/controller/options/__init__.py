@@ -5,8 +5,17 @@ install`` starts fast.
 """
 
 from nbddp.controller.options.checks import check_seconds, check_text
-from nbddp.controller.options.launcher_checks import LOCAL
+from nbddp.controller.options.launcher_checks import ENTRY_POINTS, LOCAL, launcher_names
 from nbddp.controller.options.line_option import seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
-__all__ = ["LINE_OPTIONS", "LOCAL", "PoolOptions", "check_seconds", "check_text", "seconds"]
+__all__ = [
+    "ENTRY_POINTS",
+    "LINE_OPTIONS",
+    "LOCAL",
+    "PoolOptions",
+    "check_seconds",
+    "check_text",
+    "launcher_names",
+    "seconds",
+]

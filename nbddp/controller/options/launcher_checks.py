@@ -5,6 +5,7 @@ Runs in: the notebook's process.
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from nbddp.errors import BadOptionError
@@ -12,15 +13,25 @@ from nbddp.errors import BadOptionError
 #: The launcher that starts agents on the notebook's own machine.
 LOCAL = "local"
 #: The options of launchers, and the launchers that take them; others take all of them.
-_TAKEN_BY = {
+TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
     "slurm": ("slurm",),
     "python": ("ssh", "slurm"),
+    "address": ("ssh", "slurm", "listen"),
     "port": ("ssh", "slurm", "listen"),
 }
-_OWN = (LOCAL, "ssh", "slurm", "listen")
+#: The launchers of nbddp, with their help.
+LAUNCHERS = {LOCAL: "local", "ssh": "ssh", "slurm": "slurm", "listen": "listen (you start them)"}
+#: The group of entry points that packages add theirs to.
+ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
+
+
+def launcher_names() -> list[str]:
+    """Return the legal values of ``--launcher``: those of nbddp, and those that packages add."""
+    added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
+    return [*LAUNCHERS, *sorted(added - LAUNCHERS.keys())]
 
 
 def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None:
@@ -34,11 +45,11 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
     Raises:
         BadOptionError: it does not; the message says what is legal.
     """
-    if not isinstance(launcher, str) or not launcher:
-        raise BadOptionError(f"launcher is {launcher!r}; legal: {', '.join(_OWN)}")
+    if not isinstance(launcher, str) or launcher not in launcher_names():
+        raise BadOptionError(f"launcher is {launcher!r}; legal: {', '.join(launcher_names())}")
     for name, value in options.items():
-        takers = _TAKEN_BY[name]
-        if value and launcher in _OWN and launcher not in takers:
+        takers = TAKEN_BY[name]
+        if value and launcher in LAUNCHERS and launcher not in takers:
             raise BadOptionError(
                 f"--{name} goes with --launcher {' or '.join(takers)}, and the launcher is "
                 f"{launcher}; leave out one of the two"

@@ -25,7 +25,13 @@ from nbddp.controller.options.checks import (
     checked_threads,
     checked_variables,
 )
-from nbddp.controller.options.launcher_checks import LOCAL, check_launcher, count_nodes
+from nbddp.controller.options.launcher_checks import (
+    LAUNCHERS,
+    LOCAL,
+    TAKEN_BY,
+    check_launcher,
+    count_nodes,
+)
 from nbddp.controller.options.line_option import LineOption
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
@@ -141,8 +147,8 @@ class PoolOptions:
         metadata=_on_line(
             "--launcher",
             metavar="NAME",
-            legal=(LOCAL, "ssh", "slurm", "listen"),
-            help="starts the agents: local, ssh, slurm, listen (you start them)",
+            legal=tuple(LAUNCHERS),
+            help=f"starts the agents: {', '.join(LAUNCHERS.values())}",
         ),
     )
     hosts: tuple[str, ...] = field(
@@ -231,7 +237,7 @@ class PoolOptions:
         threads = checked_threads(given.get("threads"), env)
         check_launcher(
             asked.launcher,
-            {name: getattr(asked, name) for name in ("hosts", "tunnel", "slurm", "python", "port")},
+            {name: getattr(asked, name) for name in TAKEN_BY},
             init=asked.init,
         )
         if asked.has_machines:

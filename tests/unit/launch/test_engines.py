@@ -21,7 +21,7 @@ from tests.support.polling import poll_until
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
-    with pytest.raises(BadOptionError, match="legal: local, listen, ssh, slurm"):
+    with pytest.raises(BadOptionError, match="legal: local, ssh, slurm, listen"):
         make_engine("pigeon", EngineOptions(1, 1))
 
 

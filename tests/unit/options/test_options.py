@@ -45,6 +45,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "python": {"launcher": "ssh"},
     "tunnel": {"launcher": "ssh"},
     "port": {"launcher": "listen"},
+    "address": {"launcher": "listen"},
     "slurm": {"launcher": "slurm"},
 }
 #: Options that go together, with a second value for each that is legal then.
