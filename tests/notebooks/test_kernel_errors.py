@@ -47,7 +47,7 @@ def test_frames_of_nbddp_are_hidden(kernel: Kernel):
 def test_frames_of_libraries_are_one_click_away(kernel: Kernel):
     cell = kernel.run("%%ddp\nnet = torch.nn.Linear(8, 1)\nif rank:\n    net(torch.ones(3, 7))")
     assert "----> 4     net(torch.ones(3, 7))" in cell.error
-    assert re.search(r"\n… \d frames of torch: %ddp output -r 1 shows them\n", cell.error)
+    assert re.search(r"\n… \d frames of torch: see %ddp output -r 1\n", cell.error)
     assert "linear.py" not in cell.error
     [page] = [each for each in cell.of("display_data") if "linear.py" in str(each.content)]
     assert page.text == ""

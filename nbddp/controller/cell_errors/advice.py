@@ -10,8 +10,8 @@ from nbddp.wire.flight_recorder import cell_name
 _MAX_LINES = 8
 #: Two lines of JupyterLab on a projector at 150 %: what differs is often at the end of a line.
 _WIDTH = 164
-_COLOURS = {"-": "\x1b[31m", "+": "\x1b[32m"}
-_OFF = "\x1b[39m"
+#: Front ends show red and green on the red of an error with too little contrast to be read.
+_BOLD, _OFF = "\x1b[1m", "\x1b[22m"
 
 
 def advice(finding: Finding) -> list[str]:
@@ -35,5 +35,4 @@ def _diff(change: CodeChange | None) -> list[str]:
 def _row(mark: str, source: str) -> str:
     line = f"      {mark} {source}".rstrip()
     line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
-    colour = _COLOURS.get(mark, "")
-    return f"{colour}{line}{_OFF}" if colour else line
+    return f"{_BOLD}{line}{_OFF}" if mark == "+" else line

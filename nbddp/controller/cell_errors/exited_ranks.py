@@ -68,7 +68,11 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
     seen = ends[0].last_line or (last.site if last is not None and is_of_cell else None)
     if seen is None or not seen.line or ends[0].fault:
         return lines
-    return [*lines, f"  was at    {seen}{f': {seen.source}' if seen.source else ''}"]
+    quoted = f": {seen.source}" if seen.source else ""
+    if ends[0].last_line is None:
+        return [*lines, f"  was at    {seen}{quoted}"]
+    age = f", {ends[0].last_line_age_s:.1f} s before its end"
+    return [*lines, f"  seen      {seen}{quoted}{age}: it may have come further"]
 
 
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:

@@ -17,6 +17,8 @@ MAX_FULL = 4
 _MAX_LIBRARIES = 3
 #: Messages beside one traceback.
 _MAX_MESSAGES = 16
+#: More messages than this that are this short stand in one line.
+_MAX_ROWS, _MAX_SHORT = 3, 12
 #: Messages in the last line of an error, and the length of each.
 _MAX_EXAMPLES = 3
 _MAX_EXAMPLE = 80
@@ -74,7 +76,7 @@ def _folded(error: ErrorInfo, rank: int) -> Iterator[str]:
         different = list(dict.fromkeys(names))
         others = " and others" if len(different) > _MAX_LIBRARIES else ""
         libraries = f"{', '.join(different[:_MAX_LIBRARIES])}{others}"
-        yield f"… {frames} of {libraries}: %ddp output -r {rank} shows them\n"
+        yield f"… {frames} of {libraries}: see %ddp output -r {rank}\n"
 
 
 def without_addresses(text: str) -> str:
@@ -110,6 +112,11 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
     pairs = list(ranks_by_value(line_by_rank).items())
     if len(pairs) == 1:
         return [f"{head}: {pairs[0][0]}", ""]
+    names = {line.partition(": ")[0] for line, _ in pairs}
+    texts = [line.partition(": ")[2] for line, _ in pairs]
+    if len(names) == 1 and len(pairs) > _MAX_ROWS and max(map(len, texts)) <= _MAX_SHORT:
+        shown = [*texts[:_MAX_MESSAGES], *(["..."] if len(texts) > _MAX_MESSAGES else [])]
+        return [f"{head}: {names.pop()}: {', '.join(shown)}", ""]
     lines = [f"  {ranks.describe():<9} {line}" for line, ranks in pairs[:_MAX_MESSAGES]]
     more = RankSet.of(rank for _, ranks in pairs[_MAX_MESSAGES:] for rank in ranks)
     if more:

@@ -96,7 +96,7 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
     if helper.is_barrier:
         return (
             f"Keep {helper.call} inside {inside}. Move the {operation.signature.op} ({place}) out "
-            f"of `{name}`, to a line behind the `if`, {runs}."
+            f"of `{name}`, to a line after the `if` block, {runs}."
         )
     return (
         f"{_capital(_call(divergence))}, is inside {inside}, and `{name}` calls "

@@ -165,6 +165,8 @@ def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine
         case _:
             return ()
     device, name = _device_of(place.statement), "skip"
+    if device in bound(place.body[place.body.index(leaving) : place.index]):
+        device = _tested(leaving.test)  # the tensor of the call does not exist yet
     is_pure = _is_local(ast.Expr(leaving.test)) and not any(
         isinstance(node, ast.NamedExpr) for node in ast.walk(leaving.test)
     )
@@ -194,6 +196,19 @@ def _device_of(statement: Simple) -> str:
             return "" if "group=" in ast.unparse(statement) else name
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="backward")):
             return name
+        case _:
+            return ""
+
+
+def _tested(test: ast.expr) -> str:
+    """The tensor that a condition looks at: ``loss`` of ``loss.isnan()``; empty: none is known."""
+    match test:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch")), args=[ast.Name(id=name)]):
+            return name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name)), args=[]) if name != "torch":
+            return name
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _tested(operand)
         case _:
             return ""
 

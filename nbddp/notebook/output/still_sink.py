@@ -85,17 +85,20 @@ class StillSink(CellSink):
 
     def live(self, live: Live) -> bool:
         """See `Sink.live`."""
-        goes = live.end is not None and not self._is_followed
+        is_told = bool(live.strip) and not live.is_well  # how ranks failed is told without output
+        goes = live.end is not None and not self._is_followed and not is_told
         if goes:
             self._remove_strip()
         elif self._place:
-            if live.strip and (live.end is None or self._strip is not None):
+            if live.strip and (live.end is None or self._strip is not None or is_told):
                 self._show_strip(strip_bundle(live))
             elif live:
                 self._show_place()
             self._rows = max(self._rows, len(live.open_lines))
             live = replace(live, status=(), height=self._rows)
         self._set_lines(Live() if goes else live)
+        if live.end is not None:
+            self._place = ""  # what comes now is below a row that stays, or needs none
         return self._strip is not None
 
     def _begin(self) -> None:

@@ -22,6 +22,8 @@ _MAX_CHIPS = 64
 _MAX_NUMBERS = 40
 #: With more chips than this, words are in the line below, and notes in titles: the row is full.
 _MAX_WORDS = 4
+#: Characters of words and notes beyond which the notes are left out: chips would be cut.
+_MAX_TEXT = 76
 #: More chips than this stand in two rows, which fit on a projector at 150 %.
 _MAX_ROW = 16
 _COLUMNS = 32
@@ -101,7 +103,10 @@ def html(chips: Sequence[Chip]) -> str:
     """
     shown = _shown(chips)
     is_dense, has_words = len(shown) > _MAX_ROW, len(shown) <= _MAX_WORDS
-    row = "".join(_html(chip, has_words=has_words, is_dense=is_dense) for chip in shown)
+    has_notes = has_words and sum(map(len, map(_words, shown))) <= _MAX_TEXT
+    row = "".join(
+        _html(chip, has_words=has_words, has_notes=has_notes, is_dense=is_dense) for chip in shown
+    )
     style = _DENSE_STYLE if is_dense else _ROW_STYLE
     return f'<div role="list" aria-label="ranks" style="{style}">{row}</div>'
 
@@ -187,10 +192,10 @@ def _joined(chips: Iterable[Chip]) -> Iterator[Chip]:
         yield Chip(RankSet.of(rank for chip in group for rank in chip.ranks), state, note)
 
 
-def _html(chip: Chip, *, has_words: bool, is_dense: bool) -> str:
+def _html(chip: Chip, *, has_words: bool, has_notes: bool, is_dense: bool) -> str:
     colour = f";background-color:{chip.state.background}" if chip.state.background else ""
     word = f" {chip.state.word}" if has_words else ""
-    if has_words and chip.note:
+    if has_notes and chip.note:
         word += f' <span style="opacity:0.8">{escape(chip.note)}</span>'
     style = _DENSE_CHIP if is_dense else f"{_CHIP_STYLE};text-overflow:ellipsis"
     if not has_words and not is_dense:

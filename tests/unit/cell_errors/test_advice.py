@@ -36,10 +36,10 @@ def test_the_change_is_the_end_of_the_error():
     assert text(error).endswith(shown)
 
 
-def test_removed_lines_are_red_and_added_ones_green():
+def test_added_lines_are_bold():
     (displayed,) = changed(*SMALL)._render_traceback_()
-    assert "\x1b[31m      - if rank == 0:\x1b[39m\n" in displayed
-    assert "\x1b[32m      + dist.all_reduce(x)\x1b[39m\n" in displayed
+    assert "\n      - if rank == 0:\n" in displayed
+    assert "\n\x1b[1m      + dist.all_reduce(x)\x1b[22m\n" in displayed
 
 
 def test_a_long_change_is_cut():

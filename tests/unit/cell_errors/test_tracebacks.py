@@ -133,7 +133,11 @@ def test_one_place_has_one_traceback_and_a_line_for_each_message():
     assert "\nrank 3 at the same place: ValueError: bad 3\n\nCellError: " in two
     many = text(cell_error(*(at_line(rank, 2, f"bad {rank}") for rank in range(64))))
     assert many.count("----> ") == 1
-    assert "\n  rank 16   ValueError: bad 16\n  ranks 17-63 with other messages\n" in many
+    assert "\nranks 1-63 at the same place: ValueError: bad 1, bad 2, bad 3, " in many
+    assert ", bad 15, bad 16, ...\n\nCellError: " in many
+    long = "a message that does not fit beside others"
+    many = text(cell_error(*(at_line(rank, 2, f"{long} {rank}") for rank in range(64))))
+    assert f"\n  rank 16   ValueError: {long} 16\n  ranks 17-63 with other messages\n" in many
     # Only the message at the end counts, not the numbers of lines.
     assert text(cell_error(at_line(0, 2, "2"), at_line(1, 3, "3"))).count("----> ") == 2
 
@@ -170,9 +174,9 @@ def test_frames_of_libraries_are_folded_where_ipython_shows_them():
     [shown] = map(plain, error._render_traceback_())
     assert shown == (
         "ranks 3,5\nTraceback\n\nCell In[7], line 2\n\n"
-        "… 2 frames of torch, contextlib: %ddp output -r 3 shows them\n\n"
+        "… 2 frames of torch, contextlib: see %ddp output -r 3\n\n"
         "Cell In[7], line 9\n\n"
-        "… 1 frame of torch: %ddp output -r 3 shows them\n\n"
+        "… 1 frame of torch: see %ddp output -r 3\n\n"
         "ValueError: bad\n\n\nCellError: ranks 3,5 raised ValueError: bad"
     )
     outcome = RunOutcome(run_id="r", results={each.rank: each for each in results}, elapsed_s=1.0)

@@ -30,7 +30,7 @@ for step in range(3):
 
 STEP = (
     "Keep `save(step)` inside `if rank == 0:` (line 7). Move the barrier (line 3) out of `save`, "
-    "to a line behind the `if`, so that rank 1 calls it, too."
+    "to a line after the `if` block, so that rank 1 calls it, too."
 )
 
 

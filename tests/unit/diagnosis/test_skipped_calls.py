@@ -203,6 +203,15 @@ def test_all_ranks_skip_a_call_if_one_of_them_does():
     assert shown_lines == lines_of(change)
 
 
+def test_the_condition_names_a_tensor_where_that_of_the_call_comes_later():
+    later = TOGETHER.replace(
+        "    dist.all_reduce(loss)", "    grad = loss * 2\n    dist.all_reduce(grad)"
+    )
+    assert "device=loss.device" in shown(skipped_together(Code(later), 6, 3))[0]
+    unknown = later.replace("torch.isnan(loss)", "loss != loss")
+    assert skipped_together(Code(unknown), 6, 3) == ()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -160,8 +160,15 @@ def test_the_row_of_ranks_stands_above_all_output_and_stays(monkeypatch: pytest.
 def test_the_row_goes_without_other_outputs_of_the_cell(monkeypatch: pytest.MonkeyPatch):
     page = page_with_row(monkeypatch)
     page.sink.live(ROW)
-    assert not page.sink.live(END)
+    assert not page.sink.live(replace(END, is_well=True))
     assert page.outputs == [("live-strip", "")]
+
+
+def test_the_row_of_a_cell_that_failed_stays_without_other_output(monkeypatch: pytest.MonkeyPatch):
+    page = page_with_row(monkeypatch)
+    assert page.sink.live(END)
+    page.sink.display({"text/plain": "the whole traceback"}, {}, None, False)
+    assert page.outputs == [("live-strip", "ended after 3 s"), ("", "the whole traceback")]
 
 
 @pytest.mark.parametrize("is_early", [True, False])
