@@ -190,8 +190,8 @@ def serve(source: str) -> NoReturn:
     maker = ProcessMaker(Settings.from_env().start_method)
     maker.warm()
 
+    from nbddp.agent.admission import join_and_serve  # noqa: PLC0415 - the fork server first
     from nbddp.agent.agent_end import end_helpers  # noqa: PLC0415 - the fork server first
-    from nbddp.agent.joining import join_and_serve  # noqa: PLC0415 - the fork server first
 
     try:
         join_and_serve(invitation, address, facts, folder, maker=maker, lifeline_fd=lifeline_fd)
