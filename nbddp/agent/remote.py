@@ -6,7 +6,6 @@ Runs in: the agent process, its main thread.
 """
 
 import os
-import platform
 import shutil
 import signal
 import socket
@@ -14,83 +13,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
-from nbddp.agent.engine_variables import engine_place, step_variables
+from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.invitation import STDIN, read_invitation
+from nbddp.agent.node_facts import node_facts
 from nbddp.errors import AgentJoinError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
 from nbddp.system import network, pool_folder, process_tree
 from nbddp.wire.launch_specs import Invitation
-from nbddp.wire.message_types import NodeFacts
 
-#: The source of the invitation that is a line on standard input, whose end then ends the agent.
-STDIN = "-"
-#: The source that is the variable `CONNECT_ENV`.
-ENVIRONMENT = "env"
-CONNECT_ENV = "NBDDP_CONNECT"
 #: Time limits for the hub and for each address: an engine may be quicker than a network.
 _REACH_S = 15.0
 _CONNECT_S = 2.0
 _RETRY_S = 0.5
-_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
-
-
-def read_invitation(source: str) -> Invitation:
-    """Read the invitation, and leave no copy of it for the processes that follow.
-
-    Args:
-        source: path of a file, or `STDIN`, or `ENVIRONMENT`.
-
-    Raises:
-        AgentJoinError: there is none; the message says what is wrong.
-    """
-    try:
-        if source == STDIN:
-            text = _first_line(sys.stdin.fileno())
-        elif source == ENVIRONMENT:
-            text = os.environ.pop(CONNECT_ENV).encode()
-        else:
-            text = Path(source).read_bytes()
-        return Invitation.parse(text)
-    except KeyError:
-        raise AgentJoinError(f"--connect env: the variable {CONNECT_ENV} is not set") from None
-    except OSError as error:
-        raise AgentJoinError(
-            f"--connect {source}: {error.strerror}. Next: the path that %ddp listen has printed; "
-            "the file must be visible on this machine"
-        ) from None
-    except msgspec.MsgspecError:
-        raise AgentJoinError(
-            f"--connect {source}: this is no invitation of %ddp listen"
-            + ("" if text else "; it is empty")
-        ) from None
-
-
-def node_facts(address: str) -> NodeFacts:
-    """Return what the hub wants to know of this machine, without an import of torch.
-
-    Args:
-        address: of this machine, towards the hub.
-    """
-    place = engine_place(os.environ)
-    return NodeFacts(
-        host=socket.gethostname(),
-        address=address,
-        python=".".join(platform.python_version_tuple()[:2]),
-        torch=_version("torch"),
-        nbddp=_version("nbddp"),
-        cpus=len(os.sched_getaffinity(0)) if process_tree.IS_LINUX else os.cpu_count() or 1,
-        machine_cpus=os.cpu_count() or 1,
-        gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
-        engine=place.engine,
-        engine_node=place.node,
-        job=place.job,
-    )
 
 
 def reach(invitation: Invitation) -> tuple[str, str]:
@@ -190,8 +127,8 @@ def serve(source: str) -> NoReturn:
     maker = ProcessMaker(Settings.from_env().start_method)
     maker.warm()
 
+    from nbddp.agent.admission import join_and_serve  # noqa: PLC0415 - the fork server first
     from nbddp.agent.agent_end import end_helpers  # noqa: PLC0415 - the fork server first
-    from nbddp.agent.joining import join_and_serve  # noqa: PLC0415 - the fork server first
 
     try:
         join_and_serve(invitation, address, facts, folder, maker=maker, lifeline_fd=lifeline_fd)
@@ -202,14 +139,6 @@ def serve(source: str) -> NoReturn:
         sys.stderr.flush()
         # sys.exit would let multiprocessing look for files in the folder.
         os._exit(1)
-
-
-def _first_line(fd: int) -> bytes:
-    """Read one line and not a byte more."""
-    line = bytearray()
-    while not line.endswith(b"\n") and (byte := os.read(fd, 1)):
-        line += byte
-    return bytes(line)
 
 
 def _take_stdin() -> int:
@@ -223,10 +152,3 @@ def _take_stdin() -> int:
     os.dup2(empty, sys.stdin.fileno())
     os.close(empty)
     return lifeline_fd
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -6,6 +6,7 @@ Runs in: a process of its own, which an engine or a user starts.
 import argparse
 
 from nbddp.agent import remote
+from nbddp.agent.invitation import CONNECT_ENV
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -18,7 +19,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         required=True,
         metavar="FILE",
         help="the file that %%ddp listen has written; -: a line on standard input, whose end ends "
-        f"the agent; env: the variable {remote.CONNECT_ENV}",
+        f"the agent; env: the variable {CONNECT_ENV}",
     )
     parser.add_argument(
         "--check", action="store_true", help="say whether this machine could join, and end"

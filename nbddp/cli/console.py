@@ -88,10 +88,10 @@ def choose(name: str) -> NotebookPool:
         NoPoolError: no pool matches, or several do; the message lists them. Or the pool is not one
             of a kernel.
     """
-    found = find_pools()
-    pools = [pool for pool in found if pool.connection_file]
+    all_pools = find_pools()
+    pools = [pool for pool in all_pools if pool.connection_file]
     matches = [pool for pool in pools if name in pool.name]
-    without_kernel = [pool for pool in found if pool not in pools and name in pool.name]
+    without_kernel = [pool for pool in all_pools if pool not in pools and name in pool.name]
     if not matches and without_kernel:
         raise NoPoolError(
             "the pool of a terminal IPython or a script has no kernel to connect to: "

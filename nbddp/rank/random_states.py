@@ -16,16 +16,16 @@ _Generator = tuple[Callable[[], Any], Callable[[Any], None]]
 
 def _generators() -> dict[str, _Generator]:
     """Return how to get and set the state of each generator that exists; others are not made."""
-    found: dict[str, _Generator] = {
+    generators: dict[str, _Generator] = {
         "random": (random.getstate, random.setstate),
         "torch": (torch.get_rng_state, torch.set_rng_state),
     }
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        found["numpy"] = (numpy_random.get_state, numpy_random.set_state)
+        generators["numpy"] = (numpy_random.get_state, numpy_random.set_state)
     if torch.cuda.is_initialized():
-        found["cuda"] = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
-    return found
+        generators["cuda"] = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+    return generators
 
 
 def take() -> dict[str, Any]:

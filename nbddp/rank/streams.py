@@ -46,9 +46,9 @@ def _mark_change(target: int) -> None:
     global _written, _changes  # noqa: PLW0603 - of the process, as the descriptors are
     before, _written = _written, target
     _changes += 1
-    for each in (before, target):  # the text before the change is in the pipe already
+    for descriptor in (before, target):  # the text before the change is in the pipe already
         with suppress(OSError, KeyError):  # the agent is gone
-            os.write(_pipe_by_target[each], stream_order.mark(_changes))
+            os.write(_pipe_by_target[descriptor], stream_order.mark(_changes))
 
 
 def take_over(stdout_fd: int, stderr_fd: int) -> None:

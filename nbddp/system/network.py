@@ -39,14 +39,14 @@ def interfaces() -> list[tuple[str, str]]:
     """
     if not sys.platform.startswith("linux"):
         return []
-    found = []
+    named_addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has no address
                 request = struct.pack("256s", name[:15].encode())
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                found.append((name, socket.inet_ntoa(answer[20:24])))
-    return sorted(found, key=lambda item: item[1].startswith(_LOOPBACK))
+                named_addresses.append((name, socket.inet_ntoa(answer[20:24])))
+    return sorted(named_addresses, key=lambda item: item[1].startswith(_LOOPBACK))
 
 
 def address_towards(host: str) -> str:

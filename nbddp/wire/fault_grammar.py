@@ -139,11 +139,11 @@ class _Reader:
         return reader(ranks, " ".join(rest.split()))
 
     def _lasting(self, act: Act, ranks: tuple[int, ...], rest: str) -> Fault:
-        found = re.match(rf"{_NUMBER} ?([a-z]+)\b ?", rest)
-        if found is None:
+        match = re.match(rf"{_NUMBER} ?([a-z]+)\b ?", rest)
+        if match is None:
             self.refuse(f"{act} needs a duration", EXAMPLES[act], legal="500 ms, 2 s, 1 min")
-        seconds = self._seconds(found[1], found[2], EXAMPLES[act])
-        moment = self._moment(rest[found.end() :], act)
+        seconds = self._seconds(match[1], match[2], EXAMPLES[act])
+        moment = self._moment(rest[match.end() :], act)
         return Fault(act=act, ranks=ranks, seconds=seconds, moment=moment)
 
     def _raise(self, ranks: tuple[int, ...], rest: str) -> Fault:
@@ -183,20 +183,20 @@ class _Reader:
 
     def store(self, body: str) -> Fault:
         """``store: slow 100 ms``."""
-        found = re.fullmatch(rf"slow {_NUMBER} ?([a-z]+)", body)
-        if found is None:
+        match = re.fullmatch(rf"slow {_NUMBER} ?([a-z]+)", body)
+        if match is None:
             self.refuse(f"{body!r} is nothing that a store does", EXAMPLES["store"])
-        seconds = self._seconds(found[1], found[2], EXAMPLES["store"])
+        seconds = self._seconds(match[1], match[2], EXAMPLES["store"])
         ranks = RankSet.all(self._world_size).ranks
         return Fault(act="store", ranks=ranks, seconds=seconds, moment=Moment("always"))
 
     def link(self, ends: str, body: str) -> Fault:
         """``link 0-1: 10 MB/s, 20 ms``."""
         example = EXAMPLES["link"]
-        found = re.fullmatch(r"(\d+) ?- ?(\d+)", ends)
-        if found is None or found[1] == found[2]:
+        match = re.fullmatch(r"(\d+) ?- ?(\d+)", ends)
+        if match is None or match[1] == match[2]:
             self.refuse("a link is between two ranks", example)
-        ranks = RankSet.parse(f"{found[1]},{found[2]}", self._world_size).ranks
+        ranks = RankSet.parse(f"{match[1]},{match[2]}", self._world_size).ranks
         seconds = bytes_per_s = 0.0
         for part in map(str.strip, body.split(",")):
             rate = re.fullmatch(rf"{_NUMBER} ?([kKmMgG][bB])/s", part)
@@ -244,10 +244,10 @@ class _Reader:
     # --- parts ---------------------------------------------------------------------------------
 
     def _ranks(self, head: str, example: str) -> tuple[int, ...]:
-        found = re.fullmatch(r"(?:ranks? ([\d, -]+)|(all ranks))", head.strip(), re.IGNORECASE)
-        if found is None:
+        match = re.fullmatch(r"(?:ranks? ([\d, -]+)|(all ranks))", head.strip(), re.IGNORECASE)
+        if match is None:
             self.refuse(f"{head!r} names no ranks", example, legal="rank 2, ranks 0,2-3, all ranks")
-        return RankSet.parse(found[1] or "all", self._world_size).ranks
+        return RankSet.parse(match[1] or "all", self._world_size).ranks
 
     def _seconds(self, number: str, unit: str, example: str) -> float:
         if unit not in _UNITS_S:
@@ -277,11 +277,11 @@ class _Reader:
 
     def _call(self, text: str, act: Act) -> Moment:
         """``all_reduce #3``, ``the next barrier``."""
-        found = re.fullmatch(r"(?:the )?(next )?(\S+?)(?: ?#(\d+))?", text.strip())
-        if found is None or (found[1] and found[3]):
+        match = re.fullmatch(r"(?:the )?(next )?(\S+?)(?: ?#(\d+))?", text.strip())
+        if match is None or (match[1] and match[3]):
             legal = "all_reduce #3, the next all_reduce, the next operation"
             self.refuse(f"{text!r} names no operation", EXAMPLES[act], legal=legal)
-        name, number = found[2].removeprefix("dist."), int(found[3] or 1)
+        name, number = match[2].removeprefix("dist."), int(match[3] or 1)
         if name not in OPERATIONS and name != ANY_OPERATION:
             guess = self._guess(name, OPERATIONS)
             legal = f"{ANY_OPERATION}, {', '.join(sorted(OPERATIONS))}"

@@ -135,17 +135,17 @@ def _choice(text: str) -> dict[str, str]:
 
 
 def _chosen_mesh(
-    found: Sequence[_NamedMesh], mesh: str, choice: Mapping[str, str], text: str
+    meshes: Sequence[_NamedMesh], mesh: str, choice: Mapping[str, str], text: str
 ) -> _NamedMesh:
     """The mesh of this name, or the latest one that has all of these dimensions."""
-    if not found:
+    if not meshes:
         raise BadOptionError(
             f"{text!r} is about a DeviceMesh, and no variable of the ranks holds one; "
             "those of a cell are known when it has ended. Next: mesh = init_device_mesh(...) in a "
             "%%ddp cell, or a list such as -r 0,2-3"
         )
-    legal = f"legal: {'; '.join(map(str, found))}"
-    candidates = [named for named in found if mesh in ("", named.name)]
+    legal = f"legal: {'; '.join(map(str, meshes))}"
+    candidates = [named for named in meshes if mesh in ("", named.name)]
     if not candidates:
         raise BadOptionError(f"no variable {mesh!r} of the ranks holds a DeviceMesh; {legal}")
     for named in candidates:

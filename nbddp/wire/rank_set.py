@@ -36,8 +36,12 @@ class RankSet:
     def of(cls, ranks: Iterable[Rank]) -> "RankSet":
         """Make the set of these ranks; order and repetition do not matter.
 
-        >>> RankSet.of([2, 0, 2])
-        RankSet(0,2)
+        Args:
+            ranks: global ranks.
+
+        Example:
+            >>> RankSet.of([2, 0, 2])
+            RankSet(0,2)
         """
         return cls(tuple(sorted(set(ranks))))
 
@@ -45,8 +49,12 @@ class RankSet:
     def all(cls, world_size: int) -> "RankSet":
         """Make the set of all ranks of a pool.
 
-        >>> RankSet.all(4)
-        RankSet(0-3)
+        Args:
+            world_size: number of ranks of the pool.
+
+        Example:
+            >>> RankSet.all(4)
+            RankSet(0-3)
         """
         return cls(tuple(range(world_size)))
 
@@ -65,8 +73,9 @@ class RankSet:
             BadOptionError: the text has another form or is empty, or a rank is not below
                 ``world_size``.
 
-        >>> RankSet.parse("0,2-", world_size=4)
-        RankSet(0,2-3)
+        Example:
+            >>> RankSet.parse("0,2-", world_size=4)
+            RankSet(0,2-3)
         """
         legal = f"legal: 'all', a rank, or a list such as '0,2-3', with ranks 0 to {world_size - 1}"
         if text.strip() == "all":
@@ -110,14 +119,15 @@ class RankSet:
             limit: number of characters beyond which it is cut.
             in_full: do not cut it.
 
-        >>> RankSet.of([0, 2, 3]).describe()
-        'ranks 0,2-3'
-        >>> RankSet.of(range(1, 64, 2)).describe()
-        'odd ranks 1-63'
-        >>> RankSet.of(range(1, 64, 4)).describe()
-        'ranks 1-61 in steps of 4'
-        >>> RankSet.of(rank * rank for rank in range(2, 20)).describe()
-        'ranks 4,9,16,25,36,49,64,81,100,121,144,… (18 ranks)'
+        Example:
+            >>> RankSet.of([0, 2, 3]).describe()
+            'ranks 0,2-3'
+            >>> RankSet.of(range(1, 64, 2)).describe()
+            'odd ranks 1-63'
+            >>> RankSet.of(range(1, 64, 4)).describe()
+            'ranks 1-61 in steps of 4'
+            >>> RankSet.of(rank * rank for rank in range(2, 20)).describe()
+            'ranks 4,9,16,25,36,49,64,81,100,121,144,… (18 ranks)'
         """
         prefix, rest = self._rule()
         word = self.verb("rank", "ranks")
@@ -130,8 +140,9 @@ class RankSet:
         Args:
             limit: number of characters beyond which it is cut, if there is no short name.
 
-        >>> RankSet.of(rank * rank for rank in range(2, 20)).numbers(16)
-        '4,9,16,25,36,49,… (18 ranks)'
+        Example:
+            >>> RankSet.of(rank * rank for rank in range(2, 20)).numbers(16)
+            '4,9,16,25,36,49,… (18 ranks)'
         """
         return self.short_name or self._cut(limit)
 
@@ -171,8 +182,13 @@ class RankSet:
     def verb(self, singular: str, plural: str) -> str:
         """Return the form of a word that agrees with the number of ranks.
 
-        >>> RankSet.of([1]).verb("is", "are"), RankSet.of([1, 2]).verb("is", "are")
-        ('is', 'are')
+        Args:
+            singular: the form for one rank.
+            plural: the form for several ranks, or none.
+
+        Example:
+            >>> RankSet.of([1]).verb("is", "are"), RankSet.of([1, 2]).verb("is", "are")
+            ('is', 'are')
         """
         return singular if len(self.ranks) == 1 else plural
 

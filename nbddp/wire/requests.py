@@ -91,7 +91,6 @@ class AdmitAgent(MessageBase, frozen=True):
     node: Node
     nnodes: int
     settings: Settings
-    patience_s: float  #: the agent ends if it hears nothing of the hub for this long
 
 
 class RefuseAgent(MessageBase, frozen=True):

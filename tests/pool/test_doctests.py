@@ -15,14 +15,23 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import nbddp
+from nbddp.controller.launch import Engine
 from nbddp.controller.pool.pool import Pool
-from tests.support.public_api import CLASSES, ERRORS, FUNCTIONS, documented, is_internal, text_of
+from tests.support.public_api import (
+    CLASSES,
+    ERRORS,
+    FUNCTIONS,
+    documented,
+    is_internal,
+    members,
+    text_of,
+)
 
 _FLAGS = doctest.ELLIPSIS | doctest.REPORT_NDIFF
 
 NAMES = [thing.__name__ for thing in (*FUNCTIONS, *CLASSES)]
 ERROR_NAMES = [kind.__name__ for kind in ERRORS]
-#: Errors without an example, and why.
+#: Names without an example, and why.
 WITHOUT_EXAMPLE = {
     "AgentJoinError": "`nbddp agent` prints it, in a process of its own",
     "BadMessageError": "never reaches the user: such a message is dropped",
@@ -37,6 +46,7 @@ WITHOUT_EXAMPLE = {
     "CollectiveFailedError": "raised on ranks",
     "CollectiveMismatchError": "raised on ranks",
     "CollectiveRefusedError": "raised on ranks",
+    **{f"Engine.{name}": "the example of the class has it" for name in members(Engine)},
 }
 
 #: Evidence as the diagnosis uses it: plain fields, with a comment for each.

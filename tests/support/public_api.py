@@ -7,6 +7,7 @@ import nbddp
 from nbddp import errors
 from nbddp.controller import options
 from nbddp.controller.diagnosis import report
+from nbddp.controller.launch import engine
 from nbddp.controller.pool import CatchUp, Pool
 from nbddp.controller.state import config, outcome, rank_state
 from nbddp.controller.values import result
@@ -16,7 +17,7 @@ from nbddp.wire.rank_set import RankSet
 #: Members that only nbddp itself calls say so.
 _INTERNAL = ("For the notebook layer", "For the layer of the pool")
 
-#: What a user gets from the functions below, or from each other.
+#: What a user gets from the functions below, or from each other; last, what a package extends.
 CLASSES: tuple[type, ...] = (
     Pool,
     options.PoolOptions,
@@ -35,6 +36,8 @@ CLASSES: tuple[type, ...] = (
     report.GroupRef,
     CellHandle,
     RankSet,
+    engine.EngineOptions,
+    engine.Engine,
 )
 FUNCTIONS = [
     *(getattr(nbddp, name) for name in nbddp.__all__ if inspect.isfunction(getattr(nbddp, name))),

@@ -372,8 +372,8 @@ def _exit_error(
     if outcome.report is None or not outcome.report.explains_exits:
         return RankExitedError(whole, by_rank)
     next_step = _after_exits(outcome)[-1:]  # below a long card it is what a reader sees first
-    told = [*why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
-    return RankExitedError(whole, by_rank, brief=_join(head[:1], told, body, next_step))
+    exit_lines = [*why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
+    return RankExitedError(whole, by_rank, brief=_join(head[:1], exit_lines, body, next_step))
 
 
 def _exits(

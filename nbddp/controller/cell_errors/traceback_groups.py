@@ -90,11 +90,11 @@ def examples(raised: Raised, ranks: RankSet) -> str:
     sites = [errors[rank].site for rank in ranks]
     source = next((site.source for site in sites if site is not None and site.source), "")
     text_by_rank = {rank: without_addresses(exception_line(errors[rank]).text) for rank in ranks}
-    told = [
+    messages = [
         f"{_cut(text) or 'no text'} on {those.describe()}"
         for text, those in ranks_by_value(text_by_rank).items()
     ]
-    listed = [*told[:_MAX_EXAMPLES], *(["..."] if len(told) > _MAX_EXAMPLES else [])]
+    listed = [*messages[:_MAX_EXAMPLES], *(["..."] if len(messages) > _MAX_EXAMPLES else [])]
     return f"{source and f' (`{_cut(source)}`)'}: {', '.join(listed)}"
 
 

@@ -54,7 +54,7 @@ def assigned_names(
     assignments = _assignments_before(code, site.line)
     names = _used(names_in(place.statement.value), assignments)
     around_call = code.branches(site.line)
-    found = [
+    candidates = [
         AssignedName(
             name,
             NO_RANKS,
@@ -69,7 +69,7 @@ def assigned_names(
     ]
     known = [
         each
-        for one in found
+        for one in candidates
         if (ranks := _ranks_that_met(one.place, calls, world_size)) is not None
         if _tells_apart(ranks, disagreement)
         for each in [AssignedName(one.name, ranks, one.place, one.is_change)]
@@ -77,7 +77,9 @@ def assigned_names(
     known.sort(
         key=lambda each: (not set(each.ranks) <= set(disagreement.culprits), len(each.ranks))
     )
-    return known or [one for one in found if _ranks_that_met(one.place, calls, world_size) is None]
+    return known or [
+        one for one in candidates if _ranks_that_met(one.place, calls, world_size) is None
+    ]
 
 
 def names_assigned_on(
@@ -100,7 +102,7 @@ def names_assigned_on(
         return []
     assignments = _assignments_before(code, site.line)
     names = _used(names_in(place.statement.value), assignments)
-    found = [
+    candidates = [
         (name, each, around)
         for each in assignments
         for name in sorted(_targets(each) & names)
@@ -113,7 +115,7 @@ def names_assigned_on(
             Divergence(_site_of(site, code, each.lineno), code, around[::-1]),
             is_change=True,
         )
-        for name, each, around in found
+        for name, each, around in candidates
         if all(is_met(branch, rank, world_size) for branch in around)
     ]
 
@@ -122,18 +124,18 @@ def _assignments_before(code: Code, line: int) -> list[_Assignment]:
     """The assignments of the function with a line that stand above it, in order."""
     function = function_at(code.statements, line)
     body = code.statements if function is None else function.body
-    found = [
+    assignments = [
         each for each in nodes_of(body) if isinstance(each, _Assignment) and each.lineno < line
     ]
-    return sorted(found, key=lambda each: each.lineno)
+    return sorted(assignments, key=lambda each: each.lineno)
 
 
 def _used(names: set[str], assignments: Sequence[_Assignment]) -> set[str]:
     """The names, and those from which their values were made."""
     used = set(names)
-    for each in reversed(assignments):
-        if _targets(each) & used:
-            used |= names_in(each.value)
+    for assignment in reversed(assignments):
+        if _targets(assignment) & used:
+            used |= names_in(assignment.value)
     return used
 
 

@@ -47,21 +47,21 @@ def frames_in_source(site: Site, others: Iterable[Site], sources: Sources) -> tu
     Returns:
         The lines, innermost first. They end at a function that several statements call, or none.
     """
-    found = [site]
+    stack = [site]
     places = {each.position[:2]: each for each in (site, *others) if each.line}
     codes = [(each, code) for each in places.values() if (code := sources(each)) is not None]
-    while found[-1].function != _MODULE and len(found) < _MAX_FRAMES:
+    while stack[-1].function != _MODULE and len(stack) < _MAX_FRAMES:
         calls = [
             msgspec.structs.replace(
                 each, line=line, function=_function(code, line), source=code.source(line).strip()
             )
             for each, code in codes
-            for line in lines_that_call(code, found[-1].function)
+            for line in lines_that_call(code, stack[-1].function)
         ]
-        if len(calls) != 1 or calls[0] in found:
+        if len(calls) != 1 or calls[0] in stack:
             break
-        found += calls
-    return tuple(found)
+        stack += calls
+    return tuple(stack)
 
 
 def lines_that_call(code: Code, function: str) -> Iterator[int]:

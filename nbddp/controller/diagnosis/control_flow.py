@@ -114,7 +114,7 @@ class Code:
     def exits(self, line: int) -> tuple[Exit, ...]:
         """Return the statements that may keep a rank from this line, in the order of the lines."""
         body, _ = self._around(line)
-        found = [
+        exits = [
             Exit(
                 statement.lineno,
                 self.source(statement.lineno).strip(),
@@ -126,7 +126,7 @@ class Code:
             and _skips(statement, loops, line)
             and (around := [each for each in conditions if line not in each])
         ]
-        return tuple(sorted(found, key=lambda leave: leave.line))
+        return tuple(sorted(exits, key=lambda leave: leave.line))
 
     def _around(self, line: int) -> tuple[Sequence[ast.stmt], list[Branch]]:
         """Return the body of the function that has the line, and the branches, outermost first."""

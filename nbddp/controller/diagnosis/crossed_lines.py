@@ -47,15 +47,16 @@ def find_crossed_lines(graph: WaitForGraph, run_id: str) -> list[CrossedLines]:
     """
     calls: dict[str, dict[Rank, dict[int, Operation]]] = {}
     for rank, history in graph.histories.items():
-        for each in history.operations.values():
-            is_call = each.signature.kind == "collective" and each.signature.op not in _BARRIERS
-            if is_call and not is_local_failure(each) and run_id in ("", each.run_id):
-                by_rank = calls.setdefault(each.pg_id, {})
-                by_rank.setdefault(rank, {})[each.collective_seq_id] = each
+        for operation in history.operations.values():
+            signature = operation.signature
+            is_call = signature.kind == "collective" and signature.op not in _BARRIERS
+            if is_call and not is_local_failure(operation) and run_id in ("", operation.run_id):
+                by_rank = calls.setdefault(operation.pg_id, {})
+                by_rank.setdefault(rank, {})[operation.collective_seq_id] = operation
     return [
-        found
+        lines
         for _, by_rank in sorted(calls.items())
-        if (found := _first_crossed(graph, by_rank)) is not None
+        if (lines := _first_crossed(graph, by_rank)) is not None
     ]
 
 
@@ -102,15 +103,15 @@ def tensor_of(operation: Operation) -> str:
         tree = ast.parse(f"{source} pass" if source.endswith(":") else source)
     except (SyntaxError, ValueError):
         return ""
-    found = [
+    calls = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and _name(node.func) == operation.signature.op
     ]
-    if len(found) != 1:
+    if len(calls) != 1:
         return ""
-    named = [each.value for each in found[0].keywords if each.arg == "tensor"]
-    arguments = [*found[0].args, *named]
+    named = [each.value for each in calls[0].keywords if each.arg == "tensor"]
+    arguments = [*calls[0].args, *named]
     text = ast.unparse(arguments[0]) if arguments else ""
     return text if _NAME.fullmatch(text) else ""
 

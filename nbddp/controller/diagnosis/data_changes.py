@@ -64,10 +64,10 @@ def with_set_epoch(code: Code, line: int) -> tuple[ChangedLine, ...]:
     Returns:
         The lines before and after the change; none if there is no such loop around it.
     """
-    found = _loops(ast.Module(code.statements, []), line)
-    if len(found) < 2 or code.mentions("batch_sampler"):
+    loops = _loops(ast.Module(code.statements, []), line)
+    if len(loops) < 2 or code.mentions("batch_sampler"):
         return ()
-    outer, inner = found[-2:]
+    outer, inner = loops[-2:]
     items = inner.iter
     while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
         items = items.args[0]

@@ -7,6 +7,7 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch
@@ -69,8 +70,8 @@ def compare_reads(
     faults: list[DataFault] = []
     notes: list[DataNote] = []
     for reads in _loaders(reads_by_rank):
-        found = _first_fault(reads, world_size, notes, has_failed=has_failed)
-        faults += [each for each in (found, _same_order(reads)) if each is not None]
+        fault = _first_fault(reads, world_size, notes, has_failed=has_failed)
+        faults += [each for each in (fault, _same_order(reads)) if each is not None]
     return faults, list({(note.kind, _line(note.reads)): note for note in notes}.values())
 
 
@@ -80,14 +81,14 @@ def _line(reads: _Reads) -> object:
 
 def _loaders(reads_by_rank: Mapping[Rank, Sequence[LoaderReads]]) -> Iterator[_Reads]:
     """The loaders that several ranks have read: by the line of the loop, in their order."""
-    found: dict[object, dict[Rank, LoaderReads]] = {}
+    reads_by_loop: dict[object, dict[Rank, LoaderReads]] = {}
     for rank, loaders in reads_by_rank.items():
         counts: dict[object, int] = {}
         for loader in loaders:
             line = loader.epochs[0].site.position, loader.dataset
             number = counts[line] = counts.get(line, 0) + 1
-            found.setdefault((line, number), {})[rank] = loader
-    return (reads for reads in found.values() if len(reads) > 1)
+            reads_by_loop.setdefault((line, number), {})[rank] = loader
+    return (reads for reads in reads_by_loop.values() if len(reads) > 1)
 
 
 def _passes(reads: _Reads) -> Iterator[tuple[int, _Pass]]:
@@ -129,17 +130,17 @@ def _compared(reads: _Reads, epochs: _Pass) -> _Compared | None:
         return None
     if len({(each.contents, each.length) for each in reads.values()}) == 1:
         sets = {rank: epoch.indices for rank, epoch in epochs.items()}
-        found = _Compared(sets, some.length, _reason(reads, epochs))
+        compared = _Compared(sets, some.length, _reason(reads, epochs))
     elif some.base_contents and len({each.base_contents for each in reads.values()}) == 1:
         sets = {rank: epoch.base_indices for rank, epoch in epochs.items()}
-        found = _Compared(sets, some.base_length, "subsets")
+        compared = _Compared(sets, some.base_length, "subsets")
     else:
         return None
     # A sampler of the user's own may go on forever, and share nothing.
-    is_endless = found.reason == "sampler" and not all(
+    is_endless = compared.reason == "sampler" and not all(
         epoch.is_complete for epoch in epochs.values()
     )
-    return found if all(sets.values()) and not is_endless else None
+    return compared if all(sets.values()) and not is_endless else None
 
 
 def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> DataFault | None:
@@ -195,9 +196,9 @@ def _readers(reads: _Reads, sets: Mapping[Rank, bytes]) -> dict[object, bytes]:
 
 def _read_twice(sets: Sequence[bytes]) -> int:
     seen = twice = 0
-    for each in map(_number, sets):
-        twice |= seen & each
-        seen |= each
+    for bits in map(_number, sets):
+        twice |= seen & bits
+        seen |= bits
     return twice
 
 
@@ -293,10 +294,10 @@ def _uneven(
 
 def _same_order(reads: _Reads) -> DataFault | None:
     """Two passes that train, in one order although `DistributedSampler` shuffles."""
-    for rank, each in reads.items():
-        if not (each.sampler.is_distributed and each.sampler.shuffle):
+    for rank, loader_reads in reads.items():
+        if not (loader_reads.sampler.is_distributed and loader_reads.sampler.shuffle):
             continue
-        for index, (before, after) in enumerate(zip(each.epochs, each.epochs[1:], strict=False), 2):
+        for index, (before, after) in enumerate(pairwise(loader_reads.epochs), 2):
             is_same = before.order and before.order == after.order and after.samples > 1
             if is_same and before.number == after.number and before.trains and after.trains:
                 alike = RankSet.of(
@@ -306,7 +307,7 @@ def _same_order(reads: _Reads) -> DataFault | None:
                     and loader.epochs[index - 2].order == loader.epochs[index - 1].order
                 )
                 known = {one: loader for one, loader in reads.items() if one in alike.ranks}
-                return DataFault("same-order", known or {rank: each}, index, alike)
+                return DataFault("same-order", known or {rank: loader_reads}, index, alike)
     return None
 
 
@@ -315,12 +316,12 @@ def _number(bits: bytes) -> int:
 
 
 def _first_indices(bits: int) -> tuple[int, ...]:
-    found: list[int] = []
-    while bits and len(found) < _NAMED:
+    indices: list[int] = []
+    while bits and len(indices) < _NAMED:
         lowest = bits & -bits
-        found.append(lowest.bit_length() - 1)
+        indices.append(lowest.bit_length() - 1)
         bits ^= lowest
-    return tuple(found)
+    return tuple(indices)
 
 
 def batches_by_count(epochs: _Pass) -> Mapping[int, RankSet]:

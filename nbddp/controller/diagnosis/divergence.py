@@ -100,7 +100,7 @@ def missing_calls(
     been = {
         rank for rank, call in calls.items() if call.operation.site.line in _reached_lines(call)
     }
-    found = []
+    divergences = []
     for ranks in places.values():
         if been and min(ranks) not in been:
             continue
@@ -110,9 +110,10 @@ def missing_calls(
             code = sources(site)
             divergence = None if code is None else Divergence(site, code)
         if divergence is not None:
-            found.append((RankSet.of(ranks), divergence))
-    found.sort(key=lambda place: place[1].site.line)
-    return found if any(place.branches or place.exits or place.loop for _, place in found) else []
+            divergences.append((RankSet.of(ranks), divergence))
+    divergences.sort(key=lambda pair: pair[1].site.line)
+    has_reason = any(one.branches or one.exits or one.loop for _, one in divergences)
+    return divergences if has_reason else []
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,14 @@ def _best(call: _Call, sources: Sources) -> Divergence | None:
     around = frames(call.graph, call.rank, call.operation)
     lines = [site.position for site in around]
     at_call = lines.index(call.operation.site.position)
-    found = [
+    divergences = [
         replace(divergence, is_inner=number < at_call)
         for number, site in enumerate(around)
         if site.line and (code := sources(site)) is not None
         if (divergence := _divergence(call, site, code, sources)) is not None
     ]
-    return max(found, key=lambda each: each.weight, default=None)  # the innermost of equal ones
+    # Of equal ones, `max` returns the first, which is the innermost.
+    return max(divergences, key=lambda each: each.weight, default=None)
 
 
 def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
@@ -223,11 +225,12 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
     elif is_call:
         branches = [each for each in branches if not any(line in each for line in reached)]
     place = Divergence(site, code, loop=loops[-1] if loops else None, calls=calls)
-    found = _most_telling(call, place, branches, exits)
-    if found is not None and found.exits:  # the loop whose iterations the first exit leaves
-        left = [loop for loop in loops if found.exits[0].line in loop]
-        found = replace(found, loop=left[-1] if left else None)
-    return found
+    divergence = _most_telling(call, place, branches, exits)
+    if divergence is not None and divergence.exits:
+        # The loop whose iterations the first exit leaves.
+        left = [loop for loop in loops if divergence.exits[0].line in loop]
+        divergence = replace(divergence, loop=left[-1] if left else None)
+    return divergence
 
 
 def _most_telling(
@@ -260,10 +263,10 @@ def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
     counts: dict[Rank, Counter[_Line]] = {}
     for rank in (call.rank, *call.cause.culprits):
         counts[rank] = Counter()
-        for each in call.graph.histories[rank].operations.values():
-            if (each.run_id, each.pg_id) == (run_id, call.operation.pg_id):
-                counts[rank][each.site.position] += each.signature.op == op
-                site_by_line.setdefault(each.site.position, each.site)
+        for operation in call.graph.histories[rank].operations.values():
+            if (operation.run_id, operation.pg_id) == (run_id, call.operation.pg_id):
+                counts[rank][operation.site.position] += operation.signature.op == op
+                site_by_line.setdefault(operation.site.position, operation.site)
     for line, site in site_by_line.items():
         most = max(counts[rank][line] for rank in call.cause.culprits)
         if counts[call.rank][line] > most and (code := sources(site)) is not None:

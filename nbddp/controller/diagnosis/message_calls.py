@@ -74,7 +74,7 @@ def message_calls(
         return []
     function = function_at(code.statements, site.line)
     body = code.statements if function is None else function.body
-    found = []
+    calls = []
     for node in nodes_of(body):
         kind, peer = _kind_and_peer(node)
         if kind is None or not isinstance(node, ast.Call):
@@ -84,8 +84,8 @@ def message_calls(
         peers = _peers(_Call(kind, node, peer, site, code), set(ranks), graph, run_id, sources)
         if peers is None:
             return []
-        found.append(MessageCall(kind, node, peer, peers))
-    return sorted(found, key=lambda call: (call.node.lineno, call.node.col_offset))
+        calls.append(MessageCall(kind, node, peer, peers))
+    return sorted(calls, key=lambda call: (call.node.lineno, call.node.col_offset))
 
 
 def _kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:
@@ -155,19 +155,20 @@ def _recorded(call: _Call, rank: Rank, graph: WaitForGraph, run_id: str) -> Rank
     In a loop an earlier iteration may have had another one.
     """
     is_in_loop = any(branch.kind == "loop" for branch in call.code.branches(call.node.lineno))
-    for each in reversed(graph.histories[rank].operations.values()):
-        is_here = each.site.position[:2] == call.site.position[:2] and each.site.line in call.lines
-        if is_here and (each.run_id, each.signature.kind) == (run_id, call.kind):
-            is_known = each.peer >= 0 and (each.state == "scheduled" or not is_in_loop)
-            return each.peer if is_known else None
+    for operation in reversed(graph.histories[rank].operations.values()):
+        site = operation.site
+        is_here = site.position[:2] == call.site.position[:2] and site.line in call.lines
+        if is_here and (operation.run_id, operation.signature.kind) == (run_id, call.kind):
+            is_known = operation.peer >= 0 and (operation.state == "scheduled" or not is_in_loop)
+            return operation.peer if is_known else None
     return None
 
 
 def expanded(value: ast.expr, scope: Scope, depth: int = _MAX_DEPTH) -> ast.expr:
     """Return an expression with the definitions of its names in their places."""
-    found = scope.definition(value.id) if isinstance(value, ast.Name) and depth else None
-    if found is not None:
-        return expanded(found.value, found.scope, depth - 1)
+    definition = scope.definition(value.id) if isinstance(value, ast.Name) and depth else None
+    if definition is not None:
+        return expanded(definition.value, definition.scope, depth - 1)
 
     class _Names(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:

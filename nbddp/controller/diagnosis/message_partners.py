@@ -70,8 +70,8 @@ class Partners:
     def _names(self, peer: ast.expr) -> tuple[str, str]:
         """The rank and the world size, as the argument of a message names them."""
         if isinstance(peer, ast.Name):
-            found = Scope(self.site, self.code, self.sources).definition(peer.id)
-            peer = peer if found is None else found.value
+            definition = Scope(self.site, self.code, self.sources).definition(peer.id)
+            peer = peer if definition is None else definition.value
         match peer:
             case ast.BinOp(
                 left=ast.BinOp(left=rank, op=ast.Add() | ast.Sub(), right=ast.Constant()),

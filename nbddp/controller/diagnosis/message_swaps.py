@@ -199,7 +199,7 @@ def _names(statements: Sequence[ast.stmt]) -> set[str]:
 
 def _helpers(code: Code) -> Mapping[str, str]:
     """The functions of the code that send or receive one message, and call nothing else."""
-    found = {}
+    kind_by_function = {}
     for function in code.statements:
         if isinstance(function, ast.FunctionDef):
             calls = [
@@ -208,8 +208,8 @@ def _helpers(code: Code) -> Mapping[str, str]:
                 if isinstance(node, ast.Call) and communicates(ast.Call(node.func, [], []))
             ]
             if len(calls) == 1 and called(calls[0]) in _MESSAGES:
-                found[function.name] = _MESSAGES[called(calls[0])]
-    return found
+                kind_by_function[function.name] = _MESSAGES[called(calls[0])]
+    return kind_by_function
 
 
 def _message(statement: Simple, helpers: Mapping[str, str] | None = None) -> str:

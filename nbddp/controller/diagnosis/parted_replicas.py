@@ -45,8 +45,8 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
             key = steps.pg_id, steps.number, steps.optimizer_number, steps.tensors
             models.setdefault(key, {})[rank] = steps
-    found = (_parted(by_rank) for by_rank in models.values() if len(by_rank) > 1)
-    return [each for each in found if each is not None]
+    partings = (_parted(by_rank) for by_rank in models.values() if len(by_rank) > 1)
+    return [each for each in partings if each is not None]
 
 
 def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
@@ -87,8 +87,8 @@ def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
 
 
 def _clusters(digests: Mapping[Rank, bytes]) -> tuple[RankSet, ...]:
-    found = ranks_by_value(digests).values()
-    return tuple(sorted(found, key=lambda ranks: (-len(ranks), ranks.ranks)))
+    clusters = ranks_by_value(digests).values()
+    return tuple(sorted(clusters, key=lambda ranks: (-len(ranks), ranks.ranks)))
 
 
 def _part(digests: bytes, index: int) -> bytes:

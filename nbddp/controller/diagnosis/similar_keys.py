@@ -26,7 +26,7 @@ def similar_keys(operation: Operation, graph: WaitForGraph) -> list[str]:
     for rank, view in graph.views.items():
         for key in () if view.look is None else view.look.set_keys:
             set_by.setdefault(key, []).append(rank)
-    found = []
+    clauses = []
     for key in operation.signature.keys:
         if key in set_by or operation.signature.op in (RENDEZVOUS, CONNECTION):
             continue
@@ -34,7 +34,7 @@ def similar_keys(operation: Operation, graph: WaitForGraph) -> list[str]:
         names = [name for name in set_by if _DIGITS.sub("", name) != _DIGITS.sub("", key)]
         for name in difflib.get_close_matches(key, names, n=1, cutoff=_ALIKE):
             ranks = RankSet.of(set_by[name])
-            found.append(
+            clauses.append(
                 f"{ranks.describe()} {ranks.verb('has', 'have')} set {name!r}, not {key!r}"
             )
-    return found
+    return clauses

@@ -95,8 +95,8 @@ def _change(scope: Scope, lines: Sequence[ChangedLine]) -> CodeChange:
 
 def _whole_batches(loop: ast.For, scope: Scope, world_size: int) -> CodeChange | None:
     """Add ``drop_last=True`` to the data loader of a loop."""
-    found = _resolved(_unwrapped(loop.iter), scope)
-    loader = found.value
+    definition = _resolved(_unwrapped(loop.iter), scope)
+    loader = definition.value
     if not isinstance(loader, ast.Call) or called(loader) != "DataLoader" or not loader.args:
         return None
     options = {keyword.arg: keyword.value for keyword in loader.keywords}
@@ -105,11 +105,11 @@ def _whole_batches(loop: ast.For, scope: Scope, world_size: int) -> CodeChange |
     size = options.get("batch_size") or (loader.args[1] if len(loader.args) == 2 else None)
     if size is None or len(loader.args) > 2:
         return None
-    batch = number(_resolved(size, found.scope).value, 0, world_size) or 0
-    if batch < 2 or not _differ_by_a_part(loader.args[0], found.scope, batch, world_size):
+    batch = number(_resolved(size, definition.scope).value, 0, world_size) or 0
+    if batch < 2 or not _differ_by_a_part(loader.args[0], definition.scope, batch, world_size):
         return None
     last = max((*loader.args, *options.values()), key=lambda node: (node.lineno, node.col_offset))
-    return _with_argument(found.scope, last, "drop_last=True")
+    return _with_argument(definition.scope, last, "drop_last=True")
 
 
 def _resolved(value: ast.expr, scope: Scope) -> Definition:
@@ -120,13 +120,15 @@ def _resolved(value: ast.expr, scope: Scope) -> Definition:
 
 def _differ_by_a_part(data: ast.expr, scope: Scope, batch: int, world_size: int) -> bool:
     """Whether the data of all ranks has equally many whole batches, and differs in length."""
-    found = _resolved(data, scope)
-    lengths = {_length(found.value, found.scope, rank, world_size) for rank in range(world_size)}
+    definition = _resolved(data, scope)
+    lengths = {
+        _length(definition.value, definition.scope, rank, world_size) for rank in range(world_size)
+    }
     if None not in lengths:
         known = [length for length in lengths if length is not None]
         all_batches, whole = {-(-n // batch) for n in known}, {n // batch for n in known}
         return len(all_batches) > 1 and len(whole) == 1 and min(whole) > 0
-    return _is_strided(found.value, world_size)
+    return _is_strided(definition.value, world_size)
 
 
 def _length(  # noqa: PLR0911 - one for each kind of data

@@ -84,12 +84,7 @@ class RemoteNodes:
             agents.revive(node)
             self._channel.send_to_agent(
                 node,
-                AdmitAgent(
-                    node=node,
-                    nnodes=len(self._lobby.nodes),
-                    settings=self._settings,
-                    patience_s=self._settings.patience_s,
-                ),
+                AdmitAgent(node=node, nnodes=len(self._lobby.nodes), settings=self._settings),
             )
 
     def end(self, node: int, ended: AgentEnded, agents: Agents) -> None:

@@ -3,7 +3,8 @@
 Runs in: the notebook's process.
 
 A package adds an engine with an entry point in the group ``nbddp.launchers``, whose name is that of
-``--launcher NAME``. It is called with `EngineOptions`, and returns an `Engine`.
+``--launcher NAME``. It is called with `EngineOptions`, and returns an `Engine`. docs/machines.md
+shows the lines of a pyproject.toml.
 """
 
 from dataclasses import dataclass
@@ -14,20 +15,65 @@ from nbddp.wire.launch_specs import Invitation
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The options of the user about the agents."""
+    """The options of the user about the agents. An engine is made with them.
 
-    nnodes: int
-    nproc_per_node: int
+    An engine raises `BadOptionError` if it cannot follow one of them.
+
+    >>> from nbddp.controller.launch import EngineOptions
+    >>> EngineOptions(nnodes=2, nproc_per_node=4, hosts=("a", "b")).hosts
+    ('a', 'b')
+    """
+
+    nnodes: int  #: agents to start, one on each node
+    nproc_per_node: int  #: ranks that each agent starts
     hosts: tuple[str, ...] = ()  #: machines, in order
     python: str = ""  #: the interpreter on these machines; empty: the path of this one
     tunnel: bool = False  #: agents reach the notebook through the connection that starts them
-    arguments: tuple[str, ...] = ()  #: further words for the engine's own command
+    arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
 
 
 class Engine(Protocol):
     """Starts one agent on each node, and says what has become of them.
 
-    All methods but `start` return at once. `start` and `stop` are called once.
+    An agent is a process that runs ``nbddp agent --connect -`` and gets the invitation as a line on
+    its standard input. The invitation is a secret, so it belongs in no command line. The agent ends
+    when this input ends. The variable ``NBDDP_NODE`` tells an agent the number of its node; agents
+    without it are numbered by nbddp.
+
+    nbddp calls `address`, then `start` once, then `state` and `end` again and again, from several
+    threads, and `stop` once at the end, also if `start` has failed. All methods but `start` and
+    `stop` return at once. ``join_timeout_s`` is the number of seconds in which all agents have to
+    join; None: the user waits, or ends the wait.
+
+    This engine starts all agents on the notebook's own machine:
+
+    >>> import os, subprocess, sys
+    >>> class HereEngine:
+    ...     join_timeout_s = 120.0
+    ...     def __init__(self, options):
+    ...         self.nodes, self.agents = range(options.nnodes), []
+    ...     def address(self):
+    ...         return "127.0.0.1"
+    ...     def start(self, invitation):
+    ...         words = [sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+    ...         for node in self.nodes:
+    ...             env = {**os.environ, "NBDDP_NODE": str(node)}
+    ...             agent = subprocess.Popen(words, stdin=subprocess.PIPE, text=True, env=env)
+    ...             self.agents.append(agent)
+    ...             print(invitation.text(), file=agent.stdin, flush=True)
+    ...     def state(self):
+    ...         return f"{len(self.agents)} agents on this machine"
+    ...     def end(self, node):
+    ...         code = self.agents[node].poll() if node < len(self.agents) else None
+    ...         return "" if code is None else f"its process ended with exit code {code}"
+    ...     def stop(self):
+    ...         for agent in self.agents:
+    ...             agent.stdin.close()  # this ends the agent
+    ...         for agent in self.agents:
+    ...             agent.wait()
+    >>> from nbddp.controller.launch import EngineOptions
+    >>> HereEngine(EngineOptions(nnodes=2, nproc_per_node=1)).address()
+    '127.0.0.1'
     """
 
     #: Seconds in which all agents have to join; None: the user waits, or ends the wait.
@@ -36,6 +82,11 @@ class Engine(Protocol):
     def address(self) -> str:
         """Return the address of this machine at which the agents reach it.
 
+        It is not called if the user gives ``--address``.
+
+        Returns:
+            An IPv4 address, at which the notebook then listens.
+
         Raises:
             PoolStartError: there is none.
         """
@@ -43,18 +94,36 @@ class Engine(Protocol):
     def start(self, invitation: Invitation) -> None:
         """Begin to start the agents.
 
+        Args:
+            invitation: has all that an agent needs; its method ``text`` returns it as one line.
+
         Raises:
             PoolStartError: the engine cannot do that here.
         """
 
     def state(self) -> str:
-        """Return what the engine waits for, for the progress line; empty: nothing to say."""
+        """Say what the engine waits for.
+
+        Returns:
+            Words for the progress line, such as ``job 17 is queued``; empty: there are none.
+        """
 
     def end(self, node: int) -> str:
-        """Return why the agent of a node has ended or cannot come; empty: it has not."""
+        """Say why the agent of a node has ended or cannot come.
+
+        Args:
+            node: the number of the node, from 0.
+
+        Returns:
+            The reason, with what the user can do; empty: the agent runs, or may still come.
+        """
 
     def stop(self) -> None:
-        """End what was started; agents that still run end without the notebook."""
+        """End what was started.
+
+        The pool has then asked all agents to end. Agents that this method cannot reach end by
+        themselves, since they hear nothing of the notebook.
+        """
 
 
 class RemoteAgent:

@@ -278,6 +278,12 @@ class PoolOptions:
     def differences(self, other: "PoolOptions") -> list[str]:
         """Get the names of the options in which ``other`` differs.
 
+        Args:
+            other: the options to compare with.
+
+        Returns:
+            The names of the fields, in the order of their declaration.
+
         Example:
             >>> pool.options.differences(PoolOptions.checked(3))  # imported as above
             ['nproc_per_node']

@@ -51,11 +51,11 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     def silences(self, ranks: RankSet, now: float) -> list[Silence]:
         """The silent nodes that have living ones of these ranks."""
         living = [i for i in self.ranks if i.rank in ranks and i.state is not RankState.EXITED]
-        found = [
+        silences = [
             each.at(now, RankSet.of(info.rank for info in living if info.node == each.node))
             for each in self.silent
         ]
-        return [each for each in found if each.ranks]
+        return [each for each in silences if each.ranks]
 
     @property
     def offset_by_rank(self) -> Mapping[int, int]:

@@ -67,8 +67,8 @@ def _of_ranks(name: str) -> str:
     if name in PREDEFINED_NAMES:
         return f"{name} is a variable of the ranks: begin the cell with %%ddp to run it there"
     code = f"%%ddp\n{name}"
-    found = completion.inspect(code, len(code))  # it has a time limit
-    if found is None or not found.found:
+    inspection = completion.inspect(code, len(code))  # it has a time limit
+    if inspection is None or not inspection.found:
         return ""
     return (
         f"{name} is a variable of the ranks: begin the cell with %%ddp to run it there, or fetch "

@@ -46,10 +46,10 @@ class Line(Item):
 
 def rows_of(ranks: Sequence[int], lines: Sequence[Item]) -> list[tuple[tuple[int, ...], str]]:
     """Return the rows that show lines with one key, each with its ranks."""
-    found = [line for line in lines if isinstance(line, Line)]
-    if not found[0].is_bar:
-        return [(tuple(ranks), text_of(ranks, found))]
-    rows = progress_bars.ended(ranks, [line.text for line in found])
+    text_lines = [line for line in lines if isinstance(line, Line)]
+    if not text_lines[0].is_bar:
+        return [(tuple(ranks), text_of(ranks, text_lines))]
+    rows = progress_bars.ended(ranks, [line.text for line in text_lines])
     return [((rank,), text) for rank, text in rows]
 
 

@@ -231,14 +231,14 @@ def _failures(reason_by_rank: Mapping[Rank, str]) -> list[str]:
         {rank: reason.partition(":")[0] for rank, reason in reason_by_rank.items()}
     )
     in_order = sorted(ranks_by_kind.items(), key=lambda pair: -len(pair[1]))
-    found: list[str] = []
+    failures: list[str] = []
     for kind, ranks in in_order[:_MAX_FAILURES]:
         reasons = {reason_by_rank[rank] for rank in ranks}
-        found.append(f"{_name(ranks)} {reasons.pop() if len(reasons) == 1 else kind}")
+        failures.append(f"{_name(ranks)} {reasons.pop() if len(reasons) == 1 else kind}")
     if len(in_order) > _MAX_FAILURES:
         rest = sum(len(ranks) for _, ranks in in_order[_MAX_FAILURES:])
-        found.append(f"{rest} more raised others")
-    return found
+        failures.append(f"{rest} more raised others")
+    return failures
 
 
 def _failure(error: ErrorInfo) -> str:

@@ -34,8 +34,8 @@ class Row:
 
 def bar_key(text: str) -> Hashable:
     """Return the same for the ended bars of one loop on several ranks; None: it is no bar."""
-    found = _BAR.match(text) if "%|" in text else None
-    return None if found is None else ("bar", found["name"], found["done"], found["total"])
+    bar = _BAR.match(text) if "%|" in text else None
+    return None if bar is None else ("bar", bar["name"], bar["done"], bar["total"])
 
 
 def ended(ranks: Sequence[Rank], texts: Sequence[str]) -> list[tuple[Rank, str]]:
@@ -52,11 +52,11 @@ def ended(ranks: Sequence[Rank], texts: Sequence[str]) -> list[tuple[Rank, str]]
 
 def _speed(text: str) -> float:
     """Return the rate of an ended bar, which is as far as all others."""
-    found = _BAR.match(text)
-    if found is None or not found["rate"]:
+    bar = _BAR.match(text)
+    if bar is None or not bar["rate"]:
         return 0.0
-    rate = float(found["rate"])
-    return rate if found["unit"] == "/s" else 1 / max(rate, 1e-9)
+    rate = float(bar["rate"])
+    return rate if bar["unit"] == "/s" else 1 / max(rate, 1e-9)
 
 
 def arranged(lines: Sequence[tuple[RankSet, str]]) -> list[Row]:
@@ -73,15 +73,15 @@ def arranged(lines: Sequence[tuple[RankSet, str]]) -> list[Row]:
     bars: dict[str, list[tuple[float, Rank, str]]] = {}
     place_by_name: dict[str, int] = {}
     for ranks, text in lines:
-        found = _BAR.match(text)
-        if found is None:
+        bar = _BAR.match(text)
+        if bar is None:
             rows.append(Row(ranks, text))
             continue
-        name = found["name"]
+        name = bar["name"]
         if name not in bars:
             place_by_name[name] = len(rows)
             rows.append(Row(RankSet(), ""))
-        bars.setdefault(name, []).extend((float(found["done"]), rank, text) for rank in ranks)
+        bars.setdefault(name, []).extend((float(bar["done"]), rank, text) for rank in ranks)
     rows_by_place = {place_by_name[name]: _rows(of_ranks) for name, of_ranks in bars.items()}
     return [each for place, row in enumerate(rows) for each in rows_by_place.get(place, [row])]
 

@@ -42,7 +42,7 @@ class Answer:
 
 def _with_bold_step(line: str) -> str:
     for step in _STEPS:
-        front, found, rest = line.partition(step)
-        if found:
+        front, marker, rest = line.partition(step)
+        if marker:
             return f"{escape(front)}<b>{step.rstrip()}</b> {escape(rest)}"
     return escape(line)

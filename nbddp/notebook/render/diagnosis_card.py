@@ -212,8 +212,8 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         sentences = [(finding.verdict, finding.reason)]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if not sections else []
-        told = [pair for pair in sentences if pair[1]]
-        sections.append(_Section(layout, next_step, change, told))
+        with_text = [pair for pair in sentences if pair[1]]
+        sections.append(_Section(layout, next_step, change, with_text))
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
@@ -352,18 +352,18 @@ def _evidence(section: _Section, *, is_above_error: bool) -> tuple[str, str]:
     is_short = len(layout.lines) <= _MAX_OPEN_ROWS and not layout.more
     are_rows_open = not has_open_change and not is_code_open and is_short
     hidden = {"Proven:", "Perhaps:", *(["Now:"] if is_above_error else [])}
-    told = [pair for pair in section.sentences if pair[0] not in hidden]
-    untold = [pair for pair in section.sentences if pair[0] in hidden]
-    shown = [rows * are_rows_open, code * is_code_open, *_html_sentences(told, FAINT)]
+    shown_sentences = [pair for pair in section.sentences if pair[0] not in hidden]
+    folded_sentences = [pair for pair in section.sentences if pair[0] in hidden]
+    shown = [rows * are_rows_open, code * is_code_open, *_html_sentences(shown_sentences, FAINT)]
     folded = ""
     if inside := rows * (not are_rows_open) + code * (not is_code_open):
         ranks, places = len(finding.ranks), layout.places
         where = f"{ranks} rank{'s' * (ranks != 1)}, {places} place{'s' * (places != 1)}"
         folded += _folded(f"Where each rank is ({where})", inside)
     answer = "".join(_answer(section)) if is_above_error else ""
-    if untold or answer:
+    if folded_sentences or answer:
         name = "Why, and what now" if is_above_error else "Why"
-        folded += _folded(name, answer + "".join(_html_sentences(untold, FAINT)))
+        folded += _folded(name, answer + "".join(_html_sentences(folded_sentences, FAINT)))
     return "".join(shown), folded
 
 

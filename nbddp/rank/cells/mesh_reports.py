@@ -36,15 +36,17 @@ class MeshReports:
     def changed(self, variables: Mapping[str, Any]) -> tuple[Mesh, ...] | None:
         """Return the meshes that variables hold; None: they are those of the last report."""
         made_by_id = {id(mesh): made_ns for made_ns, mesh in self._created.items()}
-        found = {
+        made_by_name = {
             name: made_by_id[id(value)]
             for name, value in (variables.items() if made_by_id else ())
             if id(value) in made_by_id and not name.startswith("_")
         }
-        if found == self._reported:
+        if made_by_name == self._reported:
             return None
-        self._reported = found
-        return tuple(self._mesh(name, variables[name], made_ns) for name, made_ns in found.items())
+        self._reported = made_by_name
+        return tuple(
+            self._mesh(name, variables[name], made_ns) for name, made_ns in made_by_name.items()
+        )
 
     def _mesh(self, name: str, mesh: DeviceMesh, made_ns: int) -> Mesh:
         ranks = mesh.mesh.flatten().tolist()

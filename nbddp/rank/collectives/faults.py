@@ -160,8 +160,8 @@ class Faults:
     def _arm(self, armed: list[_Armed], frame: types.FrameType | None = None) -> None:
         rank = self._recorder.rank
         armed = [each for each in armed if rank in each.fault.ranks]
-        for each in armed:
-            each.chance.seed(f"{each.fault.seed}/{rank}")
+        for armed_fault in armed:
+            armed_fault.chance.seed(f"{armed_fault.fault.seed}/{rank}")
         self._armed = [*self._armed, *armed]
         self._connect(frame)
 
@@ -279,14 +279,14 @@ class Faults:
         frame = self._recorder.sites.user_frame(sys._getframe(1))
         place = _Place(frame, operation.label(), counters, tensors)
         skips = False
-        for each in sorted(due, key=self._armed.index):
-            if each.fault.act == "link":
-                self._slow_link(each, operation, place)
-            elif each.fault.act == "random":
-                fault = _drawn(each, tensors)
-                skips |= fault is not None and self._strike(each, fault, place)
+        for armed_fault in sorted(due, key=self._armed.index):
+            if armed_fault.fault.act == "link":
+                self._slow_link(armed_fault, operation, place)
+            elif armed_fault.fault.act == "random":
+                fault = _drawn(armed_fault, tensors)
+                skips |= fault is not None and self._strike(armed_fault, fault, place)
             else:
-                skips |= self._strike(each, each.fault, place)
+                skips |= self._strike(armed_fault, armed_fault.fault, place)
         return skips
 
     def _slow_link(self, armed: _Armed, operation: Operation, place: _Place) -> None:

@@ -65,8 +65,8 @@ class StuckPrompt:
         threads = [main] if main in waiting else [*waiting, main]
         frames = sys._current_frames()
         sites = self._recorder.sites
-        found = (sites.call_site(frames.get(thread))[0] for thread in threads)
-        return next((frame for frame in found if frame is not None), None)
+        user_frames = (sites.call_site(frames.get(thread))[0] for thread in threads)
+        return next((frame for frame in user_frames if frame is not None), None)
 
 
 def _beside_the_blocked_stream() -> "torch.cuda.StreamContext":

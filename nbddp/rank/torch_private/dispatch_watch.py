@@ -130,14 +130,14 @@ def accesses_of(function: Any) -> tuple[tuple[int, str, str], ...]:
     is_blind = name in _UNREAD or name.endswith("_like") or name.startswith(("new_", "sym_"))
     if is_blind or torch.Tag.inplace_view in function.tags:
         return ()
-    found = []
+    accesses = []
     for position, argument in enumerate(schema.arguments):
         if "Tensor" not in str(argument.type):
             continue
         alias = argument.alias_info
         if alias is None or alias.is_write:
-            found.append((position, argument.name, "read" if alias is None else "write"))
-    return tuple(sorted(found, key=lambda access: access[2], reverse=True))
+            accesses.append((position, argument.name, "read" if alias is None else "write"))
+    return tuple(sorted(accesses, key=lambda access: access[2], reverse=True))
 
 
 def name_of(function: Any) -> str:

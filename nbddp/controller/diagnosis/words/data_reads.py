@@ -184,8 +184,8 @@ def _some(fault: DataFault) -> LoaderReads:
     return next(iter(fault.reads.values()))
 
 
-def _epoch(each: LoaderReads, fault: DataFault) -> ReadEpoch:
-    return each.epochs[fault.number - 1]
+def _epoch(loader_reads: LoaderReads, fault: DataFault) -> ReadEpoch:
+    return loader_reads.epochs[fault.number - 1]
 
 
 def _loop(fault: DataFault) -> Site:
@@ -207,8 +207,8 @@ def _indices(fault: DataFault) -> str:
     return f"{noun} {', '.join(map(str, fault.indices))}{more}"
 
 
-def _samples(each: LoaderReads, fault: DataFault) -> str:
-    return _count(_epoch(each, fault).samples, "sample")
+def _samples(loader_reads: LoaderReads, fault: DataFault) -> str:
+    return _count(_epoch(loader_reads, fault).samples, "sample")
 
 
 def _shares(fault: DataFault) -> set[int]:

@@ -206,8 +206,8 @@ def _assigned(
     """The assignments that only some ranks ran before they made different calls at one line."""
     if was_interrupted(cause, reports):
         return []
-    found = assigned_names(disagreement, len(reports.graph.views), reports.sources)
-    return found[:_MAX_ASSIGNED]
+    assignments = assigned_names(disagreement, len(reports.graph.views), reports.sources)
+    return assignments[:_MAX_ASSIGNED]
 
 
 def _assigned_places(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> Places:

@@ -188,9 +188,9 @@ class DataReads:
 
     def _follow(self, epoch: _Epoch | None) -> None:
         """Note whether steps came between the batches of a pass, and after its last one."""
-        for each in (self._latest, epoch):
-            if each is not None:
-                each.trains = each.trains or self._steps > each.steps
+        for open_epoch in (self._latest, epoch):
+            if open_epoch is not None:
+                open_epoch.trains = open_epoch.trains or self._steps > open_epoch.steps
         self._latest = epoch
 
     def _note_indices(self, epoch: _Epoch, indices: list[int]) -> None:
@@ -288,8 +288,8 @@ def _sampler_of(loader: Any) -> Any:
     """The sampler of a loader; rather a `DistributedSampler` that its batch sampler uses."""
     batches = getattr(loader, "batch_sampler", None)
     inside: Iterable[Any] = getattr(batches, "__dict__", {}).values()
-    found = [getattr(loader, "sampler", None), *inside, batches]
-    distributed = (one for one in found if isinstance(one, torch_data.DistributedSampler))
+    candidates = [getattr(loader, "sampler", None), *inside, batches]
+    distributed = (one for one in candidates if isinstance(one, torch_data.DistributedSampler))
     own = batches if type(batches) is not torch_data.BatchSampler else None
     inner = getattr(batches, "sampler", None)
     return next(distributed, own if own is not None else inner or getattr(loader, "sampler", None))

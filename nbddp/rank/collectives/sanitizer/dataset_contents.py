@@ -72,9 +72,9 @@ class _Walk:
                 pass  # a transform, a lock, a client: it does not say which samples there are
 
     def _add_attributes(self, value: Any, depth: int) -> None:
-        for name, each in getattr(value, "__dict__", {}).items():
+        for name, attribute in getattr(value, "__dict__", {}).items():
             self._note(name)
-            self.add(each, depth + 1)
+            self.add(attribute, depth + 1)
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         self._note((tuple(tensor.shape), str(tensor.dtype)))

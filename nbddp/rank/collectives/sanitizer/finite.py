@@ -72,7 +72,7 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
     spans = [span for span in map(span_of, tensors) if span is not None]
     models = [model.module for model in torch_private.ddp_models()] if in_backward else []
     for model, is_sent in [*((each, True) for each in models), *_other_models()]:
-        found = [
+        names = [
             name
             for name, parameter in model.named_parameters()
             if parameter.grad is not None
@@ -80,8 +80,8 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
             and (is_sent or _is_in(parameter.grad, spans))
             and value_of(parameter.grad)
         ]
-        if found:
-            return f"'{found[-1]}' of {type(model).__name__}"
+        if names:
+            return f"'{names[-1]}' of {type(model).__name__}"
     return ""
 
 

@@ -46,11 +46,12 @@ class OpenBuffers:
     """The open operations of this rank in a cell.
 
     Args:
-        told: called with an open operation, the access, and the function of torch that touches it.
+        on_access: called with an open operation, the access, and the function of torch that
+            touches it.
     """
 
-    def __init__(self, told: Callable[[OpenOperation, str, str], None]) -> None:
-        self._told = told
+    def __init__(self, on_access: Callable[[OpenOperation, str, str], None]) -> None:
+        self._on_access = on_access
         self._open: dict[int, OpenOperation] = {}  # by record
         self._watch = DispatchWatch(self._note)
         self._main = threading.main_thread().ident
@@ -179,7 +180,7 @@ class OpenBuffers:
         span = span_of(tensor)
         for operation in list(self._open.values()):
             if span is not None and operation.uses(span, writes=access != "read"):
-                self._told(operation, access, function)
+                self._on_access(operation, access, function)
 
 
 def _keeps_size(tensor: torch.Tensor, args: Any) -> bool:
@@ -193,5 +194,5 @@ def _with_access(tensors: OperationTensors) -> Iterator[tuple[torch.Tensor, bool
 
 
 def _spans(tensors: Iterable[torch.Tensor]) -> list[Span]:
-    found = (span_of(tensor, lasts=True) for tensor in tensors)
-    return [span for span in found if span is not None]
+    spans = (span_of(tensor, lasts=True) for tensor in tensors)
+    return [span for span in spans if span is not None]

@@ -91,11 +91,11 @@ class Sanitizer:
             return (
                 SanitizerReport(reads=reads, only_data=True, spent_ns=reads_ns) if is_told else None
             )
-        told = {fault.operation.record_id for fault in self._faults.values()}
+        record_ids = {fault.operation.record_id for fault in self._faults.values()}
         for operation in self._buffers.end():
             # An error explains why the code did not come to its wait. Another fault of the
             # operation says the same, and more.
-            if not has_failed and operation.record not in told:
+            if not has_failed and operation.record not in record_ids:
                 has_handle = operation.handle() is not None
                 self._add("not-awaited", operation.record, has_handle=has_handle)
         self._recorder.sanitizer = None

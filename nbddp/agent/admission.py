@@ -70,7 +70,7 @@ def join_and_serve(
         uplink.send(AgentEnded(node=-1, reason=str(error)))
         uplink.close(linger_s=0.5)
         raise
-    uplink.patience_s = admitted.patience_s
+    uplink.patience_s = admitted.settings.patience_s
     launch = AgentLaunch(
         hub=address,
         token=invitation.token,

@@ -1,0 +1,58 @@
+"""Reads the invitation of a pool: from a file, from standard input, from a variable.
+
+Runs in: the agent process on another machine, its main thread.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from nbddp.errors import AgentJoinError
+from nbddp.wire.launch_specs import Invitation
+
+#: The source of the invitation that is a line on standard input, whose end then ends the agent.
+STDIN = "-"
+#: The source that is the variable `CONNECT_ENV`.
+ENVIRONMENT = "env"
+CONNECT_ENV = "NBDDP_CONNECT"
+
+
+def read_invitation(source: str) -> Invitation:
+    """Read the invitation, and leave no copy of it for the processes that follow.
+
+    Args:
+        source: path of a file, or `STDIN`, or `ENVIRONMENT`.
+
+    Raises:
+        AgentJoinError: there is none; the message says what is wrong.
+    """
+    try:
+        if source == STDIN:
+            text = _first_line(sys.stdin.fileno())
+        elif source == ENVIRONMENT:
+            text = os.environ.pop(CONNECT_ENV).encode()
+        else:
+            text = Path(source).read_bytes()
+        return Invitation.parse(text)
+    except KeyError:
+        raise AgentJoinError(f"--connect env: the variable {CONNECT_ENV} is not set") from None
+    except OSError as error:
+        raise AgentJoinError(
+            f"--connect {source}: {error.strerror}. Next: the path that %ddp listen has printed; "
+            "the file must be visible on this machine"
+        ) from None
+    except msgspec.MsgspecError:
+        raise AgentJoinError(
+            f"--connect {source}: this is no invitation of %ddp listen"
+            + ("" if text else "; it is empty")
+        ) from None
+
+
+def _first_line(fd: int) -> bytes:
+    """Read one line and not a byte more."""
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(fd, 1)):
+        line += byte
+    return bytes(line)

@@ -1,0 +1,45 @@
+"""The facts about a machine that the hub compares before a rank starts.
+
+Runs in: the agent process on another machine, its main thread.
+"""
+
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+
+from nbddp.agent.engine_variables import engine_place
+from nbddp.system import process_tree
+from nbddp.wire.message_types import NodeFacts
+
+_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+def node_facts(address: str) -> NodeFacts:
+    """Return what the hub wants to know of this machine, without an import of torch.
+
+    Args:
+        address: of this machine, towards the hub.
+    """
+    place = engine_place(os.environ)
+    return NodeFacts(
+        host=socket.gethostname(),
+        address=address,
+        python=".".join(platform.python_version_tuple()[:2]),
+        torch=_version("torch"),
+        nbddp=_version("nbddp"),
+        cpus=len(os.sched_getaffinity(0)) if process_tree.IS_LINUX else os.cpu_count() or 1,
+        machine_cpus=os.cpu_count() or 1,
+        gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
+        engine=place.engine,
+        engine_node=place.node,
+        job=place.job,
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
