@@ -104,7 +104,7 @@ for step in range(5):
         op="all_reduce",
         lines={0: 5, 1: 5},
         error=None,
-        words=("Rank 0 never called all_reduce",),
+        words=("Rank 0 never called the 3rd all_reduce",),
     ),
     HungCell(
         name="finally and with have run",

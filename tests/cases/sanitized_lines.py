@@ -22,7 +22,7 @@ else:
     dist.all_reduce(b)
     dist.all_reduce(a)
 """,
-        ("called all_reduce #", "with '", "with '", "meant to be mixed"),
+        ("called the 1st all_reduce", "with '", "with '", "meant to be mixed"),
         (3, 6),
         (
             "    dist.all_reduce(b)\nelse:\n",
@@ -41,7 +41,7 @@ order = [weights, biases]
 for function in order if rank == 0 else order[::-1]:
     function(torch.ones(2))
 """,
-        ("called all_reduce #", "at line", "at line"),
+        ("called the 1st all_reduce", "at line", "at line"),
         (2, 4),
         ("order if rank == 0 else order[::-1]", "order"),
     ),
@@ -56,7 +56,7 @@ for tensor in [total, total]:
 if rank == 0:
     dist.all_reduce(count)
 """,
-        ("called all_reduce #", "with '"),
+        ("called the 1st all_reduce", "with '"),
         (3, 5),
         ("if rank == 1:\n    dist.all_reduce(count)\n", ""),
         ("if rank == 0:", "if True:"),

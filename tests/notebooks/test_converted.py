@@ -58,7 +58,7 @@ def test_saved_outputs_are_static(path: Path):
 
 @each_notebook
 def test_a_page_of_html_says_all_that_the_cells_showed(path: Path):
-    page = letters(converted(path, HTMLExporter()))
+    page = letters(converted(path, HTMLExporter(exclude_output_stdin=False)))
     missing = [text for text in shown(path) if text not in page]
     assert missing == []
 

@@ -315,7 +315,7 @@ print("went on", work(41))
 
 
 def test_dist_breakpoint_opens_in_the_line_of_the_user(four: Kernel):
-    cell = waited(four, _DIST_BREAKPOINT, r"breakpoint \(barrier #\d+\)", "p secret + 1", "up", "c")
+    cell = waited(four, _DIST_BREAKPOINT, "breakpoint", "p secret + 1", "up", "c")
     assert set(asked(cell)) == {"1"}
     assert "[1]   42" in cell.lines
     assert stops(cell)[-1] == 5  # `up` goes to the line that called it, and past no frame of torch
@@ -324,12 +324,12 @@ def test_dist_breakpoint_opens_in_the_line_of_the_user(four: Kernel):
 
 
 def test_leaving_dist_breakpoint_frees_the_others(four: Kernel):
-    cell = waited(four, _DIST_BREAKPOINT, r"breakpoint \(barrier #\d+\)", "q")
+    cell = waited(four, _DIST_BREAKPOINT, "breakpoint", "q")
     assert cell.error.startswith("CellInterruptedError: rank 1 left the debugger")
 
 
 def test_ranks_in_a_collective_wait_for_a_rank_at_its_prompt(four: Kernel):
     code = "%%ddp\nx = torch.ones(1)\nif rank == 1:\n    breakpoint()\ndist.all_reduce(x)\nx.item()"
-    cell = waited(four, code, r"all_reduce #\d+", "p rank + 10", "c")
+    cell = waited(four, code, "all_reduce", "p rank + 10", "c")
     assert "[1]   11" in cell.lines
     assert cell.page[-1].text.strip() == "[0-3] Out: 4.0"

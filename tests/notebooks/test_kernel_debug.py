@@ -6,8 +6,6 @@ import pytest
 
 from tests.support.kernel import Kernel
 
-_OPERATION = re.compile(r"all_reduce #\d+")
-
 _FAILS = """%%ddp
 def divide(number):
     doubled = 2 * number
@@ -102,7 +100,7 @@ def test_ranks_that_wait_for_a_rank_at_its_prompt_give_a_short_notice(kernel: Ke
     cell_id = kernel.execute(_WAITS, stdin=True)
     # A question is asked by the thread that shows the notice: it comes between two of them. Between
     # an answer and the next question the rank is at no prompt.
-    said = re.compile(r"rank 0 waits in all_reduce #\d+ for rank 1, at a prompt")
+    said = re.compile(r"rank 0 waits in all_reduce for rank 1, at a prompt")
     kernel.wait_for(
         lambda: _answered(kernel, cell_id, bool(said.search(_live(kernel, cell_id)))), "a notice"
     )
@@ -174,11 +172,7 @@ def test_leaving_the_debugger_frees_waiting_ranks(kernel: Kernel):
     cell = kernel.finish(cell_id, ("p 6 * 7", "q"))
     assert "[1]   42" in cell.lines
     [line] = [message.text for message in cell.page if message.kind == "display_data"]
-    number = _OPERATION.search(line)
-    assert number is not None
-    assert line == (
-        f"rank 1 left the debugger; rank 0, which waited for it in {number[0]}, was freed"
-    )
+    assert line == "rank 1 left the debugger; rank 0, which waited for it in all_reduce, was freed"
     assert cell.error.splitlines() == [
         "CellInterruptedError: rank 1 left the debugger",
         "  kept      every variable is kept; the process groups are ready again",

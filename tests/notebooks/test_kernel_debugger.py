@@ -132,7 +132,7 @@ def test_a_breakpoint_with_variables_stack_step_and_continue(
     assert front_end.ok("evaluate", expression="number + rank + 40", frameId=frames[0]["id"],
                         context="repl")["result"] == "41"  # fmt: skip
     # The other rank waits; that is said, and nothing is ended.
-    own.wait_text(cell_id, "rank 1 waits in barrier #")
+    own.wait_text(cell_id, "rank 1 waits in barrier")
     own.wait_text(cell_id, "for rank 0, at a breakpoint")
     front_end.ok("next", threadId=thread)
     front_end.wait_for_stop()

@@ -166,7 +166,7 @@ def test_a_cell_that_waits_for_a_rank_in_a_callback_says_so_and_can_be_stopped(p
     )[0]
     assert notice.report is not None
     headline = notice.report.findings[0].headline
-    assert headline.startswith("Rank 0 waits in barrier #")
+    assert headline.startswith("Rank 0 waits in barrier for rank 1")
     assert headline.endswith(" for rank 1, still in a widget's callback.")
     pool.interrupt()
     assert isinstance(cell.join().error, CellInterruptedError)
