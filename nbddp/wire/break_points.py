@@ -4,15 +4,18 @@ Runs in: the notebook, the rank. Pure. They travel in `Execute`: a cell has thos
 beginning.
 """
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.rank_set import RankSet
 
+#: An event at which ranks stop; empty: they stop at a place.
+BreakEvent: TypeAlias = Literal["", "mismatch", "deadlock", "error"]
 _EVENTS = {
     "mismatch": "an operation that does not match",
+    "deadlock": "a proven deadlock is ended",
     "error": "an error ends the cell",
 }
 
@@ -29,9 +32,9 @@ class BreakPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group: str = ""  #: its group's name or description; empty: any
     condition: str = ""  #: an expression in the frame of the user's code; empty: none
     has_nan: bool = False  #: a tensor that the rank sends holds NaN or Inf
-    #: ``mismatch``: operations that do not match those of other ranks; ``error``: no operation, but
-    #: an error of the cell, before it ends the cell.
-    on: Literal["", "mismatch", "error"] = ""
+    #: ``mismatch``: operations that do not match those of other ranks; ``deadlock``: all ranks,
+    #: before they are freed; ``error``: an error of the cell, before it ends the cell.
+    on: BreakEvent = ""
 
     def __str__(self) -> str:
         """Return ``all_reduce at line 7 on rank 2 if loss.isnan()``."""

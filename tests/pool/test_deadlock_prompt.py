@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import CellError, DeadlockError, MismatchError
+from nbddp.errors import BadOptionError, CellError, DeadlockError, MismatchError
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
@@ -223,3 +223,23 @@ def test_a_death_at_the_prompt_ends_it(debugging: Pool):
     assert isinstance(view.error, CellError)
     assert view.outcome is not None
     assert view.outcome.results[1].status == "exited"
+
+
+def test_a_break_point_on_deadlocks_opens_the_prompt_of_its_cells(pool: Pool):
+    point = pool.break_points.add([], on="deadlock")
+    assert str(point) == "a proven deadlock is ended"
+    try:
+        view = looked_at(pool, MISSING, "p factor -r 1", "free")
+        assert view.text(1) == "11\n"
+        assert isinstance(view.error, DeadlockError)
+        assert pool.break_points.listing().split("\n")[1].endswith("1 on ranks 0-1")
+    finally:
+        pool.break_points.clear()
+    view = looked_at(pool, MISSING)
+    assert view.told == []
+    assert isinstance(view.error, DeadlockError)
+
+
+def test_a_break_point_on_deadlocks_is_for_all_ranks(pool: Pool):
+    with pytest.raises(BadOptionError, match="--on deadlock stops all ranks"):
+        pool.break_points.add([], on="deadlock", ranks=pool.rank_set([1]))

@@ -270,11 +270,10 @@ class CellWait:
         match event:
             case InputRequest():
                 self._view.show(event)
+                self._stopped(event)
                 if event.is_stuck:
                     self._take_stuck(event, now)
-                    return
-                self._stopped(event)
-                if event.stop is not None:
+                elif event.stop is not None:
                     self._steps.add(event, self._run.taken_count, now)
                 elif event.debugger is None:
                     self._note_question(event)

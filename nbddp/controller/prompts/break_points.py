@@ -7,12 +7,11 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from nbddp.errors import BadOptionError
-from nbddp.wire.break_points import BreakPoint
+from nbddp.wire.break_points import BreakEvent, BreakPoint
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by
@@ -44,7 +43,7 @@ class BreakPoints:
         condition: str = "",
         has_nan: bool = False,
         cell: int = 0,
-        on: Literal["", "mismatch", "error"] = "",
+        on: BreakEvent = "",
     ) -> BreakPoint:
         """Set a break point.
 
@@ -64,6 +63,10 @@ class BreakPoints:
             raise BadOptionError(
                 f"%ddp break: --on {on} takes no place and no condition. Next: %ddp break --on "
                 f"{on}, for some ranks with -r"
+            )
+        if on == "deadlock" and ranks:
+            raise BadOptionError(
+                "%ddp break: --on deadlock stops all ranks of a cell. Next: leave out -r"
             )
         facts = _read(words)
         if not (words or group or condition or has_nan or on):
@@ -119,14 +122,17 @@ class BreakPoints:
 
     def note(self, request: InputRequest) -> None:
         """Count a stop; a rank that asks again at the same one does not count."""
-        if not request.break_points:
+        points = request.break_points
+        if request.is_stuck:
+            points = tuple(n for n, point in self._points.items() if point.on == "deadlock")
+        if not points:
             return
         stop = request.stop  # None: an error, of which a cell has one
         key = (request.run_id, request.rank, 0 if stop is None else stop.time_created_ns)
         if key in self._seen:
             return
         self._seen.add(key)
-        for number in request.break_points:
+        for number in points:
             if number in self._hits:
                 self._hits[number][request.rank] += 1
 

@@ -216,7 +216,8 @@ class CellRecovery:
             if wait_until > now:
                 self.watch.look_soon(wait_until)
                 return self._leave_to_timeout(cause, report, views)
-            asks = self._config().on_deadlock == "debug" and self._asks and not self._frees
+            debugs = self.run.asks_at_deadlock or self._config().on_deadlock == "debug"
+            asks = debugs and self._asks and not self._frees
             if asks and reason in ("deadlock", "mismatch"):  # an error has its traceback
                 return self._hold(cause)
             self._frees = False

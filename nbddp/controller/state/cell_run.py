@@ -31,6 +31,7 @@ class CellRun:
     is_plain: bool = False
     replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
+    asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
     faults: tuple[Fault, ...] = ()  #: on purpose
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank

@@ -333,6 +333,9 @@ class PoolMachine:
             timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
             replacements=RankSet.of(r for r, info in self.ranks.items() if info.is_replacement),
+            asks_at_deadlock=any(
+                point.on == "deadlock" for point in requested.execute.break_points
+            ),
             faults=requested.execute.faults,
         )
         self.injected = self.run.injected

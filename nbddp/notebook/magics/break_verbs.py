@@ -5,7 +5,6 @@ Runs in: the notebook's process, thread of the running cell.
 
 import argparse
 from collections.abc import Sequence
-from typing import Literal
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -16,7 +15,7 @@ from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
-from nbddp.wire.break_points import group_names
+from nbddp.wire.break_points import BreakEvent, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.rank_set import NO_RANKS
 
@@ -50,7 +49,7 @@ def set_break_point(
     condition: str,
     has_nan: bool,
     cell: int,
-    on: Literal["", "mismatch", "error"],
+    on: BreakEvent,
 ) -> None:
     """Set a break point.
 

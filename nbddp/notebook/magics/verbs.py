@@ -224,10 +224,10 @@ def _break_parser() -> Parser:
     )
     parser.add_argument(
         "--on",
-        choices=("mismatch", "error"),
+        choices=("mismatch", "deadlock", "error"),
         default="",
-        help="instead of a place: an operation that does not match those of other ranks; an error, "
-        "before it ends the cell",
+        help="instead of a place: an operation that does not match those of other ranks; a proven "
+        "deadlock, before the ranks are freed; an error, before it ends the cell",
     )
     return parser
 
