@@ -209,11 +209,13 @@ def strip_bundle(live: Live) -> dict[str, str]:
     # A notice is more important than the progress, whose end may be cut.
     line = clean(" | ".join(reversed(live.status)) if live.end is None else live.end)
     shown = "  |  ".join(filter(None, (live.legend, line)))
+    # At the right it does not look like a line that the program has printed.
+    style = f"{_LIVE_STYLE};text-align:right" if live.is_well else _LIVE_STYLE
     return {
         "text/plain": "" if live.is_well else line,
         "text/html": (
             f'<div title="{html.escape(line)}">{live.strip}'
-            f"{preformatted(html.escape(shown) or '&nbsp;', _LIVE_STYLE)}</div>"
+            f"{preformatted(html.escape(shown) or '&nbsp;', style)}</div>"
         ),
     }
 
