@@ -27,9 +27,9 @@ _REPEAT_S = 0.5
 _NEVER = float("inf")
 #: Places are read at this interval, first after this time: most cells end before.
 _PLACES_INTERVAL_S, _FIRST_PLACES_S = 0.5, 0.25
-#: Not each record has its iteration: so many are searched.
+#: Records that are searched for one with an iteration: not each has it.
 _SEARCHED = 17
-#: A line that was seen so much later than the last operation says more than its iteration.
+#: A line that was seen this much later than the last operation says more than its iteration.
 _STALE_NS = 2_000_000_000
 
 

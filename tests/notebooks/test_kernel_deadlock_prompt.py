@@ -30,7 +30,7 @@ def test_an_engineer_looks_at_a_hang_and_goes_on(debugging: Kernel):
     assert "[0]   (torch.Size([2]), 0)" in cell.lines
     assert "[1]   (torch.Size([2]), 1)" in cell.lines
     page = "".join(message.text for message in cell.page)
-    assert "`quit` frees rank 0" in page  # the card of `waits`
+    assert "`free` frees rank 0" in page  # the card of `waits`
     assert "x\nfloat32 (2,)\nrank 0   rank 1\n" in page
     assert "x: ranks 0 and 1 differ" in page
     assert "DeadlockError" in cell.error

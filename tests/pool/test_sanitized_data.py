@@ -4,21 +4,16 @@ import pytest
 
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state import VerdictReached
 from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from tests.cases.sanitized import WrongCell
 from tests.cases.sanitized_data import CORRECT_DATA, DATA_PRELUDE, WRONG_DATA
+from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import RecordingView, run_cell
 
 
 @pytest.fixture(autouse=True)
 def _prelude(pool: Pool) -> None:
     run_cell(pool, DATA_PRELUDE)
-
-
-def findings(view: RecordingView) -> list[Finding]:
-    reports = [event.report for event in view.events if isinstance(event, VerdictReached)]
-    return [finding for report in reports for finding in report.findings]
 
 
 def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
@@ -32,15 +27,7 @@ def lines(view: RecordingView) -> list[str]:
 
 @_each(WRONG_DATA)
 def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
-    (finding,) = findings(run_cell(pool, cell.code, sanitize_data=True))
-    assert (finding.kind, finding.proven) == (cell.kind, cell.proven)
-    assert str(finding.culprits) == cell.culprits
-    at = 0
-    for word in cell.words:
-        at = finding.headline.find(word, at)
-        assert at >= 0, (word, finding.headline)
-    assert tuple(line.site.line for line in finding.code) == cell.lines
-    assert not finding.is_error
+    check_only_finding(run_cell(pool, cell.code, sanitize_data=True), cell)
 
 
 @_each(WRONG_DATA)

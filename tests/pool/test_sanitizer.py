@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state import VerdictReached
 from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
@@ -16,15 +14,11 @@ from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, Kind, parametrize
 from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
-from tests.support.views import RecordingView, run_cell
+from tests.support.sanitizer_findings import check_only_finding, findings
+from tests.support.views import run_cell
 
 WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS]
 SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS
-
-
-def findings(view: RecordingView) -> list[Finding]:
-    reports = [event.report for event in view.events if isinstance(event, VerdictReached)]
-    return [finding for report in reports for finding in report.findings]
 
 
 def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
@@ -33,16 +27,7 @@ def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
 
 @_each(WRONG)
 def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
-    found = findings(run_cell(pool, cell.code, sanitize=True))
-    assert [finding.kind for finding in found] == [cell.kind], found
-    (finding,) = found
-    assert (str(finding.culprits), finding.proven) == (cell.culprits, cell.proven)
-    at = 0
-    for word in cell.words:
-        at = finding.headline.find(word, at)
-        assert at >= 0, (word, finding.headline)
-    assert tuple(line.site.line for line in finding.code) == cell.lines
-    assert not finding.is_error
+    check_only_finding(run_cell(pool, cell.code, sanitize=True), cell)
 
 
 @_each(WRONG)

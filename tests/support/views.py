@@ -29,7 +29,7 @@ from nbddp.wire.messages import (
 
 
 class RecordingView:
-    """A `nbddp.controller.pool.cell_wait.CellView` that shows nothing and keeps everything.
+    """A `nbddp.controller.pool.cell_view.CellView` that shows nothing and keeps everything.
 
     Args:
         answers: to the questions of ranks, in the order of asking. When they are used up, the

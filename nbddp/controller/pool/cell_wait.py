@@ -8,30 +8,27 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
+from nbddp.controller.pool.cell_view import CellView
 from nbddp.controller.prompts import (
     Free,
-    OperationRow,
     PromptTurns,
     Sight,
     StepTurns,
     StuckTurns,
 )
 from nbddp.controller.state import (
-    Diagnosed,
     NoticeChanged,
     RankResult,
     RanksHeld,
     RunOutcome,
     VerdictReached,
 )
-from nbddp.controller.trace import TraceRow
-from nbddp.controller.values import Difference
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.faults import missed_text
 from nbddp.wire.mesh_ranks import MeshesByRank
@@ -52,104 +49,6 @@ _TOGETHER_S = 0.1
 _MAX_HELD = 1000
 #: A rank asks no more.
 _LEAVE = StepReply(StepVerb.LEAVE)
-
-
-class CellView(Protocol):
-    """Shows one cell. The thread that waits for the cell calls all methods."""
-
-    def show(self, event: CellEvent) -> None:
-        """Show an event of a rank."""
-
-    def tick(self) -> float | None:
-        """Show what is due.
-
-        Returns:
-            Seconds until the next tick is needed; None: no tick is due at a certain time.
-        """
-
-    def ask(self, request: InputRequest) -> str:
-        """Ask the user.
-
-        Raises:
-            EOFError: no user can be asked; its text says why.
-            KeyboardInterrupt: the user interrupted the question.
-        """
-
-    def why_nobody_answers(self) -> str:
-        """Return why no user can be asked, as far as it is known before; empty: one can."""
-
-    def leave_prompt(self, request: InputRequest) -> None:
-        """Note that a rank, of which `show` got this request, is at no prompt any more."""
-
-    def tell(self, text: str) -> None:
-        """Show lines of nbddp's own, after all output so far."""
-
-    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
-        """Show what each rank does, as lines and as the last operations."""
-
-    def end_steps(self, rows: Sequence[OperationRow]) -> None:
-        """Show the last operations of ranks that have stopped; the cell is about to end."""
-
-    def show_waits(self, diagnosed: Diagnosed) -> None:
-        """Show which rank waits for which, after all output so far."""
-
-    def show_trace(self, rows: Sequence[TraceRow]) -> None:
-        """Show the last of these operations, after all output so far."""
-
-    def show_difference(self, difference: Difference) -> None:
-        """Show where a value differs between ranks, after all output so far."""
-
-    def end(self, outcome: RunOutcome) -> None:
-        """Show what is left: the cell has ended."""
-
-
-class SilentView:
-    """Shows nothing of a cell."""
-
-    def show(self, event: CellEvent) -> None:
-        """Do nothing."""
-
-    def tick(self) -> float | None:
-        """Return None: nothing is due."""
-        return None
-
-    def ask(self, request: InputRequest) -> str:
-        """Continue a debugger or a step; else raise: a question would come without its context.
-
-        Raises:
-            EOFError: the user's code asks.
-        """
-        if request.debugger is not None or request.stop is not None:
-            return "c"
-        raise EOFError(self.why_nobody_answers())
-
-    def why_nobody_answers(self) -> str:
-        """Return the reason: the cell runs again by itself."""
-        return "input was asked for in a cell that runs again, which asks no questions"
-
-    def leave_prompt(self, request: InputRequest) -> None:
-        """Do nothing."""
-
-    def tell(self, text: str) -> None:
-        """Do nothing."""
-
-    def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
-        """Do nothing."""
-
-    def end_steps(self, rows: Sequence[OperationRow]) -> None:
-        """Do nothing."""
-
-    def show_waits(self, diagnosed: Diagnosed) -> None:
-        """Do nothing."""
-
-    def show_trace(self, rows: Sequence[TraceRow]) -> None:
-        """Do nothing."""
-
-    def show_difference(self, difference: Difference) -> None:
-        """Do nothing."""
-
-    def end(self, outcome: RunOutcome) -> None:
-        """Do nothing."""
 
 
 class CellWait:
@@ -280,13 +179,15 @@ class CellWait:
                 else:
                     self._turns.add(event, self._run.taken_count, now)
                 return
-            case RunFinished() | RankExited():
+            case RunFinished(rank=rank, error=error):
                 self._hold_or_show(event)
-                self._turns.leave(event.rank)
-                is_exit = isinstance(event, RankExited)
-                has_failed = isinstance(event, RankExited) or event.error is not None
-                self._steps.leave(event.rank, now, has_failed=has_failed)
-                (self._stuck.lose if is_exit else self._stuck.leave)(event.rank, now)
+                self._leave_prompts(rank, now, has_failed=error is not None)
+                self._stuck.leave(rank, now)
+                return
+            case RankExited(rank=rank):
+                self._hold_or_show(event)
+                self._leave_prompts(rank, now, has_failed=True)
+                self._stuck.lose(rank, now)
                 return
             case RanksHeld():
                 if not self._interrupts:
@@ -298,6 +199,10 @@ class CellWait:
             case _:
                 pass
         self._hold_or_show(event)
+
+    def _leave_prompts(self, rank: Rank, now: float, *, has_failed: bool) -> None:
+        self._turns.leave(rank)
+        self._steps.leave(rank, now, has_failed=has_failed)
 
     def _take_stuck(self, request: InputRequest, now: float) -> None:
         if self._stuck.is_held:

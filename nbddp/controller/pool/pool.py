@@ -22,7 +22,8 @@ from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
-from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
+from nbddp.controller.pool.cell_view import CellView, SilentView
+from nbddp.controller.pool.cell_wait import CellWait
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts

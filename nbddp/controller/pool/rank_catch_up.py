@@ -26,7 +26,7 @@ from nbddp.wire.values.value_questions import NameKind, Variable
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
-    from nbddp.controller.pool.cell_wait import CellView
+    from nbddp.controller.pool.cell_view import CellView
     from nbddp.controller.pool.pool import Pool
 
 

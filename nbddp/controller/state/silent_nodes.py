@@ -16,7 +16,7 @@ class SilentNode:
     node: int
     host: str
     since: float  #: `time.monotonic` of the last sign of life
-    lost_after_s: float  #: after so long a silence its ranks are given up
+    lost_after_s: float  #: after a silence of this length its ranks are given up
 
     def at(self, now: float, ranks: RankSet) -> "Silence":
         """Return what is to be said about it now, and about these of its ranks."""

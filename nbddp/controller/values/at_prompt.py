@@ -14,7 +14,7 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import DescribeAtPrompt, DescribeValue, PullValue
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: A rank that has not answered for so long is given up: its device may wait for an operation.
+#: A rank that has not answered for this long is given up: its device may wait for an operation.
 _LIMIT_S = 30.0
 
 

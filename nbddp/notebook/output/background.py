@@ -29,7 +29,7 @@ from nbddp.wire.messages import ClearOutput, Output, Stream
 
 #: Text per second that is shown; the rest is in the logs.
 _BYTES_PER_S = 64 * 1024
-#: Lines of torch's log wait so long for those of other ranks, which dial at the same time.
+#: Lines of torch's log wait this long for those of other ranks, which dial at the same time.
 _LOG_FOLD_S = 0.2
 #: Number of events that may wait while showing is blocked; the text of the others is in the logs.
 _MAX_WAITING = 256

@@ -79,7 +79,7 @@ _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
 
 
 class View:
-    """Shows the output of a cell; implements `nbddp.controller.pool.cell_wait.CellView`.
+    """Shows the output of a cell; implements `nbddp.controller.pool.cell_view.CellView`.
 
     Args:
         run: the run of the cell.
@@ -141,6 +141,7 @@ class View:
         self._shows_html = shows_html
         self._widgets = widgets
         self._panel = panel
+        self._is_at_deadlock = False  #: the last question was that of a deadlock
         self._output = _OUTPUTS[out](
             OutputSpec(
                 run.ranks,
@@ -250,6 +251,7 @@ class View:
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
         is_stop = request.stop is not None or request.is_stuck
+        self._is_at_deadlock = request.is_stuck
         if self._out == "nothing" and (request.debugger is not None or is_stop):
             return "c"  # a cell that runs again passes its breakpoints
         now = self._clock()
@@ -321,7 +323,7 @@ class View:
             diagnosis_card.card(
                 diagnosed.report,
                 views=diagnosed.views,
-                means="`quit`",
+                means="`free`" if self._is_at_deadlock else "`quit`",
                 own_timeout_s=self._settings.own_timeout_s,
             )
         )

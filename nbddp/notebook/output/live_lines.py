@@ -237,7 +237,7 @@ def _failures(reason_by_rank: Mapping[Rank, str]) -> list[str]:
         failures.append(f"{_name(ranks)} {reasons.pop() if len(reasons) == 1 else kind}")
     if len(in_order) > _MAX_FAILURES:
         rest = sum(len(ranks) for _, ranks in in_order[_MAX_FAILURES:])
-        failures.append(f"{rest} more raised others")
+        failures.append(f"{rest} more ended by other errors")
     return failures
 
 

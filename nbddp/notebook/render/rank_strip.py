@@ -134,7 +134,7 @@ def legend(chips: Sequence[Chip]) -> str:
 
 
 def _shown(chips: Sequence[Chip]) -> Sequence[Chip]:
-    """The chips of a row: so many that they stand in two lines at most."""
+    """The chips of a row, which stand in two lines at most."""
     if len(chips) <= _MAX_CHIPS:
         return chips
     joined = list(_joined(replace(chip, note="") for chip in chips))

@@ -9,7 +9,8 @@ import pytest
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
-from nbddp.controller.pool.cell_wait import CellWait, SilentView
+from nbddp.controller.pool.cell_view import SilentView
+from nbddp.controller.pool.cell_wait import CellWait
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.flight_recorder import Site
