@@ -13,7 +13,7 @@ from nbddp.controller.diagnosis.code_places import find_place, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import Divergence, is_met
+from nbddp.controller.diagnosis.divergence import Divergence, is_met, is_of_ranks
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
@@ -118,6 +118,24 @@ def names_assigned_on(
         for name, each, around in candidates
         if all(is_met(branch, rank, world_size) for branch in around)
     ]
+
+
+def assigned_by_ranks(name: str, site: Site, code: Code) -> tuple[int, ...]:
+    """Return the lines that assign a name only on some ranks, before a line of the same function.
+
+    Args:
+        name: the name.
+        site: the line that uses it.
+        code: the code of the line.
+
+    Returns:
+        The condition about ranks and the assignment inside it, the last one if there are several.
+    """
+    for assignment in reversed(_assignments_before(code, site.line)):
+        conditions = _conditions(code, assignment.lineno, site.line)
+        if name in _targets(assignment) and any(map(is_of_ranks, conditions)):
+            return tuple(sorted({conditions[0].line, assignment.lineno}))
+    return ()
 
 
 def _assignments_before(code: Code, line: int) -> list[_Assignment]:

@@ -67,6 +67,12 @@ class Definition:
     scope: Scope  #: the place of its assignment
 
 
+def resolved(value: ast.expr, scope: Scope) -> Definition:
+    """The value of a name at a place, or the expression itself."""
+    definition = scope.definition(value.id) if isinstance(value, ast.Name) else None
+    return definition or Definition(value, scope)
+
+
 def function_at(
     statements: Sequence[ast.stmt], line: int
 ) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

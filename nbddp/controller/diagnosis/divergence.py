@@ -65,7 +65,12 @@ class Divergence:
 def is_of_ranks(branch: Branch) -> bool:
     """Whether a condition names ranks, so that it is not equal on all of them."""
     other = branch.other
-    return bool(_OF_RANKS.search(branch.source)) or (other is not None and is_of_ranks(other))
+    return names_ranks(branch.source) or (other is not None and is_of_ranks(other))
+
+
+def names_ranks(source: str) -> bool:
+    """Return whether a piece of code names ranks: ``rank == 0``, ``dist.get_rank()``."""
+    return bool(_OF_RANKS.search(source))
 
 
 def missing_calls(

@@ -12,35 +12,30 @@ from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks
 from nbddp.controller.diagnosis.helper_barriers import HelperCall
-from nbddp.controller.diagnosis.phrases import origin_of
+from nbddp.controller.diagnosis.loop_lengths import LoopLength
+from nbddp.controller.diagnosis.loop_phrases import length_step
+from nbddp.controller.diagnosis.phrases import (
+    MAX_SOURCE,
+    describe_branch,
+    origin_of,
+    quote_branch,
+)
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
-_MAX_SOURCE = 60
 _BREAK = re.compile(r"\bbreak\s*(?:#|$)")
 _MORE = ", which perhaps has more iterations there"
 #: The ranks at each place, and the reason.
 Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
 
 
-def describe_branch(branch: Branch) -> str:
-    r"""``\`if rank == 0:\` (line 3)``."""
-    if branch.other is not None:
-        return f"the `else` of {describe_branch(branch.other)}"
-    return f"{_quote(branch)} (line {branch.line})"
-
-
-def _quote(branch: Branch) -> str:
-    return f"`{shortened(branch.source, _MAX_SOURCE)}`"
-
-
 def describe_leaving(leaving: Exit) -> str:
     r"""``\`continue\` in line 8, inside \`if rank == 2:\` (line 7)``."""
     if leaving.line == leaving.condition.line:  # both on one line
-        return f"line {leaving.line}, `{shortened(leaving.source, _MAX_SOURCE)}`"
+        return f"line {leaving.line}, `{shortened(leaving.source, MAX_SOURCE)}`"
     inside = describe_branch(leaving.condition)
-    return f"`{shortened(leaving.source, _MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
+    return f"`{shortened(leaving.source, MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
 
 
 def describe_assigned(assigned: AssignedName) -> str:
@@ -55,7 +50,7 @@ def describe_assigned(assigned: AssignedName) -> str:
 
 def next_step(
     places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None,
-    *, is_loader: bool = False,
+    length: LoopLength | None = None,
 ) -> str:  # fmt: skip
     """The change of the code after which the culprits make the call.
 
@@ -64,7 +59,7 @@ def next_step(
         operation: the operation in which the others wait.
         culprits: ranks that have not called it.
         change: the change of the code that is shown with it; None: none is known.
-        is_loader: the loop is over a ``DataLoader``.
+        length: why the loop around the line is shorter on the culprits; None: it has none.
     """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
@@ -83,7 +78,9 @@ def next_step(
         return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
     if divergence.branches or divergence.loop is None:
         return _handled_step(divergence, culprits)
-    return _loop_step(divergence, divergence.loop, operation, change, is_loader=is_loader)
+    return _loop_step(
+        divergence, divergence.loop, operation, culprits, change=change, length=length
+    )
 
 
 def helper_step(helper: HelperCall, culprits: RankSet) -> str:
@@ -121,44 +118,22 @@ def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
 def _handlers(branch: Branch) -> str:
     r"""``\`except Exception:\` (line 7)``."""
     parts = [
-        f"`{shortened(handler.source, _MAX_SOURCE)}` (line {handler.line})"
+        f"`{shortened(handler.source, MAX_SOURCE)}` (line {handler.line})"
         for handler in branch.handlers
     ]
     return " or ".join(parts)
 
 
 def _loop_step(
-    divergence: Divergence, loop: Branch, operation: Operation, change: CodeChange | None,
-    *, is_loader: bool,
+    divergence: Divergence, loop: Branch, operation: Operation, culprits: RankSet,
+    *, change: CodeChange | None, length: LoopLength | None,
 ) -> str:  # fmt: skip
     """The next step where ranks have not come to the call in some iterations of a loop."""
     if len(divergence.exits) == 1:
         return _leaving_step(divergence, operation)
-    if divergence.exits:
-        return (
-            f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
-        )
-    return (
-        f"Give every rank the same number of iterations of {describe_branch(loop)}, for example "
-        f"{_evenly(divergence, change, is_loader=is_loader)}."
-    )
-
-
-def _evenly(divergence: Divergence, change: CodeChange | None, *, is_loader: bool) -> str:
-    """How a loop may end on all ranks together: as the change does that is shown."""
-    for line in () if change is None else change.lines:
-        added = line.source.strip() if line.change == "added" else ""
-        if "drop_last=True" in added:
-            return "by drop_last=True"
-        if added.startswith("with "):
-            return f"by `{added}`"
-    # `Join` stands in for no collective that the cell calls itself.
-    is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
-    join = "`torch.distributed.algorithms.Join`"
-    if is_loader:
-        return f"by drop_last=True{f', or use {join}' * is_in_backward}"
-    least = "the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
-    return f"{least}{f', or use {join}' * is_in_backward}"
+    if length is not None and not divergence.exits:
+        return length_step(divergence, loop, length, culprits, change)
+    return f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
 
 
 def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -> str:
@@ -168,7 +143,7 @@ def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -
         return f"{inside}: let {culprits.describe()} run it, too, or move it out."
     (branch,) = divergence.branches
     if branch.line == divergence.site.line:
-        inside = _quote(branch)
+        inside = quote_branch(branch)
     if not is_of_ranks(branch):
         return f"{inside}: let all ranks decide alike, or move it out."
     if not can_move and branch.line != divergence.site.line:
@@ -214,7 +189,7 @@ def _leaving_step(
     call = f"Call {operation.signature.op}" if is_here else f"Run {_place(divergence)}"
     if not is_one_line:
         branch = describe_branch(condition.other or condition)
-        exit_text = f"{branch}, whose `{shortened(leaving.source, _MAX_SOURCE)}` skips it"
+        exit_text = f"{branch}, whose `{shortened(leaving.source, MAX_SOURCE)}` skips it"
     return f"{call} before {exit_text}, or let all ranks skip it there."
 
 
@@ -227,7 +202,7 @@ def _shared_break(leaving: Exit) -> str:
     if test is None or not _BREAK.search(leaving.source):
         return ""
     condition = ast.unparse(test)
-    flag = f"1.0 if {condition if len(condition) <= _MAX_SOURCE else '...'} else 0.0"
+    flag = f"1.0 if {condition if len(condition) <= MAX_SOURCE else '...'} else 0.0"
     return (
         f": put `stop = torch.tensor({flag}, device=device)` and `dist.all_reduce(stop)` above "
         "the `if`, and `if stop: break` in its place"
@@ -326,7 +301,7 @@ def _place(divergence: Divergence) -> str:
 
 
 def _call(divergence: Divergence) -> str:
-    return f"{_place(divergence)}, `{shortened(divergence.site.source, _MAX_SOURCE)}`"
+    return f"{_place(divergence)}, `{shortened(divergence.site.source, MAX_SOURCE)}`"
 
 
 def _calls(divergence: Divergence) -> dict[int, RankSet]:

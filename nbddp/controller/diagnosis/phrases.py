@@ -9,13 +9,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from nbddp.wire.flight_recorder import ExceptionLine, Operation, Signature, Site
+from nbddp.controller.diagnosis.control_flow import Branch
+from nbddp.wire.flight_recorder import ExceptionLine, Operation, Signature, Site, shortened
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 #: The phrase about one rank, and that about several.
 Forms: TypeAlias = tuple[str, str]
 #: Different calls in a sentence.
 _MAX_CALLS = 4
+#: Characters of a line of code in a sentence.
+MAX_SOURCE = 60
 #: Operations that a thread waits for.
 _MAX_WAITS = 3
 
@@ -253,3 +256,15 @@ def rank_at(distance: int) -> str:
 def subject(ranks: RankSet) -> str:
     """``Rank 2`` or ``Ranks 0,2-3``: the subject at the beginning of a sentence."""
     return ranks.describe().capitalize()
+
+
+def describe_branch(branch: Branch) -> str:
+    r"""``\`if rank == 0:\` (line 3)``."""
+    if branch.other is not None:
+        return f"the `else` of {describe_branch(branch.other)}"
+    return f"{quote_branch(branch)} (line {branch.line})"
+
+
+def quote_branch(branch: Branch) -> str:
+    r"""``\`if rank == 0:\```: its first line."""
+    return f"`{shortened(branch.source, MAX_SOURCE)}`"

@@ -21,17 +21,16 @@ from nbddp.controller.diagnosis.code_places import (
     shifted,
 )
 from nbddp.controller.diagnosis.control_flow import Code, Sources
-from nbddp.controller.diagnosis.definitions import Definition, Scope
+from nbddp.controller.diagnosis.definitions import Scope, resolved
 from nbddp.controller.diagnosis.divergence import Divergence
 from nbddp.controller.diagnosis.joined_models import training_order
+from nbddp.controller.diagnosis.loop_lengths import loop_of, unwrapped
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange
 
 #: A longer loop is not shown twice.
 _MAX_LOOP = 12
 _SHORTEST = "shortest"
-#: Functions that give the items of their first argument.
-_WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 #: Functions whose first argument is the first dimension, or all of them, of a tensor.
 _TENSORS = ("ones", "zeros", "rand", "randn", "empty")
 #: These call collectives that a rank which has joined does not.
@@ -57,33 +56,11 @@ def even_loop(divergence: Divergence, sources: Sources, world_size: int) -> Code
     """
     if divergence.branches or divergence.exits or divergence.is_extra:
         return None
-    loop = _loop_of(divergence)
+    loop = loop_of(divergence)
     if loop is None:
         return None
     scope = Scope(divergence.site, divergence.code, sources)
     return _whole_batches(loop, scope, world_size) or _joined(loop, scope) or _shortest(loop, scope)
-
-
-def is_over_loader(divergence: Divergence, sources: Sources) -> bool:
-    """Whether the loop around a line is over a ``DataLoader``, as the code shows."""
-    loop = _loop_of(divergence)
-    if loop is None:
-        return False
-    items = _resolved(_unwrapped(loop.iter), Scope(divergence.site, divergence.code, sources))
-    return called(items.value) == "DataLoader"
-
-
-def _loop_of(divergence: Divergence) -> ast.For | None:
-    line = 0 if divergence.loop is None else divergence.loop.line
-    module = ast.Module(divergence.code.statements, [])
-    loops = (node for node in ast.walk(module) if isinstance(node, ast.For))
-    return next((each for each in loops if each.lineno == line), None)
-
-
-def _unwrapped(items: ast.expr) -> ast.expr:
-    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
-        items = items.args[0]
-    return items
 
 
 def _change(scope: Scope, lines: Sequence[ChangedLine]) -> CodeChange:
@@ -95,7 +72,7 @@ def _change(scope: Scope, lines: Sequence[ChangedLine]) -> CodeChange:
 
 def _whole_batches(loop: ast.For, scope: Scope, world_size: int) -> CodeChange | None:
     """Add ``drop_last=True`` to the data loader of a loop."""
-    definition = _resolved(_unwrapped(loop.iter), scope)
+    definition = resolved(unwrapped(loop.iter), scope)
     loader = definition.value
     if not isinstance(loader, ast.Call) or called(loader) != "DataLoader" or not loader.args:
         return None
@@ -105,22 +82,16 @@ def _whole_batches(loop: ast.For, scope: Scope, world_size: int) -> CodeChange |
     size = options.get("batch_size") or (loader.args[1] if len(loader.args) == 2 else None)
     if size is None or len(loader.args) > 2:
         return None
-    batch = number(_resolved(size, definition.scope).value, 0, world_size) or 0
+    batch = number(resolved(size, definition.scope).value, 0, world_size) or 0
     if batch < 2 or not _differ_by_a_part(loader.args[0], definition.scope, batch, world_size):
         return None
     last = max((*loader.args, *options.values()), key=lambda node: (node.lineno, node.col_offset))
     return _with_argument(definition.scope, last, "drop_last=True")
 
 
-def _resolved(value: ast.expr, scope: Scope) -> Definition:
-    """The value of a name, or the expression itself."""
-    definition = scope.definition(value.id) if isinstance(value, ast.Name) else None
-    return definition or Definition(value, scope)
-
-
 def _differ_by_a_part(data: ast.expr, scope: Scope, batch: int, world_size: int) -> bool:
     """Whether the data of all ranks has equally many whole batches, and differs in length."""
-    definition = _resolved(data, scope)
+    definition = resolved(data, scope)
     lengths = {
         _length(definition.value, definition.scope, rank, world_size) for rank in range(world_size)
     }
@@ -135,7 +106,7 @@ def _length(  # noqa: PLR0911 - one for each kind of data
     node: ast.expr, scope: Scope, rank: int, world_size: int
 ) -> int | None:
     """The length of data on a rank; None: that is not known."""
-    value = _resolved(node, scope)
+    value = resolved(node, scope)
     if value.value is not node:
         return _length(value.value, value.scope, rank, world_size)
     match node:
@@ -195,11 +166,11 @@ def _replaced(code: Code, line: int, text: str) -> str:
 
 def _shortest(loop: ast.For, scope: Scope) -> CodeChange | None:
     """Let all ranks take as many items of a list as the rank with the fewest has."""
-    items, code = _unwrapped(loop.iter), scope.code
+    items, code = unwrapped(loop.iter), scope.code
     is_inside = any(line != loop.lineno for line in _lines_around(loop, code))
     if not isinstance(items, ast.Name) or is_inside or code.mentions(_SHORTEST):
         return None
-    is_list = _is_list(_resolved(items, scope).value)
+    is_list = _is_list(resolved(items, scope).value)
     if not is_list or scope.site.function != "<module>" or items.end_lineno != loop.lineno:
         return None
     before, outer = code.source(loop.lineno), " " * loop.col_offset

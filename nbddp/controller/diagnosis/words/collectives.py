@@ -3,13 +3,17 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Sequence
+
+from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.helper_barriers import helper_call
+from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeChange
+from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.controller.diagnosis.skipped_calls import skipping_exit
 from nbddp.controller.diagnosis.suggested_change import (
     moved_before,
@@ -17,7 +21,7 @@ from nbddp.controller.diagnosis.suggested_change import (
     skipped_together,
 )
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.uneven_loops import even_loop, is_over_loader
+from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import RankSet
@@ -43,9 +47,12 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         "`if`, a `break`, or a loop with a different number of iterations around it."
     )
     is_of_all = group is not None and group.desc == "default_pg"
-    change = None
+    change: CodeChange | None = None
+    code: Sequence[CodeLine] = ()
     if places and operation is not None:
-        step, change = call_everywhere(places, operation, culprits, reports, is_of_all=is_of_all)
+        step, change, code = call_everywhere(
+            places, operation, culprits, reports, is_of_all=is_of_all
+        )
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
@@ -56,7 +63,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"a collective needs every member{f' of {group.label}' if group else ''}, and "
         f"{culprits.describe()} can no longer call it.{in_turn(cause)}",
         step,
-        code=excerpt(places, operation, reports.sources) if places and operation else (),
+        code=code,
         change=change,
         places=places,
     )
@@ -65,8 +72,8 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
 def call_everywhere(
     places: Places, operation: Operation, culprits: RankSet, reports: RankReports,
     *, is_of_all: bool,
-) -> tuple[str, CodeChange | None]:  # fmt: skip
-    """The next step by which all ranks make a call, and its change of the code.
+) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:  # fmt: skip
+    """The next step by which all ranks make a call, its change of the code, and lines of the code.
 
     Args:
         places: the lines that ranks have not come to.
@@ -75,13 +82,31 @@ def call_everywhere(
         reports: the ranks.
         is_of_all: the group of the call has all ranks.
     """
+    code = excerpt(places, operation, reports.sources)
     if len(places) == 1:
         helper = helper_call(places[0][1], operation, reports.sources)
         if helper is not None:
-            return helper_step(helper, culprits), helper.change
+            return helper_step(helper, culprits), helper.change, code
     change = _change(places, culprits, reports, is_of_all=is_of_all)
-    is_loader = len(places) == 1 and is_over_loader(places[0][1], reports.sources)
-    return next_step(places, operation, culprits, change, is_loader=is_loader), change
+    length = _loop_length(places, operation, reports)
+    step = next_step(places, operation, culprits, change, length)
+    if length is not None and change is None:
+        code = [*length.lines, *code]
+    return step, change, code
+
+
+def _loop_length(places: Places, operation: Operation, reports: RankReports) -> LoopLength | None:
+    """What sets the length of the loop around a line; None: not a loop keeps ranks from it."""
+    ranks, divergence = places[0]
+    is_loop = divergence.loop is not None and not divergence.branches and not divergence.exits
+    if len(places) > 1 or divergence.is_extra or not is_loop:
+        return None
+    graph, rank = reports.graph, ranks.ranks[0]
+    mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
+    around = frames(graph, rank, mine or operation)
+    lines = [site.position for site in around]
+    here = lines.index(divergence.site.position) if divergence.site.position in lines else 0
+    return loop_length(divergence, around[here + 1 :], graph, reports.sources)
 
 
 def _change(

@@ -197,7 +197,9 @@ def _extra_call(
     others = RankSet.of(disagreement.operation_by_rank) - ranks
     group = reports.graph.group(call)
     is_of_all = group is not None and group.desc == "default_pg"
-    return call_everywhere([(ranks, place)], call, others, reports, is_of_all=is_of_all)
+    places = [(ranks, place)]
+    step, change, _ = call_everywhere(places, call, others, reports, is_of_all=is_of_all)
+    return step, change
 
 
 def _assigned(

@@ -1,0 +1,79 @@
+"""Puts the length of a loop that is not the same on all ranks into words.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from nbddp.controller.diagnosis.control_flow import Branch
+from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.loop_lengths import LoopLength
+from nbddp.controller.diagnosis.phrases import describe_branch
+from nbddp.controller.diagnosis.report import CodeChange
+from nbddp.wire.flight_recorder import Site, cell_name
+from nbddp.wire.rank_set import RankSet
+
+#: Iterations at which ranks ended, and in which others are.
+_MAX_ITERATIONS = 3
+_JOIN = "`torch.distributed.algorithms.Join`"
+
+
+def length_step(
+    divergence: Divergence, loop: Branch, length: LoopLength, culprits: RankSet,
+    change: CodeChange | None,
+) -> str:  # fmt: skip
+    """The next step where a loop has fewer iterations on some ranks.
+
+    Args:
+        divergence: a line in the loop.
+        loop: the loop.
+        length: what is known of its length.
+        culprits: the ranks on which it is shorter.
+        change: the change of the code that is shown with it; None: none is known.
+    """
+    here, iterations = divergence.site, _last_iterations(length, culprits)
+    if not length.lines or change is not None:
+        return (
+            f"Give every rank the same number of iterations of {describe_branch(loop)}, for "
+            f"example {_evenly(divergence, change, is_loader=length.is_of_loader)}"
+            f"{iterations and f': {iterations}'}."
+        )
+    source = length.source
+    cell = "" if source.position[:2] == here.position[:2] else f" of {_title(source)}"
+    alike = "the same" if length.is_number else "equally long"
+    join = f", or use {_JOIN}" * (".backward(" in divergence.code.source(here.line))
+    of_loop = f": the loop of line {loop.line} is shorter there"
+    if iterations:
+        of_loop = f": in the loop of line {loop.line}, {iterations}"
+    return f"Make `{length.name}` {alike} on all ranks (line {source.line}{cell}){join}{of_loop}."
+
+
+def _last_iterations(length: LoopLength, culprits: RankSet) -> str:
+    """``rank 1 ended after step 2, ranks 0,2-3 are in step 3``; empty: that is not known."""
+    ended, inside = [], []
+    for variable, ranks in length.last.items():
+        if left := RankSet.of(set(ranks) & set(culprits)):
+            ended.append(f"{left.describe()} ended after {variable}")
+        if there := ranks - culprits:
+            inside.append(f"{there.describe()} {there.verb('is', 'are')} in {variable}")
+    is_short = 0 < len(ended) <= _MAX_ITERATIONS and 0 < len(inside) <= _MAX_ITERATIONS
+    return ", ".join((*ended, *inside)) if is_short else ""
+
+
+def _title(site: Site) -> str:
+    """``cell [3]``, ``helpers.py``."""
+    return cell_name(site.cell) if site.cell else site.file.replace(chr(92), "/").rpartition("/")[2]
+
+
+def _evenly(divergence: Divergence, change: CodeChange | None, *, is_loader: bool) -> str:
+    """How a loop may end on all ranks together: as the change does that is shown."""
+    for line in () if change is None else change.lines:
+        added = line.source.strip() if line.change == "added" else ""
+        if "drop_last=True" in added:
+            return "by drop_last=True"
+        if added.startswith("with "):
+            return f"by `{added}`"
+    # `Join` stands in for no collective that the cell calls itself.
+    is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
+    if is_loader:
+        return f"by drop_last=True{f', or use {_JOIN}' * is_in_backward}"
+    least = "the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    return f"{least}{f', or use {_JOIN}' * is_in_backward}"

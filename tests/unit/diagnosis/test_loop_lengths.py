@@ -1,0 +1,145 @@
+"""A finding names the line that makes a loop shorter on some ranks."""
+
+import msgspec
+import pytest
+
+from nbddp.controller.diagnosis import Finding
+from tests.support.looks import CELL, Ranks, only, site
+
+_LOOP = "for step, x in enumerate(data):\n    dist.all_reduce(x)"
+
+
+def shorter(source: str, *, line: int, has_variable: bool = True) -> Finding:
+    """What is found when rank 1 of three made two calls in a loop, and the others wait in a third.
+
+    Args:
+        source: of the cell.
+        line: of the calls.
+        has_variable: whether the records have the loop's variable, ``step``.
+    """
+    pool = Ranks(3)
+    pool.code[CELL] = source
+
+    def at(step: int) -> list[tuple[str, int]]:
+        return [("step", step)] if has_variable else []
+
+    for rank in range(3):
+        for step in range(2):
+            pool[rank].done(line=line, iteration=at(step))
+    for rank in (0, 2):
+        pool[rank].blocked(line=line, iteration=at(2))
+    pool[1].finished()
+    return only(pool)
+
+
+def code(finding: Finding) -> list[str]:
+    return [f"{line.site.cell}:{line.site.line} {line.site.source}" for line in finding.code]
+
+
+def test_the_last_iterations():
+    assert shorter(_LOOP, line=2).next_step == (
+        "Give every rank the same number of iterations of `for step, x in enumerate(data):` "
+        "(line 1), for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN: "
+        "rank 1 ended after step 1, ranks 0,2 are in step 2."
+    )
+
+
+def test_a_number_that_depends_on_the_rank():
+    source = f"n = 5 if rank != 1 else 3\ndata = (torch.ones(2) for _ in range(n))\n{_LOOP}"
+    finding = shorter(source, line=4)
+    assert finding.next_step == (
+        "Make `n` the same on all ranks (line 1): in the loop of line 3, rank 1 ended after "
+        "step 1, ranks 0,2 are in step 2."
+    )
+    assert code(finding) == [
+        f"{CELL}:1 n = 5 if rank != 1 else 3",
+        f"{CELL}:2 data = (torch.ones(2) for _ in range(n))",
+        f"{CELL}:3 for step, x in enumerate(data):",
+        f"{CELL}:4     dist.all_reduce(x)",
+    ]
+
+
+def test_without_a_variable_of_the_loop():
+    source = f"data = load(rank)\n{_LOOP.replace('step, x in enumerate(data)', 'x in data')}"
+    assert shorter(source, line=3, has_variable=False).next_step == (
+        "Make `data` equally long on all ranks (line 1): the loop of line 2 is shorter there."
+    )
+
+
+def test_a_change_that_is_known_is_the_next_step():
+    finding = shorter(f"data = [torch.ones(2)] * (3 - rank)\n{_LOOP}", line=3)
+    assert finding.change is not None
+    assert "for example the smallest number of all ranks" in finding.next_step
+    assert [line.site.line for line in finding.code] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "line"),
+    [
+        ("data = torch.arange(9)[rank::world_size].tolist()", "data", 1),
+        ("data = items[rank]", "data", 1),
+        ("data = load(items[dist.get_rank() :: 2])", "data", 1),
+        ("n = 3 + rank\ndata = range(n)", "n", 1),
+        ("many = 3 + rank\nn = many * 2\ndata = make(n)", "many", 1),
+        ("data = load()\nif rank == 1:\n    data = data[:2]", "data", 3),
+        ("n = 4\nif rank == 1:\n    n -= 1\ndata = range(n)", "n", 3),
+        ("mine = split(items, rank)\ndata = zip(mine, labels)", "mine", 1),
+        ("size = 2 + rank\nloader = DataLoader(items, size)\ndata = iter(loader)", "size", 1),
+        ("data = (x for x in items if x % world_size == rank)", "data", 1),
+    ],
+)
+def test_the_line_that_depends_on_the_rank(source: str, name: str, line: int):
+    at = source.count("\n") + 3
+    assert shorter(f"{source}\n{_LOOP}", line=at).next_step.startswith(
+        (f"Make `{name}` the same on all ranks (line {line})",
+         f"Make `{name}` equally long on all ranks (line {line})")
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "data = [torch.ones(2) * rank for _ in range(5)]",  # the items differ, and not their number
+        "data = [rank, rank]",
+        "data = torch.full((5,), rank)",
+        "data = load()",
+        "data = load().to(rank)",
+        "data = load(seed=rank)",
+        "data = load()\ndata = data[rank:]",  # two assignments: either may hold
+        "sampler = DistributedSampler(items, rank=rank)\ndata = DataLoader(items, sampler=sampler)",
+        "n = 5\ndata = range(n)",
+        "data = data",
+    ],
+)
+def test_lines_that_do_not_set_the_length(source: str):
+    at = source.count("\n") + 3
+    finding = shorter(f"{source}\n{_LOOP}", line=at)
+    assert "same number of iterations" in finding.next_step
+    assert [line.site.line for line in finding.code] == [at - 1, at]
+
+
+def test_an_argument_of_the_function_with_the_loop():
+    train = "def train(data):\n    for step, x in enumerate(data):\n        dist.all_reduce(x)"
+    call = "n = 3 - rank\nitems = [torch.ones(2)] * n\ntrain(items)"
+    pool = Ranks(2)
+    pool.code[CELL] = train
+    pool.code[CELL + 1] = call
+    there = site(3, function="train")
+    caller = msgspec.structs.replace(site(3, "train(items)"), cell=CELL + 1)
+    for rank in range(2):
+        for step in range(2):
+            pool[rank].done(line=3, iteration=[("step", step)])
+    pool[0].waits(pool[0].issue(line=3, iteration=[("step", 2)]), stack=(there, caller))
+    pool[1].finished()
+    finding = only(pool)
+    assert finding.next_step == (
+        f"Make `n` the same on all ranks (line 1 of cell [{CELL + 1}]): in the loop of line 2, "
+        "rank 1 ended after step 1, rank 0 is in step 2."
+    )
+    assert code(finding) == [
+        f"{CELL + 1}:1 n = 3 - rank",
+        f"{CELL + 1}:2 items = [torch.ones(2)] * n",
+        f"{CELL + 1}:3 train(items)",
+        f"{CELL}:2     for step, x in enumerate(data):",
+        f"{CELL}:3         dist.all_reduce(x)",
+    ]
