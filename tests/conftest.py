@@ -95,6 +95,7 @@ class SharedPool:
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._first_names: list[str] = []  #: names of a rank that has run nothing
+        self._is_first_group = True  #: no test has made another default process group
 
     @property
     def pool_id(self) -> str | None:
@@ -104,9 +105,16 @@ class SharedPool:
         if self._pool is None:
             self._pool = make_pool(2)
             self._first_names = self._pool.pull("list(globals())", ranks=0)
+            self._pool.pull("setattr(__import__('builtins'), 'first_world', dist.group.WORLD)")
         return self._pool
 
-    def check_health(self) -> None:
+    def get_for(self, test: pytest.Item) -> Pool:
+        """The pool with its first default group, but for tests that are marked `replaces_group`."""
+        if not self._is_first_group and test.get_closest_marker("replaces_group") is None:
+            self.drop()
+        return self.get()
+
+    def check_health(self, *, may_replace_group: bool) -> None:
         """Fails, and drops the pool, if a test has left it in another state than it found it."""
         pool = self.get()
         try:
@@ -117,6 +125,9 @@ class SharedPool:
             code = _HEALTH_CELL.format(first_names=self._first_names)
             view = run_cell(pool, code, timeout=30.0, check=False)
             assert view.error is None, f"the process group is broken:\n{view.error}"
+            # Functions of torch that were imported before have the group as a default argument.
+            self._is_first_group = all(pool.pull("dist.group.WORLD is first_world"))
+            assert self._is_first_group or may_replace_group, "the test needs `replaces_group`"
         except BaseException:
             self.drop()
             raise
@@ -124,6 +135,7 @@ class SharedPool:
     def drop(self) -> None:
         """Stop it; the next test gets another. Nothing of it may be left."""
         pool, self._pool = self._pool, None
+        self._is_first_group = True
         if pool is not None:
             pool.stop()
             poll_until(lambda: not leaks.processes_of_pool(pool.pool_id))
@@ -154,11 +166,12 @@ def shared_pool(own_temporary_folder: Path) -> Iterator[SharedPool]:
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Pool]:
     """The shared pool of two Gloo ranks; it must be healthy afterwards (mark `breaks_pool`)."""
-    yield shared_pool.get()
+    yield shared_pool.get_for(request.node)
     if request.node.get_closest_marker("breaks_pool"):
         shared_pool.drop()
     else:
-        shared_pool.check_health()
+        may_replace_group = request.node.get_closest_marker("replaces_group") is not None
+        shared_pool.check_health(may_replace_group=may_replace_group)
 
 
 @pytest.fixture
@@ -183,7 +196,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     shared: SharedPool = request.getfixturevalue("shared_pool")
     if "pool" in request.fixturenames:
-        shared.get()  # made before the snapshot: it belongs to no test
+        shared.get_for(request.node)  # made before the snapshot: it belongs to no test
     before = leaks.take_snapshot(shared.pool_id)
     yield
     leaks.assert_no_leaks(before, lambda: shared.pool_id)

@@ -109,5 +109,6 @@ def test_a_group_may_end_on_a_thread_of_its_own_backend(ready: Pool, way: str):
 @pytest.mark.parametrize(
     "program", ["create_graph", "hook_and_no_sync", "sparse_gradients", "coalesced"]
 )
+@pytest.mark.replaces_group
 def test_default_groups_end_while_their_works_are_released(ready: Pool, program: str):
     run_cell(ready, f"of_its_own({program}, 15)", timeout=60.0)

@@ -47,6 +47,7 @@ def own_pool(pool: Pool, tmp_path: Path) -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize("kind", STORES)
+@pytest.mark.replaces_group
 def test_no_group_is_compared_with_one_that_is_gone(own_pool: Pool, kind: str):
     if kind == "tcp":
         run_cell(own_pool, _FREE_PORT, ranks="0")
@@ -58,6 +59,7 @@ def test_no_group_is_compared_with_one_that_is_gone(own_pool: Pool, kind: str):
         assert view.result(0) == view.result(1)
 
 
+@pytest.mark.replaces_group
 def test_a_group_of_each_rank_alone(own_pool: Pool):
     """World size 1, as in a first attempt: each rank is rank 0 of its own world."""
     alone = f"{_BEGIN}dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
@@ -67,6 +69,7 @@ def test_a_group_of_each_rank_alone(own_pool: Pool):
         assert {view.result(0), view.result(1)} == {"1", "2"}
 
 
+@pytest.mark.replaces_group
 def test_a_mismatch_in_a_group_of_the_user_is_told_and_the_group_repaired(own_pool: Pool):
     for round_ in range(2):
         run_cell(own_pool, f"{_BEGIN}store = dist.FileStore(f'{{path}}/{round_}', 2)\n{_INIT}")
@@ -84,6 +87,7 @@ def test_a_mismatch_in_a_group_of_the_user_is_told_and_the_group_repaired(own_po
         assert run_cell(own_pool, SUM).result(1) == "3.0"
 
 
+@pytest.mark.replaces_group
 def test_a_second_group_that_one_rank_does_not_make(own_pool: Pool):
     """Its first group had the same name and members."""
     call = f"store = dist.FileStore(f'{{path}}/{{round_}}', 2)\n{_INIT}"
@@ -100,6 +104,7 @@ def test_a_second_group_that_one_rank_does_not_make(own_pool: Pool):
     )
 
 
+@pytest.mark.replaces_group
 def test_a_group_with_a_process_that_is_no_rank(own_pool: Pool):
     """The group stays as torch makes it: nbddp cannot observe the other process."""
     child = (

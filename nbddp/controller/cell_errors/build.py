@@ -63,16 +63,18 @@ def cell_error(
     Returns:
         The error, to be raised by the caller; None if the cell ended well on all ranks.
     """
-    body = [*_injected(outcome), *traceback_groups.grouped_tracebacks(_raised(outcome))]
+    raised = _raised(outcome)
+    body = [*_injected(outcome), *traceback_groups.grouped_tracebacks(raised)]
     error = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
     has_log = any(rank in log_path_by_rank for rank in outcome.ranks("exited"))
-    if error is None or not (has_log or whole_tracebacks(outcome)):
+    if error is None or not (has_log or raised):
         return error
-    body = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=True)
-    body = [*_injected(outcome), *body]
+    body = traceback_groups.grouped_tracebacks(raised, is_folded=True)
+    # The lines below a traceback belong to it: without blanks, more of it stays on the screen.
+    body = [*_injected(outcome), *body[: -1 if body and not body[-1] else None]]
     # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
     commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
-    folded = _cell_error(outcome, cell_name, commands, origins, body)
+    folded = _cell_error(outcome, cell_name, commands, origins, body, is_brief=True)
     brief = "" if folded is None else "\n".join(folded._render_traceback_())
     return type(error)(str(error), error.by_rank, brief=brief)
 
@@ -96,8 +98,10 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     log_path_by_rank: Mapping[int, str],
     origins: NameOrigins | None,
     body: list[str],
+    *,
+    is_brief: bool = False,
 ) -> CellError | None:
-    """The error of a cell with these tracebacks."""
+    """The error of a cell with these tracebacks; a brief one does not repeat their message."""
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
         return _wrong(outcome) if outcome.is_wrong else None
@@ -146,6 +150,8 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     alike, said = _ranks_alike(outcome, first), shown.text and f": {shown.text}"
     if set(alike) - set(ranks):
         ranks, said = alike, traceback_groups.examples(_raised(outcome), alike)
+    elif is_brief and len(ranks) == len(_raised(outcome)):
+        said = ""  # the one traceback right above ends with it
     raised = f"{ranks.describe()} raised {shown.name}{_at_line(outcome, ranks)}{said}"
     tail = [f"{_headline('CellError')}: {raised}"]
     tail += [

@@ -243,7 +243,7 @@ def consequence_lines(outcome: RunOutcome) -> list[str]:
 def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
     result = outcome.results[rank]
     site = result.error.site if result.error is not None else None
-    at = f" ({site})" if site is not None else ""
+    at = f" ({site.place})" if site is not None else ""
     if not result.was_freed and result.error is not None:
         if _REACHED in result.error.evalue:
             return _Consequence(f"came to monitored_barrier{at}")
@@ -253,7 +253,7 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
     place = _place_of_wait(outcome, rank, site)
     if place is not None:
         site = place.site or site
-        at = f" ({site})" if site is not None else ""
+        at = f" ({site.place})" if site is not None else ""
         freed = f"freed{_raised_in_turn(result.error)}"
         predicate = place.predicate
         return _Consequence(f"waited{predicate.spoken or predicate.rest}{at}", freed)

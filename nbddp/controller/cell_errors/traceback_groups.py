@@ -67,9 +67,16 @@ def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[str]:
 def _folded(error: ErrorInfo, rank: int) -> Iterator[str]:
     """The parts of a traceback; frames of libraries in a row are one."""
     parts = zip_longest(error.traceback, error.libraries, fillvalue="")
-    for is_library, row in groupby(parts, key=lambda part: bool(part[1])):
+    rows = [
+        (is_library, list(row))
+        for is_library, row in groupby(parts, key=lambda part: bool(part[1]))
+    ]
+    for number, (is_library, row) in enumerate(rows):
         if not is_library:
-            yield from (text for text, _ in row)
+            *texts, last = (text for text, _ in row)
+            yield from texts
+            # No blank line between a frame and the line on the frames that it called.
+            yield last.removesuffix("\n") if rows[number + 1 :] else last
             continue
         names = [library for _, library in row]
         frames = "1 frame" if len(names) == 1 else f"{len(names)} frames"

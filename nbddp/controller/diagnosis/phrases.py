@@ -218,16 +218,16 @@ def waits_for(
     if not needs_all:
         preposition = "inside torch for"
 
-    def rest(name: Callable[[Operation], str]) -> str:
+    def rest(name: Callable[[Operation], str], preposition: str) -> str:
         names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
         more = len(open_ones) - _MAX_WAITS
         return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
 
     return Predicate(
         RankVerb.WAITS,
-        rest(name),
+        rest(name, preposition),
         peer=peer_of(open_ones),
-        spoken=rest(spoken) if spoken is not None else "",
+        spoken=rest(spoken, preposition.removeprefix("inside torch ")) if spoken else "",
     )
 
 

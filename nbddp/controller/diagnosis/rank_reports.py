@@ -104,6 +104,11 @@ class RankReports:
         ordinal = self.graph.histories[rank].ordinal(operation)
         return in_group(operation.in_words(ordinal, has_call=has_call), operation, group)
 
+    def _in_few_words(self, operation: Operation) -> str:
+        """``gradient averaging of group 'tp' (ranks 0-1)``: a name beside the line of the call."""
+        group = self._group(operation, has_members=True)
+        return in_group(operation.in_words(0, has_call=False), operation, group)
+
     def _group(self, operation: Operation, *, has_members: bool) -> GroupRef | None:
         group = self.graph.group(operation)
         if group is None or has_members or operation.signature.kind == "creation":
@@ -161,7 +166,7 @@ class RankReports:
     def _waiting(self, waiting: Waiting) -> tuple[Predicate, Site | None]:
         """``waits in all_reduce #17``, and the line of the operation."""
         name = partial(self.name, has_call=False)
-        spoken = partial(self.said, waiting.rank, has_call=False)
+        spoken = self._in_few_words
         needs_all = waiting.needs_all
         predicate = waits_for(waiting.operations, name, needs_all=needs_all, spoken=spoken)
         first = next((each for each in waiting.operations if each.state == "scheduled"), None)

@@ -154,7 +154,7 @@ def test_the_error_below_the_card_is_brief():
     error = cell_error(explained, "cell [7]", {})
     assert error is not None
     (displayed,) = error._render_traceback_()
-    assert "\n<traceback of ValueError: no>\n\n  next      %ddp catchup" in displayed
+    assert "\n<traceback of ValueError: no>\n  next      %ddp catchup" in displayed
 
 
 def test_the_brief_error_has_the_last_line_and_the_free_memory():

@@ -173,11 +173,11 @@ def test_frames_of_libraries_are_folded_where_ipython_shows_them():
     assert all(part in text(error) for part in parts)
     [shown] = map(plain, error._render_traceback_())
     assert shown == (
-        "ranks 3,5\nTraceback\n\nCell In[7], line 2\n\n"
+        "ranks 3,5\nTraceback\n\nCell In[7], line 2\n"
         "… 2 frames of torch, contextlib: see %ddp output -r 3\n\n"
-        "Cell In[7], line 9\n\n"
+        "Cell In[7], line 9\n"
         "… 1 frame of torch: see %ddp output -r 3\n\n"
-        "ValueError: bad\n\n\nCellError: ranks 3,5 raised ValueError: bad"
+        "ValueError: bad\n\nCellError: ranks 3,5 raised ValueError"
     )
     outcome = RunOutcome(run_id="r", results={each.rank: each for each in results}, elapsed_s=1.0)
     assert "File a\n" in build.whole_tracebacks(outcome)
@@ -216,7 +216,17 @@ def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
     error = cell_error(raised(0))
     [shown] = error._render_traceback_()
     assert "\x1b[31mCellError\x1b[0m: rank 0 raised ValueError" in shown
-    assert plain(shown) == str(error)
+    assert (
+        text(error)
+        == "rank 0\n<traceback of ValueError: bad>\n\nCellError: rank 0 raised ValueError: bad"
+    )
+    # The message is that of the traceback right above.
+    assert (
+        plain(shown)
+        == "rank 0\n<traceback of ValueError: bad>\nCellError: rank 0 raised ValueError"
+    )
+    [shown] = cell_error(raised(0), raised(1, "KeyError", "x"))._render_traceback_()
+    assert plain(shown).endswith("\nCellError: rank 0 raised ValueError: bad")
 
 
 def test_ranks_of_a_status():
