@@ -197,7 +197,7 @@ STORE = [
         waiting="0-1",
         op="store.wait",
         lines={0: 1, 1: 1},
-        words=("store.wait('never')",),
+        words=("the key 'never'",),
     ),
     HungCell(
         name="get of a key that nobody sets",

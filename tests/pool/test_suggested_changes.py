@@ -38,6 +38,22 @@ if rank == 0:
         printed=("2.0\n", ""),
     ),
     FaultyCell(
+        name="a call that one rank skips by an exception that is caught",
+        code="""\
+x = torch.zeros(1)
+for step in range(3):
+    try:
+        y = torch.ones(1) * (1 // int((rank, step) != (1, 1)))
+        dist.all_reduce(y)
+    except ZeroDivisionError as error:
+        print(error)
+    x += y
+print(x.item())
+""",
+        marks=("        ok.zero_()", "    if ok:", "        dist.all_reduce(y)"),
+        printed=("5.0\n", "integer division or modulo by zero\n6.0\n"),
+    ),
+    FaultyCell(
         name="a call that one rank skips by continue, in the middle of a loop",
         code="""\
 batches = [1.0, 2.0, 3.0, 4.0]

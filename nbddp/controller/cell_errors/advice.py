@@ -7,7 +7,7 @@ from nbddp.controller.diagnosis import CodeChange, Finding, marked_lines
 from nbddp.wire.flight_recorder import cell_name
 
 #: Lines of a diff; the card has all of them.
-_MAX_LINES = 8
+_MAX_LINES = 12
 #: Two lines of JupyterLab on a projector at 150 %: what differs is often at the end of a line.
 _WIDTH = 164
 #: Front ends show red and green on the red of an error with too little contrast to be read.

@@ -77,7 +77,7 @@ def next_step(
         is_together = any("ReduceOp.MAX" in line.source for line in change.lines)
         return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
     if divergence.branches or divergence.loop is None:
-        return _handled_step(divergence, culprits)
+        return _handled_step(divergence, culprits, is_together=change is not None)
     return _loop_step(
         divergence, divergence.loop, operation, culprits, change=change, length=length
     )
@@ -102,11 +102,17 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
     )
 
 
-def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
+def _handled_step(divergence: Divergence, culprits: RankSet, *, is_together: bool) -> str:
     """The next step where an ``except`` may have kept ranks from the call."""
     if not divergence.branches:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     handlers = _handlers(divergence.branches[0])
+    if is_together:
+        return (
+            f"Let all ranks skip {_place(divergence)} together, if one of them fails before it: "
+            f"{handlers} perhaps caught an exception of {culprits.describe()}, which then skipped "
+            "that line."
+        )
     does = culprits.verb("skips", "skip")
     return (
         f"Look at {handlers}: perhaps it swallows an exception of {culprits.describe()}, which "

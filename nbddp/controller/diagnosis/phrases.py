@@ -4,13 +4,20 @@ Runs in: the notebook's process. Pure. No code reads a sentence back: code that 
 a rank does reads the `verb` of its `Predicate`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.control_flow import Branch
-from nbddp.wire.flight_recorder import ExceptionLine, Operation, Signature, Site, shortened
+from nbddp.wire.flight_recorder import (
+    STORE_WAIT,
+    ExceptionLine,
+    Operation,
+    Signature,
+    Site,
+    shortened,
+)
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 #: The phrase about one rank, and that about several.
@@ -19,6 +26,8 @@ Forms: TypeAlias = tuple[str, str]
 _MAX_CALLS = 4
 #: Characters of a line of code in a sentence.
 MAX_SOURCE = 60
+#: Keys of the store in a sentence.
+_MAX_KEYS = 3
 #: Operations that a thread waits for.
 _MAX_WAITS = 3
 
@@ -219,6 +228,9 @@ def waits_for(
         preposition = "inside torch for"
 
     def rest(name: Callable[[Operation], str], preposition: str) -> str:
+        if [each.signature.op for each in open_ones] == [STORE_WAIT]:
+            # The user may have called `get`.
+            return f" for {describe_keys(open_ones[0].signature.keys)}"
         names = ", ".join(map(name, open_ones[:_MAX_WAITS])) or "an operation"
         more = len(open_ones) - _MAX_WAITS
         return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
@@ -229,6 +241,12 @@ def waits_for(
         peer=peer_of(open_ones),
         spoken=rest(spoken, preposition.removeprefix("inside torch ")) if spoken else "",
     )
+
+
+def describe_keys(keys: Sequence[str]) -> str:
+    """``the key 'ready'``, ``the keys 'a', 'b', 'c' and 2 more``: keys of the store."""
+    more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
+    return f"the key{'s' * (len(keys) > 1)} {', '.join(map(repr, keys[:_MAX_KEYS]))}{more}"
 
 
 def last_operation(name: str) -> Forms:

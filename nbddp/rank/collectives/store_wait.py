@@ -17,7 +17,7 @@ from nbddp.rank import torch_private
 from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
-from nbddp.wire.flight_recorder import CONNECTION, shortened
+from nbddp.wire.flight_recorder import CONNECTION, STORE_WAIT, shortened
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class StoreWait:
 
     def wait_for_store(
         self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any,
-        op: str = "store.wait",
+        op: str = STORE_WAIT,
     ) -> None:  # fmt: skip
         """Replace `Store.wait`, and the wait in `Store.get` for a missing key."""
         recorder = self._recorder

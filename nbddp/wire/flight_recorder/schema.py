@@ -36,6 +36,7 @@ CONNECTION: Final = "TCPStore"
 #: `Signature.op` of a question that a loop of the user asks the store again and again, and that has
 #: the same answer each time. The loop waits for the key in ``keys``; no thread waits in C++.
 StoreQuestion: TypeAlias = Literal["store.check", "store.get", "store.add"]
+STORE_WAIT: Final = "store.wait"  #: the wait for keys, in `Store.wait` and in `Store.get`
 STORE_QUESTIONS: Final = frozenset(get_args(StoreQuestion))
 
 #: A rank that uses more of a processor than this while no cell runs is not idle.

@@ -43,8 +43,8 @@ def test_added_lines_are_bold():
 
 
 def test_a_long_change_is_cut():
-    lines = rendered(changed(*(ChangedLine("added", 0, f"f({n})") for n in range(11)))).split("\n")
-    assert lines[-2:] == ["      + f(6)", "      ... and 4 more lines, on the card"]
+    lines = rendered(changed(*(ChangedLine("added", 0, f"f({n})") for n in range(15)))).split("\n")
+    assert lines[-2:] == ["      + f(10)", "      ... and 4 more lines, on the card"]
 
 
 def test_a_long_line_is_cut_and_cannot_move_the_cursor():

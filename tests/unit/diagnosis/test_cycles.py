@@ -301,7 +301,7 @@ def test_a_key_that_no_rank_sets():
     finding = only(pool)
     assert told(finding) == ("store-wait", "", "0-2")
     assert finding.headline == (
-        "Nobody has set the key 'ready': rank 0 waits in store.wait('ready'), and no rank is left "
+        "Nobody has set the key 'ready': rank 0 waits for it, and no rank is left "
         "that could set it."
     )
     assert finding.group is None

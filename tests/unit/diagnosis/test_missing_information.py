@@ -151,7 +151,7 @@ def test_a_key_that_a_running_rank_may_set():
     pool[0].blocked("store.wait", keys=("ready",))
     assert notices(pool) == [("store-wait", "", "0")]
     assert pool.diagnose().findings[0].headline == (
-        "Nobody has set the key 'ready' yet: rank 0 waits in store.wait('ready')."
+        "Nobody has set the key 'ready' yet: rank 0 waits for it."
     )
     why = "Not proven: it may still be set by rank 1, which still runs."
     assert pool.diagnose().findings[0].explanation == why

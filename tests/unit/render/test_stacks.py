@@ -94,7 +94,7 @@ def test_messages_and_the_store_are_named():
     )["text/plain"]
     assert "rank 0: has waited in send to rank 1 for 1.0 ms" in text
     assert "rank 1: has waited in recv from rank 0 for 1.0 ms" in text
-    assert "rank 2: has waited in store.wait('go') for 1.0 ms" in text
+    assert "rank 2: has waited for the key 'go' for 1.0 ms" in text
 
 
 def test_verbs_agree_with_the_number_of_ranks():

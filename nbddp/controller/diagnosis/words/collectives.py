@@ -9,6 +9,7 @@ from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
+from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
 from nbddp.controller.diagnosis.phrases import subject
@@ -126,6 +127,7 @@ def _change(
         return even_loop(divergence, reports.sources, len(graph.views))
     if divergence.exits or divergence.is_extra or len(branches) != 1:
         return None
-    if branches[0].kind != "condition" or not is_of_ranks(branches[0]):
-        return None
-    return code_change(site, moved_out(divergence.code, site.line))
+    if branches[0].kind == "try" and is_of_all:
+        return code_change(site, skipped_after_error(divergence.code, site.line))
+    is_of_branch = branches[0].kind == "condition" and is_of_ranks(branches[0])
+    return code_change(site, moved_out(divergence.code, site.line) if is_of_branch else ())

@@ -4,11 +4,11 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import place, quote, subject
+from nbddp.controller.diagnosis.phrases import describe_keys, place, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.similar_keys import similar_keys
 from nbddp.controller.diagnosis.words.notices import describe_running
-from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
+from nbddp.controller.diagnosis.words.shared import Words, in_turn
 from nbddp.wire.flight_recorder import (
     CONNECTION,
     STORE_QUESTIONS,
@@ -18,8 +18,6 @@ from nbddp.wire.flight_recorder import (
 )
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-#: Keys that a sentence names.
-_MAX_KEYS = 3
 _NOBODY_LEFT = "every rank of the pool is blocked, or has ended the cell"
 
 
@@ -34,10 +32,11 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         return _connection(operation, waits)
     if operation is not None and operation.signature.op in STORE_QUESTIONS:
         return _poll(operation, ranks, reports)
+    them = "them" if len(_unset_keys(operation, reports)) > 1 else "it"
+    for_it = f"{ranks.describe()} {ranks.verb('waits', 'wait')} for {them}"
     if not cause.proven:
         return Words(
-            f"{_nobody_has_set(operation, reports)} yet: {waits[0].lower()}{waits[1:]} "
-            f"{name(cause, reports)}.",
+            f"{_nobody_has_set(operation, reports)} yet: {for_it}.",
             f"it may still be set by {describe_running(reports.graph)}.",
             "Wait, or interrupt the cell.",
         )
@@ -54,24 +53,25 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
     if similar:
         step = f"Use one name for the key: {'; '.join(similar)}."
     return Words(
-        f"{_nobody_has_set(operation, reports)}: {waits[0].lower()}{waits[1:]} "
-        f"{name(cause, reports)}, and no rank is left that could set it.",
+        f"{_nobody_has_set(operation, reports)}: {for_it}, and no rank is left that could set "
+        f"{them}.",
         f"{_NOBODY_LEFT}; only a process outside of the pool could still set it.{in_turn(cause)}",
         step,
     )
 
 
-def _nobody_has_set(operation: Operation | None, reports: RankReports) -> str:
-    """``Nobody has set the key 'ready'``: those of the awaited keys that no rank has set."""
+def _unset_keys(operation: Operation | None, reports: RankReports) -> list[str]:
+    """Those of the awaited keys that no rank has set; all of them if that is not known."""
     wanted = () if operation is None else operation.signature.keys
     looks = (view.look for view in reports.graph.views.values())
     known = {key for look in looks if look is not None for key in look.set_keys}
-    keys = [key for key in wanted if key not in known] or list(wanted)
-    shown = ", ".join(map(repr, keys[:_MAX_KEYS]))
-    more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
-    if not keys:
-        return "Nobody has set the key"
-    return f"Nobody has set the key{'s' * (len(keys) > 1)} {shown}{more}"
+    return [key for key in wanted if key not in known] or list(wanted)
+
+
+def _nobody_has_set(operation: Operation | None, reports: RankReports) -> str:
+    """``Nobody has set the key 'ready'``: those of the awaited keys that no rank has set."""
+    keys = _unset_keys(operation, reports)
+    return f"Nobody has set {describe_keys(keys) if keys else 'the key'}"
 
 
 def _poll(operation: Operation, ranks: RankSet, reports: RankReports) -> Words:

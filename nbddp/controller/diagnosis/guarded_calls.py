@@ -1,0 +1,95 @@
+"""The change of a collective inside a ``try`` that an exception of one rank skips there.
+
+Runs in: the notebook's process. Pure. All ranks tell each other whether they have come to the
+call, and make it only if all have. The syntax tree must show that the change is possible.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from nbddp.controller.diagnosis.code_places import (
+    INDENTATION,
+    communicates,
+    find_place,
+    has_long_text,
+    lines_of,
+    names_in,
+    shifted,
+)
+from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.report import ChangedLine
+from nbddp.controller.diagnosis.suggested_change import is_print
+
+_FLAG = "ok"
+#: A change with more lines is not shown.
+_MAX_LINES = 14
+
+
+def skipped_after_error(code: Code, line: int) -> tuple[ChangedLine, ...]:  # noqa: PLR0911 - as there
+    """Let all ranks skip a call at the end of a ``try`` if one of them raises before it.
+
+    Args:
+        code: the text of a cell or file.
+        line: a line of the call.
+
+    Returns:
+        The lines before and after the change; none if the ``try`` is not simple enough.
+    """
+    place = find_place(code, line)
+    if place is None or not isinstance(place.parent, ast.Try):
+        return ()
+    guard = place.parent
+    if any(_FLAG in names_in(each) for each in code.statements):
+        return ()
+    if place.body is not guard.body or guard.orelse or guard.finalbody:
+        return ()
+    before, behind = place.body[: place.index], place.body[place.index + 1 :]
+    moved = [place.statement, *behind]
+    if not communicates(place.statement) or not before or communicates(*before):
+        return ()
+    if not all(map(is_print, behind)) or any("group=" in ast.unparse(each) for each in moved):
+        return ()
+    if has_long_text(*moved) or "async_op" in ast.unparse(place.statement):
+        return ()
+    if any(_leaves(handler.body) or communicates(*handler.body) for handler in guard.handlers):
+        return ()
+    removed = range(place.lines[0], lines_of(moved[-1])[-1] + 1)
+    outer = " " * guard.col_offset
+    inner = shifted(code, removed, guard.col_offset + len(INDENTATION) - place.statement.col_offset)
+    if inner is None or not place.has_own_lines:
+        return ()
+    change = [
+        _added(f"{outer}{_FLAG} = torch.tensor(1, device=device)"),
+        *_guard(code, guard, removed),
+        _added(f"{outer}dist.all_reduce({_FLAG}, op=dist.ReduceOp.MIN)"),
+        _added(f"{outer}if {_FLAG}:"),
+        *map(_added, inner),
+    ]
+    return tuple(change) if len(change) <= _MAX_LINES else ()
+
+
+def _added(source: str) -> ChangedLine:
+    return ChangedLine("added", 0, source)
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    kinds = ast.Raise | ast.Return | ast.Continue | ast.Break
+    return any(isinstance(node, kinds) for each in body for node in ast.walk(each))
+
+
+def _guard(code: Code, guard: ast.Try, removed: range) -> Iterator[ChangedLine]:
+    """The lines of the ``try``; each ``except`` clears the flag at its end."""
+    last_by_line = {lines_of(handler.body[-1])[-1]: handler for handler in guard.handlers}
+    shown = {guard.lineno, removed[0] - 1, *(each.lineno for each in guard.handlers)}
+    is_elided = False
+    for number in lines_of(guard):
+        source, handler = code.source(number), last_by_line.get(number)
+        if number in removed:
+            yield ChangedLine("removed", number, source)
+        elif number in shown or handler is not None:
+            yield ChangedLine("same", number, source)
+        elif not is_elided:
+            yield ChangedLine("same", 0, source[: len(source) - len(source.lstrip())] + "...")
+        is_elided = not (number in removed or number in shown or handler is not None)
+        if handler is not None:
+            yield _added(f"{' ' * handler.body[-1].col_offset}{_FLAG}.zero_()")
