@@ -50,7 +50,7 @@ for step in range(3):
     x += y
 print(x.item())
 """,
-        marks=("        ok.zero_()", "    if ok:", "        dist.all_reduce(y)"),
+        marks=("    if ok:", "        dist.all_reduce(y)"),
         printed=("5.0\n", "integer division or modulo by zero\n6.0\n"),
     ),
     FaultyCell(

@@ -21,6 +21,7 @@ from nbddp.controller.diagnosis.report import ChangedLine
 from nbddp.controller.diagnosis.suggested_change import is_print
 
 _FLAG = "ok"
+_SET = f"{_FLAG} = torch.tensor({{}}, device=device)"
 #: A change with more lines is not shown.
 _MAX_LINES = 14
 
@@ -59,8 +60,7 @@ def skipped_after_error(code: Code, line: int) -> tuple[ChangedLine, ...]:  # no
     if inner is None or not place.has_own_lines:
         return ()
     change = [
-        _added(f"{outer}{_FLAG} = torch.tensor(1, device=device)"),
-        *_guard(code, guard, removed),
+        *_guard(code, guard, place.statement.col_offset, removed),
         _added(f"{outer}dist.all_reduce({_FLAG}, op=dist.ReduceOp.MIN)"),
         _added(f"{outer}if {_FLAG}:"),
         *map(_added, inner),
@@ -77,19 +77,21 @@ def _leaves(body: Sequence[ast.stmt]) -> bool:
     return any(isinstance(node, kinds) for each in body for node in ast.walk(each))
 
 
-def _guard(code: Code, guard: ast.Try, removed: range) -> Iterator[ChangedLine]:
-    """The lines of the ``try``; each ``except`` clears the flag at its end."""
+def _guard(code: Code, guard: ast.Try, indent: int, removed: range) -> Iterator[ChangedLine]:
+    """The lines of the ``try`` from the call on; the flag is set there, and in each ``except``."""
     last_by_line = {lines_of(handler.body[-1])[-1]: handler for handler in guard.handlers}
-    shown = {guard.lineno, removed[0] - 1, *(each.lineno for each in guard.handlers)}
+    shown = {*last_by_line, *(handler.lineno for handler in guard.handlers)}
     is_elided = False
-    for number in lines_of(guard):
-        source, handler = code.source(number), last_by_line.get(number)
+    for number in range(removed[0], lines_of(guard)[-1] + 1):
+        source = code.source(number)
         if number in removed:
             yield ChangedLine("removed", number, source)
-        elif number in shown or handler is not None:
+        elif number in shown:
             yield ChangedLine("same", number, source)
         elif not is_elided:
             yield ChangedLine("same", 0, source[: len(source) - len(source.lstrip())] + "...")
-        is_elided = not (number in removed or number in shown or handler is not None)
-        if handler is not None:
-            yield _added(f"{' ' * handler.body[-1].col_offset}{_FLAG}.zero_()")
+        is_elided = number not in removed and number not in shown
+        if number == removed[-1]:
+            yield _added(f"{' ' * indent}{_SET.format(1)}")
+        elif number in last_by_line:
+            yield _added(f"{' ' * last_by_line[number].body[-1].col_offset}{_SET.format(0)}")

@@ -347,7 +347,10 @@ def _evidence(section: _Section, *, is_above_error: bool) -> tuple[str, str]:
     if not finding.proven:
         return "".join(_whole_evidence(section)), ""
     rows, code = _rows(layout), code_excerpt.html(finding.code)
-    has_open_change = section.change is not None and not is_above_error
+    change = section.change
+    # A long change in the error below has the lines of the code, and is to stay on the screen.
+    has_long_change = change is not None and len(change.lines) > _MAX_OPEN_LINES
+    has_open_change = change is not None and (has_long_change or not is_above_error)
     is_code_open = not has_open_change and 0 < len(finding.code) <= _MAX_OPEN_LINES
     is_short = len(layout.lines) <= _MAX_OPEN_ROWS and not layout.more
     are_rows_open = not has_open_change and not is_code_open and is_short
