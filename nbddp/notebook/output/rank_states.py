@@ -115,24 +115,34 @@ def ends(outcome: RunOutcome, *, has_card: bool) -> list[Chip]:
 
 def all_ends(outcome: RunOutcome) -> list[Chip]:
     """Return how each rank ended a cell, in the order of ranks."""
-    missed = _missed_calls(outcome)
+    wrong = _wrong_calls(outcome)
     return [
-        _end(outcome, result)
-        if result.status != "ok" or rank not in missed
-        else Chip(RankSet((rank,)), ChipState.MISSED, missed[rank])
-        for rank, result in sorted(outcome.results.items())
+        wrong.get(rank) or _end(outcome, each) for rank, each in sorted(outcome.results.items())
     ]
 
 
-def _missed_calls(outcome: RunOutcome) -> dict[int, str]:
-    """The operations that ranks never called, and others waited for, by rank."""
-    findings = () if outcome.report is None else outcome.report.proven
-    return {
-        rank: f"{finding.op} ({finding.origin})" if finding.origin else finding.op
-        for finding in findings
-        if finding.kind == "missing-rank"
-        for rank in finding.culprits
-    }
+def _wrong_calls(outcome: RunOutcome) -> dict[int, Chip]:
+    """Ranks that never called what others waited for, or called it with other arguments.
+
+    Which ranks of a mismatch raised, and which still waited, is chance: those with the call of the
+    majority have waited.
+    """
+    states: dict[int, tuple[ChipState, str]] = {}
+    status_by_rank = {rank: result.status for rank, result in outcome.results.items()}
+    for finding in () if outcome.report is None else outcome.report.proven:
+        name = f"{finding.op} ({finding.origin})" if finding.origin else finding.op
+        if finding.kind == "missing-rank":
+            ended = [rank for rank in finding.culprits if status_by_rank.get(rank) == "ok"]
+            states |= dict.fromkeys(ended, (ChipState.MISSED, name))
+        elif finding.kind == "mismatched-collective":
+            concerned = {*finding.culprits, *finding.waiting, *finding.ranks}
+            failed = [rank for rank in concerned if status_by_rank.get(rank) == "error"]
+            wrong = set(finding.culprits)
+            states |= {
+                rank: (ChipState.MISMATCHED, name) if rank in wrong else (ChipState.FREED, "")
+                for rank in failed
+            }
+    return {rank: Chip(RankSet((rank,)), *state) for rank, state in states.items()}
 
 
 def _end(outcome: RunOutcome, result: RankResult) -> Chip:

@@ -195,6 +195,24 @@ def test_a_mismatch_has_no_row_since_chance_decides_which_rank_raises():
     assert row("ok", "ok", "ok", "freed", MISMATCH_ERROR) == ""
 
 
+@pytest.mark.parametrize("ends", [("freed", MISMATCH_ERROR), (MISMATCH_ERROR, "freed")])
+def test_the_chips_of_a_mismatch_are_those_of_the_calls(ends: tuple[str, ...]):
+    results = {rank: result(rank, end) for rank, end in enumerate((*ends, "freed", "ok"))}
+    finding = Finding(
+        kind="mismatched-collective",
+        proven=True,
+        culprits=RankSet.of([1]),
+        waiting=RankSet.of([0, 2]),
+        headline="",
+        reason="",
+        next_step="",
+        op="all_reduce",
+    )
+    outcome = RunOutcome("r", results, 0.1, report=Report("r", (finding,)))
+    chips = rank_strip.ends(rank_states.all_ends(outcome))["text/plain"]
+    assert chips == "ranks  0 ◌ waited  1 ✗ mismatch in all_reduce  2 ◌ waited  3 ✓ done"
+
+
 def test_64_ranks_have_one_line_also_if_neighbours_differ():
     assert row(*["ok"] * 63, "KeyError") == "ranks  0-62 ✓ done  63 ✗ raised KeyError"
     text = row(*["ok", "KeyError"] * 8)
