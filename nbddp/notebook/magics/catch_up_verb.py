@@ -61,7 +61,7 @@ def answer(result: CatchUp) -> Answer:
     lines = [_headline(result), *problems]
     if failed := _failed_before(result):
         lines.append(failed)
-    then = "run the training cell again" if result.synced else "run the next cell"
+    then = "run the next cell, or the interrupted one again"
     lines.append(f"{'Then' if problems else 'Next'}: {then}.")
     return Answer(lines, _details(result), "what ran again, and what came from where")
 

@@ -21,7 +21,7 @@ def test_all_is_well():
     whole = said(aside=RankSet.of([0, 2, 3]), synced=("model", "opt"), regained=("opt", "DDP"))
     assert whole.lines == [
         "Rank 1 has again: model, opt and DDP (from cells [2], [3]).",
-        "Next: run the training cell again.",
+        "Next: run the next cell, or the interrupted one again.",
     ]
     assert whole.details == [
         "rank 1 ran cells [2], [3] again, with what they write and print; ranks 0,2-3 ran along, "
@@ -31,14 +31,14 @@ def test_all_is_well():
     copied = said(copied=("step",), deleted=("tmp",), regained=("step", "load"))
     assert copied.lines == [
         "Rank 1 has again: load (from cells [2], [3]); step (from rank 0).",
-        "Next: run the next cell.",
+        "Next: run the next cell, or the interrupted one again.",
     ]
     assert copied.details[1:] == [
         "step has the value of rank 0, which the other ranks have, too",
         "deleted again, as on the other ranks: tmp",
     ]
     assert said(cells=()).text() == (
-        "Rank 1 lacks no variable of rank 0.\nNext: run the next cell."
+        "Rank 1 lacks no variable of rank 0.\nNext: run the next cell, or the interrupted one again."
     )
     assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
@@ -65,13 +65,13 @@ def test_random_numbers(facts: dict[str, Any], line: str):
             {"synced": ("model",), "not_synced": (("opt", "rank 1 raised ValueError: bad"),)},
             "opt did not get the state of rank 0: rank 1 raised ValueError: bad. Next: run the "
             "cell again that changed opt: %ddp catchup -r 1 --cells CELL",
-            "Then: run the training cell again.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
         (
             {"failed": ((3, "rank 1 raised FileNotFoundError: data.csv"),)},
             "cell [3] failed now: rank 1 raised FileNotFoundError: data.csv. Next: give it what "
             "the cell needs, then %ddp catchup -r 1",
-            "Then: run the next cell.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
         (
             {
@@ -80,24 +80,24 @@ def test_random_numbers(facts: dict[str, Any], line: str):
             },
             "It still lacks x and y: cell [2] failed now: rank 1 raised OSError: bad. Next: give "
             "it what the cell needs, then %ddp catchup -r 1",
-            "Then: run the next cell.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
         (
             {"left_out": (LeftOut(("x",), Reason.NEEDS, 2),)},
             "It still lacks x: cell [2] uses names that were not made again. Next: %ddp catchup "
             "-r 1 --cells 2, when these are there",
-            "Then: run the next cell.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
         (
             {"left_out": (LeftOut(("x",), Reason.LOOP, 2),)},
             "It still lacks x: cell [2] is a loop with collectives. Next: %ddp catchup -r 1 "
             "--cells 2, to run it again",
-            "Then: run the next cell.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
         (
             {"different": ("mine",)},
             "mine: equal on the other ranks, and not here. Next: %ddp diff mine",
-            "Then: run the next cell.",
+            "Then: run the next cell, or the interrupted one again.",
         ),
     ],
 )
@@ -122,12 +122,12 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
         "Rank 1 has again: model and opt (from cell [2]).",
         "Not made again, since their cells had failed: os, signal, peer and 1 more "
         "(cells [4], [7]).",
-        "Next: run the training cell again.",
+        "Next: run the next cell, or the interrupted one again.",
     ]
     assert said(cells=(), left_out=FAILED[:1]).lines == [
         "Rank 1 lacks no other variable of rank 0.",
         "Not made again, since their cell had failed: os and signal (cell [4]).",
-        "Next: run the next cell.",
+        "Next: run the next cell, or the interrupted one again.",
     ]
 
 
@@ -137,7 +137,7 @@ def test_the_answer_is_short_and_folds_what_was_done():
         "Rank 1 has again: model (from cells [2], [3]).",
         "It still lacks x: no cell defines this. Next: %ddp push, if it came from the",
         "  notebook",
-        "Then: run the training cell again.",
+        "Then: run the next cell, or the interrupted one again.",
     ]
     folded, shown = made["text/html"].split("</details>")  # what to do comes last
     assert "<b>Next:</b> %ddp push, if it came" in shown
