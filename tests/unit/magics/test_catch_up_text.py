@@ -38,7 +38,8 @@ def test_all_is_well():
         "deleted again, as on the other ranks: tmp",
     ]
     assert said(cells=()).text() == (
-        "Rank 1 lacks no variable of rank 0.\nNext: run the next cell, or the interrupted one again."
+        "Rank 1 lacks no variable of rank 0.\n"
+        "Next: run the next cell, or the interrupted one again."
     )
     assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
