@@ -68,6 +68,11 @@ class CellHistory:
     def __iter__(self) -> Iterator[PastCell]:
         return iter(tuple(self._cells))
 
+    @property
+    def last(self) -> PastCell | None:
+        """The last cell that has ended; None: none has."""
+        return self._cells[-1] if self._cells else None
+
     def begin(self, run_id: str, cell: PastCell) -> None:
         """Note a cell that begins; `end` completes it."""
         self._open = run_id, cell

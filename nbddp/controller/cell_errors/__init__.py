@@ -14,9 +14,11 @@ from nbddp.controller.cell_errors.evidence import (
     with_all_raised,
 )
 from nbddp.controller.cell_errors.exited_ranks import exit_report
+from nbddp.controller.cell_errors.own_exits import exit_calls
 
 __all__ = [
     "cell_error",
+    "exit_calls",
     "exit_report",
     "freed_ranks",
     "is_consequence",

@@ -3,7 +3,9 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
-from nbddp.controller.diagnosis import CodeChange, Finding, marked_lines
+from collections.abc import Sequence
+
+from nbddp.controller.diagnosis import ChangedLine, CodeChange, Finding, marked_lines
 from nbddp.wire.flight_recorder import cell_name
 
 #: Lines of a diff; the card has all of them.
@@ -24,12 +26,18 @@ def advice(finding: Finding) -> list[str]:
 def _diff(change: CodeChange | None) -> list[str]:
     if change is None:
         return []
-    rows = [_row(mark, source) for mark, source in marked_lines(change.lines)]
+    rows = [_row(mark, source) for mark, source in marked_lines(_without_end(change.lines))]
     if len(rows) > _MAX_LINES:
         hidden = len(rows) - _MAX_LINES + 1
         rows = [*rows[: _MAX_LINES - 1], f"      ... and {hidden} more lines, on the card"]
     place = cell_name(change.cell) if change.cell else change.file
     return [f"    {place}, for example", *rows]
+
+
+def _without_end(lines: Sequence[ChangedLine]) -> Sequence[ChangedLine]:
+    """The lines up to the one behind the last that changes: the error is to stay on the screen."""
+    last = max(n for n, line in enumerate(lines) if line.change != "same")
+    return lines[: last + 2]
 
 
 def _row(mark: str, source: str) -> str:

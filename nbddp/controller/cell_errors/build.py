@@ -396,7 +396,8 @@ def _exits(
         result = outcome.results[rank]
         exited = result.exited
         assert exited is not None  # noqa: S101 - it is in the state "exited"
-        how, likely = describe_exit(exited)
+        how, guess = describe_exit(exited)
+        likely = outcome.exit_calls.get(rank) or guess
         lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {evidence.time_of(result)}")
         if meaning(exited):
             lines.append(f"  means     {meaning(exited)}")

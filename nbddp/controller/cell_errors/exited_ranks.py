@@ -32,8 +32,8 @@ from nbddp.controller.state import (
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: The command at the beginning of a next step.
-_COMMAND = re.compile(r"^(%ddp \w+(?: -r [\d,-]+)?)")
+#: The command of a next step, at its beginning or after another step.
+_COMMAND = re.compile(r"(?:^|(?<=Then ))(%ddp \w+(?: -r [\d,-]+)?)")
 _FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+, line )")
 #: Names that a sentence lists for a cell, and cells.
 _MAX_NAMES = 6
@@ -55,13 +55,12 @@ def exit_report(outcome: RunOutcome, lost_names: Sequence[LostNames] = ()) -> Re
 def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
     """Return a line for each meaning and likely reason of exits, and the line of a single rank."""
     ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]
-    means = dict.fromkeys(meaning(end) for end in ends if meaning(end))
-    likely = dict.fromkeys(
-        f"{why}{memory_then(end)}" for end in ends if (why := describe_exit(end)[1])
-    )
+    is_known = all(rank in outcome.exit_calls for rank in ranks)
+    means = dict.fromkeys(meaning(end) for end in ends if meaning(end) and not is_known)
+    likely = dict.fromkeys(_likely(outcome, ranks))
     lines = [f"  means     {text}" for text in means]
     lines += [f"  likely    {text}" for text in likely]
-    if len(ends) != 1:
+    if len(ends) != 1 or is_known:
         return lines
     last = ends[0].last_operation
     is_of_cell = last is not None and last.run_id == outcome.run_id
@@ -154,7 +153,9 @@ def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:
     for rank in dead:
         exited = outcome.results[rank].exited
         likely = "" if exited is None else describe_exit(exited)[1]
-        if exited is not None and likely:
+        if call := outcome.exit_calls.get(rank):
+            yield call
+        elif exited is not None and likely:
             yield f"{likely}{memory_then(exited)}"
 
 

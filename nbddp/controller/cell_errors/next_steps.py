@@ -41,7 +41,7 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
         replaced = f"{fresh.describe()} {was} variables are gone{keep}"
     keeps_others = bool(fresh and others)
     if fresh and not outcome.rebuild_failure:
-        step = sync_step(fresh, others) if others else "run the cells that define them again"
+        step = _catch_up_step(fresh) if others else "run the cells that define them again"
         return AfterExits(replaced, keeps_others, next_step=step)
     if kept and any(r.exited is not None and r.exited.lost_agent for r in outcome.results.values()):
         step = (
@@ -59,6 +59,15 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     if outcome.rebuild_failure:
         failure = f"it could not be repaired: {outcome.rebuild_failure}"
     return AfterExits(replaced, keeps_others, failure, f"%ddp restart{loses}")
+
+
+def _catch_up_step(fresh: RankSet) -> str:
+    """The next step after ranks have ended in a cell, and fresh processes have their places."""
+    process = fresh.verb("its new process the variables that it", "their new processes what they")
+    return (
+        f"Remove what ended {fresh.describe()}. Then %ddp catchup gives {process} "
+        f"{fresh.verb('lacks', 'lack')}, and the cell can run again"
+    )
 
 
 def sync_step(fresh: RankSet, kept: RankSet) -> str:

@@ -2,10 +2,12 @@
 
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code, Sources
+from nbddp.controller.diagnosis.divergence import is_met
 from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
+    describe_branch,
     describe_call,
     describe_calls,
     describe_handled,
@@ -53,6 +55,7 @@ __all__ = [
     "compare_records",
     "completed",
     "data_notes",
+    "describe_branch",
     "describe_call",
     "describe_calls",
     "describe_handled",
@@ -61,6 +64,7 @@ __all__ = [
     "exited_ranks",
     "holds",
     "in_group",
+    "is_met",
     "iteration",
     "last_operation",
     "late_ranks",

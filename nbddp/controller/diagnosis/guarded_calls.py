@@ -30,7 +30,7 @@ def skipped_after_error(code: Code, line: int) -> tuple[ChangedLine, ...]:  # no
     """Let all ranks skip a call at the end of a ``try`` if one of them raises before it.
 
     Args:
-        code: the text of a cell or file.
+        code: the text of a cell, in which the name ``device`` exists.
         line: a line of the call.
 
     Returns:

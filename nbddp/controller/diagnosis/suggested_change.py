@@ -144,13 +144,16 @@ def moved_before(  # noqa: PLR0911 - one for each reason against it
     return (*added, *_kept(code, range(leaving.lineno, removed[-1] + 1), removed))
 
 
-def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine, ...]:
+def skipped_together(
+    code: Code, line: int, condition: int, *, has_device: bool = True
+) -> tuple[ChangedLine, ...]:
     """Let all ranks skip a call if one of them does: they exchange the condition first.
 
     Args:
         code: the text of a cell or file.
         line: a line of the call.
         condition: the line of the ``if``, which all ranks reach in each iteration.
+        has_device: the name ``device`` exists there, as in cells.
 
     Returns:
         The lines before and after the change; none if the ``if`` is not simple enough.
@@ -164,9 +167,12 @@ def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine
             pass
         case _:
             return ()
-    device, name = _device_of(place.statement), "skip"
-    if device in bound(place.body[place.body.index(leaving) : place.index]):
-        device = _tested(leaving.test)  # the tensor of the call does not exist yet
+    tensor, name = _tensor_of(place.statement), "skip"
+    if tensor is None:
+        return ()
+    if tensor in bound(place.body[place.body.index(leaving) : place.index]):
+        tensor = _tested(leaving.test)  # that of the call does not exist yet
+    device = f"{tensor}.device" if tensor else "device"
     is_pure = _is_local(ast.Expr(leaving.test)) and not any(
         isinstance(node, ast.NamedExpr) for node in ast.walk(leaving.test)
     )
@@ -174,12 +180,12 @@ def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine
     is_plain = (
         code.source(condition).strip() == f"if {test}:" and leaving.body[0].lineno > condition
     )
-    if not device or not is_pure or not is_plain or code.mentions(name):
+    if not (is_pure and is_plain and (tensor or has_device)) or code.mentions(name):
         return ()
     outer = " " * leaving.col_offset
     value = f"int({test})" if _is_number(leaving.test) else f"int(bool({test}))"
     added = [
-        f"{outer}{name} = torch.tensor({value}, device={device}.device)",
+        f"{outer}{name} = torch.tensor({value}, device={device})",
         f"{outer}dist.all_reduce({name}, op=dist.ReduceOp.MAX)",
     ]
     until_call = _kept(code, range(condition, place.lines[0]), (condition,))
@@ -189,15 +195,22 @@ def skipped_together(code: Code, line: int, condition: int) -> tuple[ChangedLine
     return (*(ChangedLine("added", 0, line) for line in added), header, changed, *rest)
 
 
-def _device_of(statement: Simple) -> str:
-    """A name with a tensor that a call sends, or whose backward it is; empty: none is known."""
+def _tensor_of(statement: Simple) -> str | None:
+    """The name of the tensor that a call sends, or whose backward it is.
+
+    Returns:
+        Empty: it is no name, as in ``dist.all_reduce(grads[0])``. None: it is another call, or one
+        of another group.
+    """
     match statement.value:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="dist")), args=[ast.Name(id=name), *_]):
-            return "" if "group=" in ast.unparse(statement) else name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="dist")), args=[tensor, *_]):
+            if "group=" in ast.unparse(statement):
+                return None
+            return tensor.id if isinstance(tensor, ast.Name) else ""
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="backward")):
             return name
         case _:
-            return ""
+            return None
 
 
 def _tested(test: ast.expr) -> str:

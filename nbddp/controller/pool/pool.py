@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from nbddp.controller.catch_up import CellHistory
-from nbddp.controller.cell_errors import cell_error, exit_report
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.cell_errors import cell_error, exit_calls, exit_report
+from nbddp.controller.diagnosis import Code, Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
@@ -292,6 +292,10 @@ class Pool:
             return outcome
         history = self._cells.history
         history.end(outcome)
+        if (cell := history.last) is not None:
+            code = Code(cell.code, cell.first_line)
+            calls = exit_calls(outcome, code, len(self.all_ranks))
+            outcome = replace(outcome, exit_calls=calls)
         return replace(
             outcome,
             report=exit_report(

@@ -3,7 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis import Report
@@ -71,6 +72,8 @@ class RunOutcome:
     raised_before: RankSet = NO_RANKS
     is_plain: bool = False  #: the pool cannot free or replace ranks
     report: Report | None = None  #: the verdict on it, if there was one
+    #: The call in the cell by which a rank perhaps ended itself, in words; by rank.
+    exit_calls: Mapping[Rank, str] = field(default_factory=dict)
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
     #: Ranks that had been replaced before this cell: they lack the names of earlier cells.
     replacements: RankSet = NO_RANKS

@@ -139,7 +139,9 @@ def _wrong_calls(outcome: RunOutcome) -> dict[int, Chip]:
             failed = [rank for rank in concerned if status_by_rank.get(rank) == "error"]
             wrong = set(finding.culprits)
             states |= {
-                rank: (ChipState.MISMATCHED, name) if rank in wrong else (ChipState.FREED, "")
+                rank: (ChipState.MISMATCHED, f"in {name}")
+                if rank in wrong
+                else (ChipState.FREED, "")
                 for rank in failed
             }
     return {rank: Chip(RankSet((rank,)), *state) for rank, state in states.items()}

@@ -54,7 +54,7 @@ class ChipState(Enum):
     DONE = ("✓", "done", "rgba(60,160,80,0.20)")
     RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
     MISSED = ("✗", "never called", "rgba(220,50,60,0.35)")  #: others waited for its call
-    MISMATCHED = ("✗", "mismatch in", "rgba(220,50,60,0.35)")  #: its call differs from the others
+    MISMATCHED = ("✗", "mismatch", "rgba(220,50,60,0.35)")  #: its call differs from the others
     FREED = ("◌", "waited", "rgba(200,160,0,0.22)")
     DEAD = ("†", "dead", "rgba(220,50,60,0.35)")
     INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)")

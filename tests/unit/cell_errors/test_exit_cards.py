@@ -79,8 +79,8 @@ def test_a_rank_that_was_killed():
         "kept. It lacks model, optimizer of cell [2]; loss, perhaps best of cell [3]."
     )
     assert finding.next_step == (
-        "`%ddp catchup` makes its variables again: it runs the cells that define them, and modules "
-        "and optimizers get the state of rank 0."
+        "Remove what ended rank 1. Then `%ddp catchup` gives its new process the variables that it "
+        "lacks, and the cell can run again."
     )
 
 
@@ -145,8 +145,8 @@ def test_the_error_below_the_card_is_brief():
         "            clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  log       %ddp log 1 shows its end\n"
-        "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
-        "            them, and modules and optimizers get the state of rank 0"
+        "  next      Remove what ended rank 1. Then %ddp catchup gives its new process the\n"
+        "            variables that it lacks, and the cell can run again"
     )
     # A traceback of the user's code is not on the card.
     outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))
@@ -154,7 +154,7 @@ def test_the_error_below_the_card_is_brief():
     error = cell_error(explained, "cell [7]", {})
     assert error is not None
     (displayed,) = error._render_traceback_()
-    assert "\n<traceback of ValueError: no>\n  next      %ddp catchup" in displayed
+    assert "\n<traceback of ValueError: no>\n  next      Remove what ended" in displayed
 
 
 def test_the_brief_error_has_the_last_line_and_the_free_memory():

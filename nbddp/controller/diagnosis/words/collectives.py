@@ -121,13 +121,15 @@ def _change(
     leaving = skipping_exit(divergence, culprits, graph, reports.run_id)
     if leaving is not None:
         lines = divergence.code, site.line, leaving.condition.line
-        change = moved_before(*lines) or (skipped_together(*lines) if is_of_all else ())
+        change = moved_before(*lines)
+        if not change and is_of_all:
+            change = skipped_together(*lines, has_device=bool(site.cell))
         return code_change(site, change)
     if not branches:
         return even_loop(divergence, reports.sources, len(graph.views))
     if divergence.exits or divergence.is_extra or len(branches) != 1:
         return None
-    if branches[0].kind == "try" and is_of_all:
+    if branches[0].kind == "try" and is_of_all and site.cell:
         return code_change(site, skipped_after_error(divergence.code, site.line))
     is_of_branch = branches[0].kind == "condition" and is_of_ranks(branches[0])
     return code_change(site, moved_out(divergence.code, site.line) if is_of_branch else ())
