@@ -19,6 +19,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   continue, c [-r 0,2]  do it, and go on to the next break point or the end of the cell
   until N [-r 0,2]      do it, and stop before collective number N of the same group
   skip [-r 0,2]         do not issue it: the tensors stay as they are; stop before the next one
+  retry [CALL] [-r 2]   evaluate the arguments of its call anew, or take this call; stay before it
   hold -r 2             keep rank 2 here while commands without -r let the others go
   release [-r 2]        end that
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
@@ -44,6 +45,7 @@ _VERBS: Final = {
     **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
     "until": StepVerb.UNTIL,
     "skip": StepVerb.SKIP,
+    "retry": StepVerb.RETRY,
 }
 
 
@@ -133,7 +135,7 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
         f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
-        "print EXPR, run CODE, show TENSOR, diff EXPR, "
+        "retry [CALL], print EXPR, run CODE, show TENSOR, diff EXPR, "
         "where, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
@@ -174,6 +176,7 @@ def _reply(word: str, rest: str) -> StepReply | None:
         StepVerb.STEP: not rest or _is_count(rest),
         StepVerb.UNTIL: _is_count(rest),
         StepVerb.RUN: bool(rest),
+        StepVerb.RETRY: True,
     }
     if verb is None or not takes.get(verb, not rest):
         return None

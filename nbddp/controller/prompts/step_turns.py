@@ -290,18 +290,20 @@ class StepTurns:
             return StepAnswer(tells=(refusal,))
         if reply.verb is StepVerb.RUN:
             reply = replace(reply, count=next(self._commands))
-        self._is_fresh = lets_go
+        self._is_fresh = lets_go or reply.verb is StepVerb.RETRY
         keys = [key for key in sorted(self._open) if key[0] in ranks]
-        if not self._is_fresh:  # one thread of each rank says it
+        if not lets_go:  # one thread of each rank says it
             keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
         requests = [self._open.pop(key)[0] for key in sorted(keys)]
-        if lets_go:
-            for request in requests:
+        for request in requests:
+            if lets_go:
                 self._rows.let_go(request.rank, reply.verb)
+            elif reply.verb is StepVerb.RETRY:
+                self._rows.take_back(request.rank)
         self._due_at = now + _PATIENCE_S
         if reply.verb is StepVerb.DEBUG:
             self._debugged.update(ranks)
-        elif not self._is_fresh:
+        elif not lets_go:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 

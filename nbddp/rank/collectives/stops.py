@@ -19,7 +19,7 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -29,11 +29,15 @@ from nbddp.rank.collectives.break_points import CellBreakPoints
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
+from nbddp.rank.collectives.repeated_calls import read_call
+from nbddp.rank.collectives.retries import Retries
+from nbddp.rank.collectives.work import Instead
 from nbddp.wire.flight_recorder import Mismatch, Operation, Signature
 from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 Describe = Callable[[DescribeAtPrompt], None]
+Value = TypeVar("Value")
 
 
 class Stops:
@@ -63,6 +67,7 @@ class Stops:
         self._break_points = CellBreakPoints((), recorder.rank, 0, {})
         #: Has ``now`` in a thread that runs code that the user has typed.
         self._looking = threading.local()
+        self._retries = Retries()
         self._on_mismatch: tuple[int, ...] = ()  #: break points on operations that do not match
 
     def begin_cell(self, request: Execute) -> None:
@@ -99,7 +104,7 @@ class Stops:
         sent: Sequence[torch.Tensor] = (),
         peer: int = -1,
         tag: int = 0,
-    ) -> bool:
+    ) -> Instead | None:
         """Ask the user what to do before this operation, if the rank stops before it.
 
         Args:
@@ -110,10 +115,11 @@ class Stops:
             tag: of a message.
 
         Returns:
-            Whether the operation is issued.
+            What stands for the operation; None: it is issued.
 
         Raises:
-            CollectiveRefusedError: code that the user has typed at a stop calls it.
+            CollectiveRefusedError: code that the user has typed at a stop calls it, or it cannot
+                take the place of the operation whose call was made anew.
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
@@ -123,6 +129,7 @@ class Stops:
                 f"{signature.op} was called {where}, which runs code beside the program; nothing "
                 "was sent. Next: let the program call its operation"
             )
+        self._retries.come(signature, peer)
         number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
         group, until = self._until
         stops = not self._passes or (group == counters.info.pg_id and number >= until)
@@ -132,7 +139,7 @@ class Stops:
             reasons = self._break_points.at(counters.info, signature, number, frame, sent)
         if not (stops or reasons):
             self._passes -= self._passes > 0
-            return True
+            return None
         self._passes, self._until = 0, ("", 0)
         operation = msgspec.structs.replace(
             upcoming_operation(
@@ -146,8 +153,10 @@ class Stops:
             ),
             time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
-        reply = self._ask(counters, operation, reasons, frame)
+        reply, instead = self._ask(counters, operation, reasons, frame)
         match reply.verb:
+            case StepVerb.RETRY:
+                return instead
             case StepVerb.STEP:
                 self._passes = reply.count - 1
             case StepVerb.UNTIL:
@@ -157,21 +166,27 @@ class Stops:
             case StepVerb.LEAVE:
                 self._go_on(is_left=True)
             case _:
-                return False
-        return True
+                return Instead()
+        return None
 
-    def before_mismatch(self, counters: GroupCounters, wrong: Mismatch) -> None:
-        """Ask the user what to look at before a mismatch is raised; the operation is not issued.
+    def before_mismatch(
+        self, counters: GroupCounters, wrong: Mismatch, withdraw: Callable[[], None] | None
+    ) -> Instead | None:
+        """Ask the user what to do before a mismatch is raised; the operation is not issued.
 
         Args:
             counters: of the group.
             wrong: the mismatch.
+            withdraw: uncounts the operation, so that its call can be made anew; None: it cannot.
+
+        Returns:
+            What stands for the operation; None: the mismatch is raised.
         """
         if self._looking_at:
-            return
+            return None
         frame, _ = self._recorder.sites.call_site(sys._getframe(1))
         operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
-        self._ask(counters, operation, self._on_mismatch, frame)
+        return self._ask(counters, operation, self._on_mismatch, frame, withdraw)[1]
 
     def _ask(
         self,
@@ -179,8 +194,9 @@ class Stops:
         operation: Operation,
         reasons: tuple[int, ...],
         frame: types.FrameType | None,
-    ) -> StepReply:
-        """Ask until the reply lets the program go on."""
+        withdraw: Callable[[], None] | None = lambda: None,
+    ) -> tuple[StepReply, Instead | None]:
+        """Ask until the reply lets the program go on; with what a call made anew has given."""
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -194,9 +210,46 @@ class Stops:
         while True:
             describe = self.describer(lambda: frame, {})
             reply = StepReply.parse(self.ask(operation, reasons, check, describe))
-            if reply.verb not in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
-                return reply
-            self._answer(reply, frame)
+            if reply.verb is StepVerb.RETRY:
+                instead = self._retry(reply.code, operation, frame, withdraw)
+                if instead is not None:
+                    return reply, instead
+            elif reply.verb in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
+                self._answer(reply, frame)
+            else:
+                return reply, None
+
+    def _retry(
+        self,
+        typed: str,
+        stopped: Operation,
+        frame: types.FrameType | None,
+        withdraw: Callable[[], None] | None,
+    ) -> Instead | None:
+        """Make the call of a stopped operation anew; its operation stops, too, and goes on instead.
+
+        Args:
+            typed: another call; empty: the same one, with its arguments evaluated now.
+            stopped: the operation.
+            frame: of the user's line.
+            withdraw: uncounts the operation; None: other machines have compared it.
+
+        Returns:
+            What stands for the stopped operation; None: nothing was done, and the user knows why.
+
+        Raises:
+            BaseException: the operation of the new call raises it.
+        """
+        passes, self._passes = self._passes, 0
+        inside = sys._getframe()
+        instead = self._retries.make(
+            lambda: self._look(lambda: read_call(frame, inside, self.names, typed)),
+            stopped,
+            withdraw,
+        )
+        if instead is None:
+            self._passes = passes
+        return instead
 
     def _go_on(self, *, is_left: bool) -> None:
         """Stop no more, or (``is_left`` is False) at break points only."""
@@ -269,10 +322,10 @@ class Stops:
         """Where code that the user has typed runs in this thread; empty: none does."""
         return "at the prompt" if getattr(self._looking, "now", False) else ""
 
-    def _look(self, action: Callable[[], None]) -> None:
+    def _look(self, action: Callable[[], Value]) -> Value:
         self._looking.now = True
         try:
-            action()
+            return action()
         finally:
             self._looking.now = False
 
