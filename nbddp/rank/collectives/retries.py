@@ -55,9 +55,8 @@ class Retries:
             BaseException: the new operation raises it.
         """
         if withdraw is None:
-            return _refuse(
-                "other machines have compared this operation. Next: continue raises the mismatch"
-            )
+            _tell("other machines have compared this operation. Next: continue raises the mismatch")
+            return None
         attempt: _Attempt | None = None
         try:
             call = read()
@@ -67,15 +66,18 @@ class Retries:
         except CollectiveRefusedError as error:
             if attempt is not None and attempt.has_come:
                 raise
-            return _refuse(str(error))
+            _tell(str(error))
+            return None
         except Exception as error:
             if attempt is not None and attempt.has_come:
                 raise  # as in any other line of the program
-            return _refuse("".join(traceback.format_exception_only(error)).strip())
+            _tell("".join(traceback.format_exception_only(error)).strip())
+            return None
         finally:
             self._now.attempt = None
         if not attempt.has_come:
-            return _refuse("the call issues no operation on this rank")
+            _tell("the call issues no operation on this rank")
+            return None
         return Instead(result if isinstance(result, dist.Work) else None)
 
     def come(self, signature: Signature, peer: int) -> None:
@@ -102,5 +104,5 @@ class Retries:
         attempt.withdraw()
 
 
-def _refuse(reason: str) -> None:
+def _tell(reason: str) -> None:
     print(f"no retry: {reason}")  # noqa: T201 - output of the cell
