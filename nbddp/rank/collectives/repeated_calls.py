@@ -82,7 +82,7 @@ def read_call(
         )
     names = {**known, **frame.f_globals, **frame.f_locals}
     text = ast.unparse(written)
-    replaced = _evaluate(written.func, names) if _is_path(written.func) else None
+    replaced: Any = _evaluate(written.func, names) if _is_path(written.func) else None
     if not _is_direct(replaced, _codes_between(frame, inside)):
         raise CollectiveRefusedError(
             f"`{text}` is no direct call of an operation: code inside it, or a thread of it, "
