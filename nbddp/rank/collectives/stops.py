@@ -32,7 +32,7 @@ from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.rank.collectives.repeated_calls import read_call
 from nbddp.rank.collectives.retries import Retries
 from nbddp.rank.collectives.work import Instead
-from nbddp.wire.flight_recorder import Mismatch, Operation, Signature
+from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature
 from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
 
@@ -52,7 +52,8 @@ class Stops:
         #: Asks the user, with the numbers of the break points, unless the last argument raises;
         #: returns the reply. Set by the server.
         self.ask: (
-            Callable[[Operation, tuple[int, ...], Callable[[], None], Describe], str] | None
+            Callable[[Operation, GroupInfo, tuple[int, ...], Callable[[], None], Describe], str]
+            | None
         ) = None
         #: Describes values with these names. Set by the server.
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
@@ -209,7 +210,9 @@ class Stops:
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
         while True:
             describe = self.describer(lambda: frame, {})
-            reply = StepReply.parse(self.ask(operation, reasons, check, describe))
+            reply = StepReply.parse(
+                self.ask(operation, counters.description(), reasons, check, describe)
+            )
             if reply.verb is StepVerb.RETRY:
                 instead = self._retry(reply.code, operation, frame, withdraw)
                 if instead is not None:

@@ -49,6 +49,10 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
         "trace": Look(Sight.TRACE),
         "until 17 -r 1": Send(StepReply(StepVerb.UNTIL, count=17), RankSet.of([1])),
         "skip": Send(StepReply(StepVerb.SKIP)),
+        "retry": Send(StepReply(StepVerb.RETRY)),
+        "retry dist.send(x, 1) -r 0": Send(
+            StepReply(StepVerb.RETRY, code="dist.send(x, 1)"), RankSet.of([0])
+        ),
         "hold -r 1,3": Hold(RankSet.of([1, 3])),
         "release": Hold(RankSet.all(4), is_over=True),
         "release -r 1": Hold(RankSet.of([1]), is_over=True),
@@ -92,6 +96,8 @@ def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
         StepReply(StepVerb.UNTIL, count=5),
         StepReply(StepVerb.LEAVE),
         StepReply(StepVerb.SKIP),
+        StepReply(StepVerb.RETRY),
+        StepReply(StepVerb.RETRY, code="dist.all_reduce(x  + 1)"),
         StepReply(WHERE),
         StepReply(StepVerb.DEBUG),
         StepReply(StepVerb.RUN, code="x  = 'a b'"),

@@ -20,7 +20,14 @@ from nbddp.rank.collectives.recording.mismatch_board import Board
 from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory, Operation, Writer
+from nbddp.wire.flight_recorder import (
+    REPLACED,
+    GroupMark,
+    Mismatch,
+    NodeMemory,
+    Operation,
+    Writer,
+)
 from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
@@ -31,7 +38,7 @@ _SWEEP_AT = 16
 _MAX_TORN = 4
 #: The error of an operation at a break point, before the user lets a mismatch be raised.
 _STOPPED = "Stopped: at a break point"
-_REPLACED = "Replaced: its call was made anew"
+_REPLACED = f"{REPLACED}: its call was made anew"
 
 
 class Recorder:
