@@ -172,6 +172,38 @@ print(scaled(torch.ones(1), 10).item())
     ]
 
 
+def test_commands_look_from_another_line_after_up(pool: Pool):
+    code = """\
+def scaled(value, factor):
+    dist.all_reduce(value)
+    return value * factor
+
+def total(start):
+    return scaled(torch.ones(1) * start, 10)
+
+result = total(2)
+print(result.item())
+"""
+    looks = ["up", "p start", "run start = 5", "p start", "diff start", "w", "up 9", "d 9"]
+    answers = [*looks, "p value", "up", "retry", "p factor", "c"]
+    view = run_cell(pool, code, step=True, answers=answers)
+    assert view.text(1).splitlines() == [
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "2",
+        "5",
+        "  cell [1], line 2, in scaled: dist.all_reduce(value)",
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "  cell [1], line 8: result = total(2)",
+        "> cell [1], line 8: result = total(2) (outermost line)",
+        "> cell [1], line 2, in scaled: dist.all_reduce(value) (innermost line)",
+        "tensor([2.])",
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "10",
+        "40.0",
+    ]
+    assert view.differences[0].is_equal
+
+
 def test_an_error_of_the_code_is_a_line(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["p unknown", "p dist.barrier()", "c"])
     first, second, *_ = view.text(0).splitlines()

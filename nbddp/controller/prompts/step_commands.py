@@ -27,6 +27,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
   diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
+  up, u [N], down, d    look from the line that has called this one, and back: print, run, diff
   waits                 which rank waits for which
   trace                 the last operations, the ranks side by side
   rank 2                open the debugger (pdb) of rank 2 there; q comes back
@@ -43,6 +44,8 @@ _VERBS: Final = {
     **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
     **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
     **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
+    **dict.fromkeys(("up", "u"), StepVerb.UP),
+    **dict.fromkeys(("down", "d"), StepVerb.DOWN),
     "until": StepVerb.UNTIL,
     "skip": StepVerb.SKIP,
     "retry": StepVerb.RETRY,
@@ -136,7 +139,7 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     return command or Tell(
         f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
         "retry [CALL], print EXPR, run CODE, show TENSOR, diff EXPR, "
-        "where, hold, release, each with -r RANKS; rank N, "
+        "where, up, down, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
 
@@ -175,12 +178,14 @@ def _reply(word: str, rest: str) -> StepReply | None:
     takes = {
         StepVerb.STEP: not rest or _is_count(rest),
         StepVerb.UNTIL: _is_count(rest),
+        StepVerb.UP: not rest or _is_count(rest),
+        StepVerb.DOWN: not rest or _is_count(rest),
         StepVerb.RUN: bool(rest),
         StepVerb.RETRY: True,
     }
     if verb is None or not takes.get(verb, not rest):
         return None
-    if verb in (StepVerb.STEP, StepVerb.UNTIL):
+    if verb in (StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN):
         return StepReply(verb, count=int(rest or 1))
     return StepReply(verb, code=show_code(rest) if word == "show" else rest)
 

@@ -26,6 +26,7 @@ import torch
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.break_points import CellBreakPoints
+from nbddp.rank.collectives.looked_place import LookedPlace
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
@@ -208,8 +209,9 @@ class Stops:
                 raise counters.ended()
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
+        place = LookedPlace(self._recorder.sites, frame)
         while True:
-            describe = self.describer(lambda: frame, {})
+            describe = self.describer(lambda: place.frame, {})
             reply = StepReply.parse(
                 self.ask(operation, counters.description(), reasons, check, describe)
             )
@@ -217,8 +219,10 @@ class Stops:
                 instead = self._retry(reply.code, operation, frame, withdraw)
                 if instead is not None:
                     return reply, instead
+            elif reply.verb in (StepVerb.UP, StepVerb.DOWN):
+                place.move(reply.count if reply.verb is StepVerb.UP else -reply.count)
             elif reply.verb in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
-                self._answer(reply, frame)
+                self._answer(reply, place)
             else:
                 return reply, None
 
@@ -261,15 +265,15 @@ class Stops:
             self.end_cell()
             self._recorder.set_careful()
 
-    def _answer(self, reply: StepReply, frame: types.FrameType | None) -> None:
+    def _answer(self, reply: StepReply, place: LookedPlace) -> None:
         """Show what the user wants to see."""
         match reply.verb:
             case StepVerb.RUN:
-                self._look(lambda: _run(reply, frame, self.names))
+                self._look(lambda: _run(reply, place.frame, self.names))
             case StepVerb.WHERE:
-                self._look(lambda: _print_stack(self._recorder, frame))
+                self._look(place.print_stack)
             case StepVerb.DEBUG:
-                self._look(lambda: self._debug(frame))
+                self._look(lambda: self._debug(place.innermost))
             case _:
                 raise AssertionError(reply)
 
@@ -318,7 +322,7 @@ class Stops:
             known = {**self.names, **names} if frame is None else self.names
             self._look(lambda: _run(reply, frame, known, changes=False))
         else:
-            self._look(lambda: _print_stack(self._recorder, frame))
+            self._look(LookedPlace(self._recorder.sites, frame).print_stack)
 
     @property
     def _looking_at(self) -> str:
@@ -373,10 +377,3 @@ def _run(
             print(repr(value))  # noqa: T201 - output of the cell
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         print("".join(traceback.format_exception_only(error)).strip())  # noqa: T201
-
-
-def _print_stack(recorder: Recorder, frame: types.FrameType | None) -> None:
-    if frame is None:
-        print("no line of the user's code is running")  # noqa: T201 - output of the cell
-    for site in recorder.sites.stack(frame):
-        print(f"{site}: {site.source}" if site.source else str(site))  # noqa: T201 - output

@@ -48,6 +48,9 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
         "waits": Look(Sight.WAITS),
         "trace": Look(Sight.TRACE),
         "until 17 -r 1": Send(StepReply(StepVerb.UNTIL, count=17), RankSet.of([1])),
+        "up": Send(StepReply(StepVerb.UP)),
+        "u 2 -r 1": Send(StepReply(StepVerb.UP, count=2), RankSet.of([1])),
+        "d": Send(StepReply(StepVerb.DOWN)),
         "skip": Send(StepReply(StepVerb.SKIP)),
         "retry": Send(StepReply(StepVerb.RETRY)),
         "retry dist.send(x, 1) -r 0": Send(
@@ -96,6 +99,7 @@ def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
         StepReply(StepVerb.UNTIL, count=5),
         StepReply(StepVerb.LEAVE),
         StepReply(StepVerb.SKIP),
+        StepReply(StepVerb.UP, count=3),
         StepReply(StepVerb.RETRY),
         StepReply(StepVerb.RETRY, code="dist.all_reduce(x  + 1)"),
         StepReply(WHERE),
