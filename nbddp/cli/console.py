@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FOR_NOTEBOOK = ("%ddp", "%%ddp", "%%local", "%pip")
 _POLL_S = 0.1
 _READY_S = 30.0
+_BEAT_S = 0.01
 _COMPLETE_S = 1.0
 #: An answer about a busy rank takes less, unless the machine is very busy.
 _ANSWER_S = 10.0
@@ -123,6 +124,7 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     client.load_connection_file(pool.connection_file)
     client.start_channels()
     try:
+        _await_heartbeat(client)
         rank = choose_rank(client, pool, arguments.rank, arguments.mesh)
         print(  # noqa: T201 - for the person at the terminal
             f"rank {rank} of {pool.world_size}, {pool.name}, kernel {pool.pid} in {pool.cwd}\n"
@@ -132,6 +134,13 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     finally:
         client.stop_channels()
     return []
+
+
+def _await_heartbeat(client: "BlockingKernelClient") -> None:
+    """Wait until the thread of the heartbeat runs: before, each kernel seems to have ended."""
+    deadline = time.monotonic() + _READY_S
+    while not client.is_alive() and time.monotonic() < deadline:
+        time.sleep(_BEAT_S)
 
 
 def choose_rank(
