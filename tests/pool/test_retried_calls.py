@@ -106,11 +106,12 @@ def test_another_call_stands_for_the_stopped_one(pool: Pool):
         "dist.all_reduce(x) if rank else dist.broadcast(x, 0)\n"
         "print(x.tolist())"
     )
-    answers = ["retry dist.broadcast(x, src=0) -r 1", "step"]
+    code += "\ndist.barrier()"
+    answers = ["retry dist.broadcast(x, src=0) -r 1", "step", "p before.tolist()", "c"]
     view = run_cell(pool, code, step=True, answers=answers)
-    assert "before broadcast" in view.told[-1]
-    assert view.texts() == dict.fromkeys((0, 1), "[1.0, 1.0]\n")
-    assert len(view.rows) == 1  # the call that was replaced has no row
+    assert "before broadcast" in view.told[-2]
+    assert view.texts() == {rank: f"[1.0, 1.0]\n[{rank + 1}.0, {rank + 1}.0]\n" for rank in (0, 1)}
+    assert len(view.rows) == 2  # the call that was replaced has no row
 
 
 def test_messages_are_sent_anew(pool: Pool):

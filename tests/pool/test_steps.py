@@ -204,6 +204,38 @@ print(result.item())
     assert view.differences[0].is_equal
 
 
+def test_the_tensor_before_and_after_the_step(pool: Pool):
+    code = """\
+def total(value):
+    copy = value * 2
+    dist.all_reduce(copy)
+    return copy.sum()
+for step in range(2):
+    total(torch.ones(2) * (rank + 1))
+parts = [torch.zeros(1) for _ in range(2)]
+dist.all_gather(parts, torch.ones(1) + rank)
+dist.barrier()
+"""
+    looks = [
+        "p before",
+        "step",
+        "p before, after",
+        "diff after",
+        "step",
+        "p after.tolist()",
+        "step",
+    ]
+    answers = [*looks, "p torch.cat(before + after).tolist()", "c"]
+    view = run_cell(pool, code, step=True, answers=answers)
+    assert view.text(1).splitlines() == [
+        "NameError: name 'before' is not defined",
+        "(tensor([4., 4.]), tensor([6., 6.]))",
+        "[6.0, 6.0]",
+        "[0.0, 0.0, 1.0, 2.0]",
+    ]
+    assert view.differences[0].is_equal
+
+
 def test_an_error_of_the_code_is_a_line(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["p unknown", "p dist.barrier()", "c"])
     first, second, *_ = view.text(0).splitlines()

@@ -25,6 +25,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
+                        before, after: names of the tensor of the operation stepped over last
   diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
   up, u [N], down, d    look from the line that has called this one, and back: print, run, diff

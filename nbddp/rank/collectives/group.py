@@ -15,7 +15,7 @@ group, such as DDP and DTensor, still work after a recovery. The pattern is that
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ from nbddp.rank.collectives import (
     refusals,
 )
 from nbddp.rank.collectives.gloo import waits
-from nbddp.rank.collectives.operation_tensors import tensors_of
+from nbddp.rank.collectives.operation_tensors import NO_TENSORS, OperationTensors, tensors_of
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import CallReplacedError, Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
@@ -187,7 +187,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        if self._prepare(call, ())[1] is not None:
+        if self._prepare(call, NO_TENSORS)[1] is not None:
             return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
@@ -235,7 +235,7 @@ class TracedGroup(dist.ProcessGroup):
             writer.end_wait(slot)
 
     def _prepare(
-        self, call: CallSignature, sent: Sequence[torch.Tensor], peer: int = -1, tag: int = 0
+        self, call: CallSignature, tensors: OperationTensors, peer: int = -1, tag: int = 0
     ) -> tuple[Question | None, Instead | None]:
         """Refuse a call that some members would not make; stop before it; let faults strike.
 
@@ -250,22 +250,22 @@ class TracedGroup(dist.ProcessGroup):
             return pull, None
         instead: Instead | None = None
         if recorder.before_operation is not None:
-            instead = recorder.before_operation(self.counters, call.signature, sent, peer, tag)
+            instead = recorder.before_operation(self.counters, call.signature, tensors, peer, tag)
         if instead is None and recorder.inject is not None:
-            struck = recorder.inject(self.counters, call.signature, sent, peer, tag)
+            struck = recorder.inject(self.counters, call.signature, tensors.inputs, peer, tag)
             instead = Instead() if struck else None
         if self.counters.ended is not None:
             raise self.counters.ended()
         return None, instead
 
-    def _sent(
+    def _tensors(
         self, call: CallSignature, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Sequence[torch.Tensor]:
-        """Return the tensors that the rank sends, if a stop or a fault may look at them."""
+    ) -> OperationTensors:
+        """Return the tensors of a call, if a stop or a fault may look at them."""
         recorder = self.recorder
         if recorder.before_operation is None and recorder.inject is None:
-            return ()
-        return tensors_of(call.signature, recorder.rank, method, args, kwargs).inputs
+            return NO_TENSORS
+        return tensors_of(call.signature, recorder.rank, method, args, kwargs)
 
     def _sanitized(
         self, call: CallSignature, method: str, inner: Callable[..., Any], args: tuple[Any, ...],
@@ -375,8 +375,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = uses = None
         if recorder.is_careful:
-            sent = self._sent(call, method, args, kwargs)
-            pull, instead = self._prepare(call, sent)
+            pull, instead = self._prepare(call, self._tensors(call, method, args, kwargs))
             if instead is not None:
                 return instead.work or SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
@@ -444,8 +443,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise self._refused(call, (direction, peer, int(args[-1])))
         uses = None
         if recorder.is_careful:
-            sent = self._sent(call, direction, (tensors,), {})
-            instead = self._prepare(call, sent, peer, int(args[-1]))[1]
+            own = self._tensors(call, direction, (tensors,), {})
+            instead = self._prepare(call, own, peer, int(args[-1]))[1]
             if instead is not None:
                 return instead.work or SkippedWork(tensors)
             inner, uses = self._sanitized(

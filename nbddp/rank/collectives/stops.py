@@ -17,16 +17,16 @@ import time
 import traceback
 import types
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
-import torch
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.break_points import CellBreakPoints
 from nbddp.rank.collectives.looked_place import LookedPlace
+from nbddp.rank.collectives.operation_tensors import NO_TENSORS, OperationTensors
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
@@ -39,6 +39,8 @@ from nbddp.wire.step_replies import StepReply, StepVerb
 
 Describe = Callable[[DescribeAtPrompt], None]
 Value = TypeVar("Value")
+#: As `nbddp.rank.collectives.rollback` copies.
+_MAX_COPIED = 4 << 20
 
 
 class Stops:
@@ -70,6 +72,8 @@ class Stops:
         #: Has ``now`` in a thread that runs code that the user has typed.
         self._looking = threading.local()
         self._retries = Retries()
+        #: Tensors of the operation at which the rank has stopped last: ``before`` and ``after``.
+        self._passed: dict[str, Any] = {}
         self._on_mismatch: tuple[int, ...] = ()  #: break points on operations that do not match
 
     def begin_cell(self, request: Execute) -> None:
@@ -96,6 +100,7 @@ class Stops:
 
     def end_cell(self) -> None:
         """Stop no more."""
+        self._passed = {}
         self._recorder.before_operation = None
         self._recorder.before_mismatch = None
 
@@ -103,7 +108,7 @@ class Stops:
         self,
         counters: GroupCounters,
         signature: Signature,
-        sent: Sequence[torch.Tensor] = (),
+        tensors: OperationTensors = NO_TENSORS,
         peer: int = -1,
         tag: int = 0,
     ) -> Instead | None:
@@ -112,7 +117,7 @@ class Stops:
         Args:
             counters: of its group.
             signature: of the operation.
-            sent: the tensors that the rank sends.
+            tensors: those of the operation.
             peer: the other end of a message.
             tag: of a message.
 
@@ -138,7 +143,7 @@ class Stops:
         reasons: tuple[int, ...] = ()
         if stops or self._break_points:
             frame, site = self._recorder.sites.call_site(sys._getframe(1))
-            reasons = self._break_points.at(counters.info, signature, number, frame, sent)
+            reasons = self._break_points.at(counters.info, signature, number, frame, tensors.inputs)
         if not (stops or reasons):
             self._passes -= self._passes > 0
             return None
@@ -155,10 +160,12 @@ class Stops:
             ),
             time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
+        passed = _before_and_after(tensors)
         reply, instead = self._ask(counters, operation, reasons, frame)
+        if reply.verb is StepVerb.RETRY:
+            return instead
+        self._passed = passed
         match reply.verb:
-            case StepVerb.RETRY:
-                return instead
             case StepVerb.STEP:
                 self._passes = reply.count - 1
             case StepVerb.UNTIL:
@@ -269,7 +276,7 @@ class Stops:
         """Show what the user wants to see."""
         match reply.verb:
             case StepVerb.RUN:
-                self._look(lambda: _run(reply, place.frame, self.names))
+                self._look(lambda: _run(reply, place.frame, {**self.names, **self._passed}))
             case StepVerb.WHERE:
                 self._look(place.print_stack)
             case StepVerb.DEBUG:
@@ -306,7 +313,7 @@ class Stops:
             inner = names if frame is None else {**frame.f_globals, **frame.f_locals}
             answer = self.describe
             assert answer is not None  # noqa: S101 - the server has set it
-            self._look(lambda: answer(request, {**self.names, **inner}))
+            self._look(lambda: answer(request, {**self.names, **self._passed, **inner}))
 
         return describe
 
@@ -377,3 +384,16 @@ def _run(
             print(repr(value))  # noqa: T201 - output of the cell
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         print("".join(traceback.format_exception_only(error)).strip())  # noqa: T201
+
+
+def _before_and_after(tensors: OperationTensors) -> dict[str, Any]:
+    """Return copies of the tensors of an operation that begins, and these tensors.
+
+    Large ones are not copied: their copies would need as much memory as the program.
+    """
+    own = tensors.written or tensors.inputs
+    names: dict[str, Any] = {"after": own[0] if len(own) == 1 else own} if own else {}
+    if own and sum(tensor.nbytes for tensor in own) <= _MAX_COPIED:
+        copies = [tensor.detach().clone() for tensor in own]
+        names["before"] = copies[0] if len(copies) == 1 else copies
+    return names
