@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbddp.errors import NbddpError, NoPoolError
+from nbddp.errors import BadOptionError, NbddpError, NoPoolError
 from nbddp.settings import CONSOLE_REQUEST, LIVE_PREFIX, NOTEBOOK_FILE
 from nbddp.wire.rank_set import RankSet
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FOR_NOTEBOOK = ("%ddp", "%%ddp", "%%local", "%pip")
 _POLL_S = 0.1
 _READY_S = 30.0
+_BEAT_S = 0.01
 _COMPLETE_S = 1.0
 #: An answer about a busy rank takes less, unless the machine is very busy.
 _ANSWER_S = 10.0
@@ -58,7 +59,13 @@ class NotebookPool:
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add ``nbddp console`` to the command line."""
     parser = commands.add_parser("console", help="a terminal on one rank of a notebook's pool")
-    parser.add_argument("-r", "--rank", default="0", help="the rank (default 0)")
+    parser.add_argument(
+        "-r", "--rank", metavar="RANK", default=None,
+        help="the rank (default 0), or the choice of one by mesh dimension: dp=0,tp=1",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mesh", metavar="NAME", default="", help="the variable that holds the mesh"
+    )
     parser.add_argument("--pool", default="", help="name of the pool, if there are several")
     parser.set_defaults(run=_run)
 
@@ -113,11 +120,12 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     )
 
     pool = choose(arguments.pool)
-    (rank,) = RankSet.parse(arguments.rank, pool.world_size).ranks[:1]
     client = BlockingKernelClient()
     client.load_connection_file(pool.connection_file)
     client.start_channels()
     try:
+        _await_heartbeat(client)
+        rank = choose_rank(client, pool, arguments.rank, arguments.mesh)
         print(  # noqa: T201 - for the person at the terminal
             f"rank {rank} of {pool.world_size}, {pool.name}, kernel {pool.pid} in {pool.cwd}\n"
             "Ctrl-D leaves; everything stays as it is."
@@ -126,6 +134,66 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     finally:
         client.stop_channels()
     return []
+
+
+def _await_heartbeat(client: "BlockingKernelClient") -> None:
+    """Wait until the thread of the heartbeat runs: before, each kernel seems to have ended."""
+    deadline = time.monotonic() + _READY_S
+    while not client.is_alive() and time.monotonic() < deadline:
+        time.sleep(_BEAT_S)
+
+
+def choose_rank(
+    client: "BlockingKernelClient", pool: NotebookPool, choice: str | None, mesh: str = ""
+) -> int:
+    """Choose the rank of a console.
+
+    Args:
+        client: connected to the notebook's kernel, which knows the meshes.
+        pool: the pool.
+        choice: a rank, or indices of a mesh's dimensions; None: rank 0, or all ranks of ``mesh``.
+        mesh: name of the variable that holds the mesh; empty: the latest that has the dimensions.
+
+    Raises:
+        BadOptionError: there is no such rank, mesh or index, or the choice has several ranks.
+    """
+    text = f"{mesh}[{choice or ''}]" if mesh else choice or "0"
+    if "=" in text or "[" in text:
+        answer = ask_kernel(client, {"ranks": text})
+        if answer.get("text"):
+            raise BadOptionError(str(answer["text"]))
+        ranks = RankSet.of(answer.get("ranks", ()))
+    else:
+        ranks = RankSet.parse(text, pool.world_size)
+    if len(ranks.ranks) == 1:
+        return ranks.ranks[0]
+    if not ranks.ranks:
+        raise NbddpError("the notebook's kernel did not answer. Next: -r with the number of a rank")
+    raise BadOptionError(
+        f"{text!r} chooses {ranks.describe()}, and a console is on one rank. Next: -r "
+        f"{ranks.ranks[0]}, or an index for each dimension of the mesh"
+    )
+
+
+def ask_kernel(client: "BlockingKernelClient", question: dict[str, Any]) -> dict[str, Any]:
+    """Ask the notebook's kernel, which may run a cell meanwhile; an empty answer: it gave none.
+
+    Raises:
+        NbddpError: the notebook's kernel has ended.
+    """
+    message = client.session.msg(CONSOLE_REQUEST, question)
+    client.control_channel.send(message)
+    deadline = time.monotonic() + _ANSWER_S
+    while time.monotonic() < deadline:
+        if not client.is_alive():
+            raise NbddpError("the notebook's kernel has ended")
+        try:
+            reply = client.get_control_msg(timeout=_POLL_S)
+        except queue.Empty:
+            continue
+        if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            return dict(reply["content"])
+    return {}
 
 
 class Console:
@@ -171,7 +239,8 @@ class Console:
             NbddpError: the notebook's kernel has ended.
         """
         try:
-            text = self._ask_busy_rank(code)
+            question = {"rank": self._rank, "code": code}
+            text = str(ask_kernel(self._client, question).get("text", ""))
         except KeyboardInterrupt:
             return
         if text:
@@ -189,22 +258,6 @@ class Console:
                     return
             except KeyboardInterrupt:
                 self._interrupt()
-
-    def _ask_busy_rank(self, code: str) -> str:
-        """The answer of a rank that runs a cell; empty if it runs none."""
-        message = self._client.session.msg(CONSOLE_REQUEST, {"rank": self._rank, "code": code})
-        self._client.control_channel.send(message)
-        deadline = time.monotonic() + _ANSWER_S
-        while time.monotonic() < deadline:
-            if not self._client.is_alive():
-                raise NbddpError("the notebook's kernel has ended")
-            try:
-                reply = self._client.get_control_msg(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                return str(reply["content"].get("text", ""))
-        return ""
 
     # --- input ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 from typing import Any, Literal
 
 from nbddp.wire.flight_recorder import (
+    GroupInfo,
     GroupMark,
     LoopVariable,
     Mismatch,
@@ -257,6 +258,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     password: bool
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
+    group: GroupInfo | None = None  #: of the operation; None: it is the default group
     break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
     is_stuck: bool = False  #: the rank is where it was when a deadlock was proven: `AskWhileStuck`
 

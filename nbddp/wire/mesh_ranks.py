@@ -113,6 +113,16 @@ def offers(word: str, meshes: MeshesByRank, mesh: str = "") -> Iterator[str]:
             yield from (f"{before}{comma}{dim}={index}" for index in indices)
 
 
+def spans_all(dim: str, world_size: int, meshes: MeshesByRank) -> bool:
+    """Return whether a dimension of a mesh has all ranks: torch makes no group for it.
+
+    >>> grid = Mesh(name="m", dims=("dp", "tp"), shape=(4, 1), ranks=(0, 1, 2, 3), made_ns=1)
+    >>> spans_all("dp", 4, {0: [grid]}), spans_all("tp", 4, {0: [grid]})
+    (True, False)
+    """
+    return any(named.size_by_dim.get(dim) == world_size for named in _named_meshes(meshes))
+
+
 def mesh_names(meshes: MeshesByRank) -> list[str]:
     """The names of the meshes, the latest first."""
     return [named.name for named in _named_meshes(meshes)]

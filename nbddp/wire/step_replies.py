@@ -15,7 +15,10 @@ class StepVerb(Enum):
     CONTINUE = "continue"  #: do it, and stop at break points only
     LEAVE = "leave"  #: do it, and stop no more in this cell
     SKIP = "skip"  #: do not issue it, and stop before the next one
+    RETRY = "retry"  #: make its call anew, and stop before the operation of that one
     RUN = "run"  #: run code in the user's frame, and ask again
+    UP = "up"  #: look from a line further out, and ask again
+    DOWN = "down"  #: the other way, and ask again
     WHERE = "where"  #: print the user's stack, and ask again
     DEBUG = "debug"  #: open a debugger in the user's frame, and ask again
 
@@ -25,18 +28,20 @@ class StepReply:
     """One answer."""
 
     verb: StepVerb
-    #: Of `StepVerb.STEP`: the operations until the next stop; of `UNTIL`: the collective's number;
-    #: of `RUN`: the number of the command, equal on all ranks.
+    #: Of `StepVerb.UP` and `DOWN`: the lines; of `STEP`: the operations until the next stop; of
+    #: `UNTIL`: the collective's number; of `RUN`: the number of the command, equal on all ranks.
     count: int = 1
-    code: str = ""  #: of `StepVerb.RUN`
+    code: str = ""  #: of `StepVerb.RUN`; of `RETRY`: another call, or empty
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
         match self.verb:
-            case StepVerb.STEP | StepVerb.UNTIL:
+            case StepVerb.STEP | StepVerb.UNTIL | StepVerb.UP | StepVerb.DOWN:
                 return f"{self.verb.value} {self.count}"
             case StepVerb.RUN:
                 return f"run {self.count} {self.code}"
+            case StepVerb.RETRY:
+                return f"retry {self.code}"
             case _:
                 return str(self.verb.value)
 
@@ -49,9 +54,11 @@ class StepReply:
         """
         word, _, rest = text.partition(" ")
         verb = StepVerb(word)
-        if verb in (StepVerb.STEP, StepVerb.UNTIL):
+        if verb in (StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN):
             return cls(verb, count=int(rest))
         if verb is StepVerb.RUN:
             count, _, code = rest.partition(" ")
             return cls(verb, count=int(count), code=code)
+        if verb is StepVerb.RETRY:
+            return cls(verb, code=rest)
         return cls(verb)

@@ -90,6 +90,29 @@ def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpe
     assert own.ok("%%ddp\nprint(rank)").status == "ok"
 
 
+def test_a_rank_is_chosen_by_mesh(own: Kernel, folder: str):
+    own.ok(
+        "%%ddp\nfrom torch.distributed.device_mesh import init_device_mesh\n"
+        "grid = init_device_mesh('cpu', (2, 1), mesh_dim_names=('dp', 'tp'))"
+    )
+    command = [sys.executable, "-m", "nbddp", "console", "-r"]
+    environment = {**os.environ, "TMPDIR": folder, "TERM": "dumb"}
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*command, *words], env=environment, input="rank * 10\nexit\n", text=True,
+            capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    assert "[1]   Out: 10" in run("dp=1").stdout
+    assert "[0]   Out: 0" in run("dp=0,tp=0", "--mesh", "grid").stdout
+    wrong = run("pp=0")
+    assert wrong.returncode == 1
+    assert "no DeviceMesh has the dimension pp; legal: grid (dp=0 to dp=1" in wrong.stderr
+    assert "'tp=0' chooses ranks 0-1, and a console is on one rank" in run("tp=0").stderr
+    own.ok("%%ddp\ndel grid")
+
+
 HUNG = """%%ddp
 import time
 from pathlib import Path

@@ -71,3 +71,15 @@ def test_tab_offers_dimensions_and_names_of_meshes(meshed: Kernel):
     assert offered("%ddp vars -r tp=") == ["tp=0", "tp=1"]
     assert offered("%ddp stacks --mesh ") == ["other", "grid"]
     assert offered("%%ddp --mesh grid -r ") == ["dp=", "tp="]
+
+
+def test_the_group_of_a_dimension_with_all_ranks_is_the_default_one(meshed: Kernel):
+    text = meshed.ok("%ddp break all_reduce --group ep").text
+    assert "default" not in text  # it has one rank in each group
+    meshed.ok("%ddp clear")
+    meshed.ok("%%ddp\nwhole = init_device_mesh('cpu', (2,), mesh_dim_names=('all_of_us',))")
+    text = meshed.ok("%ddp break all_reduce --group all_of_us").text
+    assert "dimension 'all_of_us' has all ranks: its group is the default group" in text
+    code = "%%ddp\ndist.all_reduce(torch.ones(1), group=whole.get_group())\ndel whole"
+    assert meshed.run(code, "continue").questions == ["(step) "]
+    meshed.ok("%ddp clear")

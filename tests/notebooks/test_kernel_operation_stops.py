@@ -27,6 +27,51 @@ def test_a_break_point_stops_cells_until_it_is_cleared(kernel: Kernel):
     assert "no break points are set" in kernel.run("%ddp breaks").text
 
 
+def test_a_call_is_repaired_and_made_anew(kernel: Kernel):
+    code = """%%ddp --step
+def total(x):
+    dist.all_reduce(x)
+    return x
+x = torch.full((2 + rank,), rank + 1.0)
+print(total(x[:3]).tolist())
+dist.barrier()"""
+    lines = ["up", "p len(x)", "down", "run x = x[:2] -r 1", "retry nonsense", "retry", "step",
+             "show before", "p (after - before).tolist()", "c"]  # fmt: skip
+    cell = kernel.run(code, *lines)
+    assert cell.questions == ["(step) "] * len(lines)
+    text = cell.text
+    assert "> cell [" in text
+    assert "[0-1] no retry: `nonsense` is no call. Next: type the call behind retry" in text
+    assert "[0-1] [3.0, 3.0]" in cell.lines
+    assert "ranks 0-1  before all_reduce #" in text.partition("no retry: ")[2]
+    pictures = [m.text for m in cell.page if m.text.startswith("before\nfloat32 (2,)")]
+    assert "1 1      2 2" in pictures[0]
+    assert {"[0]   [2.0, 2.0]", "[1]   [1.0, 1.0]"} <= set(cell.lines)
+
+
+def test_no_rank_is_said_to_wait_when_it_has_stopped(kernel: Kernel):
+    code = "%%ddp --step\nfor i in range(2): dist.all_reduce(torch.ones(1))"
+    msg_id = kernel.execute(code, stdin=True)
+    cell = kernel.cells[msg_id]
+
+    def answer(line: str) -> None:
+        kernel.wait_for(lambda: kernel.question(msg_id), "a question")
+        kernel.client.input(line)
+
+    def live() -> str:
+        return "".join(m.text for m in cell.page if "ranks done" in m.text)
+
+    answer("step -r 0")
+    while "rank 0 waits in" not in live():  # it is shown between two prompts
+        answer("p 1")
+    answer("step")
+    kernel.wait_for(lambda: kernel.question(msg_id), "the prompt before the second operation")
+    # Messages of the two channels come in any order.
+    kernel.wait_for(lambda: "waits in" not in live(), "a live line without the notice")
+    kernel.client.input("c")
+    kernel.finish(msg_id)
+
+
 def test_a_picture_has_the_ranks_that_were_asked(kernel: Kernel):
     cell = kernel.run(
         SUM.replace("%%ddp", "%%ddp --step"), "show x -r 1", "show x", "show x", "continue"

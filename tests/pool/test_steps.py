@@ -172,6 +172,70 @@ print(scaled(torch.ones(1), 10).item())
     ]
 
 
+def test_commands_look_from_another_line_after_up(pool: Pool):
+    code = """\
+def scaled(value, factor):
+    dist.all_reduce(value)
+    return value * factor
+
+def total(start):
+    return scaled(torch.ones(1) * start, 10)
+
+result = total(2)
+print(result.item())
+"""
+    looks = ["up", "p start", "run start = 5", "p start", "diff start", "w", "up 9", "d 9"]
+    answers = [*looks, "p value", "up", "retry", "p factor", "c"]
+    view = run_cell(pool, code, step=True, answers=answers)
+    assert view.text(1).splitlines() == [
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "2",
+        "5",
+        "  cell [1], line 2, in scaled: dist.all_reduce(value)",
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "  cell [1], line 8: result = total(2)",
+        "> cell [1], line 8: result = total(2) (outermost line)",
+        "> cell [1], line 2, in scaled: dist.all_reduce(value) (innermost line)",
+        "tensor([2.])",
+        "> cell [1], line 6, in total: return scaled(torch.ones(1) * start, 10)",
+        "10",
+        "40.0",
+    ]
+    assert view.differences[0].is_equal
+
+
+def test_the_tensor_before_and_after_the_step(pool: Pool):
+    code = """\
+def total(value):
+    copy = value * 2
+    dist.all_reduce(copy)
+    return copy.sum()
+for step in range(2):
+    total(torch.ones(2) * (rank + 1))
+parts = [torch.zeros(1) for _ in range(2)]
+dist.all_gather(parts, torch.ones(1) + rank)
+dist.barrier()
+"""
+    looks = [
+        "p before",
+        "step",
+        "p before, after",
+        "diff after",
+        "step",
+        "p after.tolist()",
+        "step",
+    ]
+    answers = [*looks, "p torch.cat(before + after).tolist()", "c"]
+    view = run_cell(pool, code, step=True, answers=answers)
+    assert view.text(1).splitlines() == [
+        "NameError: name 'before' is not defined",
+        "(tensor([4., 4.]), tensor([6., 6.]))",
+        "[6.0, 6.0]",
+        "[0.0, 0.0, 1.0, 2.0]",
+    ]
+    assert view.differences[0].is_equal
+
+
 def test_an_error_of_the_code_is_a_line(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["p unknown", "p dist.barrier()", "c"])
     first, second, *_ = view.text(0).splitlines()

@@ -281,6 +281,8 @@ class CellWait:
         reply = None
         reason = self._view.why_nobody_answers() if turns is self._stuck else ""
         if not reason:
+            if self._steps.drop_notice():
+                self._view.show(NoticeChanged(self._run.run_id, None))
             if prompt.wants_table:
                 self._show_steps(turns)
             for text in prompt.tells:

@@ -65,6 +65,13 @@ class OperationRows:
             if row.by_rank.get(rank) is Progress.BEFORE:
                 row.by_rank[rank] = progress
 
+    def take_back(self, rank: Rank) -> None:
+        """Forget the operation that a rank has stopped before: another call may stand for it."""
+        for _, row in self._rows:
+            if row.by_rank.get(rank) is Progress.BEFORE:
+                del row.by_rank[rank]
+        self._rows = [(key, row) for key, row in self._rows if row.by_rank]
+
     def leave(self, rank: Rank, *, has_failed: bool) -> None:
         """Note that a rank has ended the cell."""
         progress = Progress.FAILED if has_failed else Progress.PASSED

@@ -19,13 +19,16 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   continue, c [-r 0,2]  do it, and go on to the next break point or the end of the cell
   until N [-r 0,2]      do it, and stop before collective number N of the same group
   skip [-r 0,2]         do not issue it: the tensors stay as they are; stop before the next one
+  retry [CALL] [-r 2]   evaluate the arguments of its call anew, or take this call; stay before it
   hold -r 2             keep rank 2 here while commands without -r let the others go
   release [-r 2]        end that
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
   show TENSOR [-r 2]    the tensor of each rank as a picture, see nbddp.show
+                        before, after: names of the tensor of the operation stepped over last
   diff EXPR [-r 0,2]    whether a value is equal on the ranks, and where it first differs
   where, w [-r 2]       the lines of the user's code that have led there
+  up, u [N], down, d    look from the line that has called this one, and back: print, run, diff
   waits                 which rank waits for which
   trace                 the last operations, the ranks side by side
   rank 2                open the debugger (pdb) of rank 2 there; q comes back
@@ -42,8 +45,11 @@ _VERBS: Final = {
     **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
     **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
     **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
+    **dict.fromkeys(("up", "u"), StepVerb.UP),
+    **dict.fromkeys(("down", "d"), StepVerb.DOWN),
     "until": StepVerb.UNTIL,
     "skip": StepVerb.SKIP,
+    "retry": StepVerb.RETRY,
 }
 
 
@@ -133,8 +139,8 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     command = _command(word, rest.strip(), ranks, world_size)
     return command or Tell(
         f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
-        "print EXPR, run CODE, show TENSOR, diff EXPR, "
-        "where, hold, release, each with -r RANKS; rank N, "
+        "retry [CALL], print EXPR, run CODE, show TENSOR, diff EXPR, "
+        "where, up, down, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
     )
 
@@ -173,11 +179,14 @@ def _reply(word: str, rest: str) -> StepReply | None:
     takes = {
         StepVerb.STEP: not rest or _is_count(rest),
         StepVerb.UNTIL: _is_count(rest),
+        StepVerb.UP: not rest or _is_count(rest),
+        StepVerb.DOWN: not rest or _is_count(rest),
         StepVerb.RUN: bool(rest),
+        StepVerb.RETRY: True,
     }
     if verb is None or not takes.get(verb, not rest):
         return None
-    if verb in (StepVerb.STEP, StepVerb.UNTIL):
+    if verb in (StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN):
         return StepReply(verb, count=int(rest or 1))
     return StepReply(verb, code=show_code(rest) if word == "show" else rest)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
+    GroupRef,
     PerRank,
     Predicate,
     RankVerb,
@@ -96,6 +97,7 @@ class StepTurns:
         self._open: dict[tuple[Rank, int], tuple[InputRequest, int]] = {}
         self._due_at = 0.0
         self._waiting: set[Rank] = set()
+        self._noticed: set[Rank] = set()  #: ranks that the last notice says to wait
         self._commands = itertools.count(1)
         self._held: set[Rank] = set()  #: ranks that only commands with ``-r`` let go
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
@@ -138,6 +140,7 @@ class StepTurns:
     def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
         """Note that a rank has ended the cell."""
         self._inside.discard(rank)
+        self._waiting.discard(rank)
         self._rows.leave(rank, has_failed=has_failed)
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
@@ -147,13 +150,21 @@ class StepTurns:
     def note(self, report: Report | None, now: float) -> None:
         """Take from a report which ranks wait for others."""
         places = {} if report is None else report.ranks
-        self._waiting = {
-            rank
-            for rank, place in places.items()
-            if place.predicate.verb is RankVerb.WAITS and rank not in self.ranks
+        self._noticed = {
+            rank for rank, place in places.items() if place.predicate.verb is RankVerb.WAITS
         }
+        self._waiting = self._noticed - set(self.ranks)
         if self._waiting and self._inside <= {*self.ranks, *self._waiting}:
             self._due_at = min(self._due_at, now + _WAITING_S)
+
+    def drop_notice(self) -> bool:
+        """Whether the last notice is wrong by now: a rank that waited has stopped, or has ended.
+
+        The notice that takes it back comes too late: nothing is shown while the user is asked.
+        """
+        is_old = not self._noticed <= self._waiting
+        self._noticed &= self._waiting
+        return is_old
 
     def drop(self, up_to: int) -> list[InputRequest]:
         """Drop the stops of events up to this number, which an interrupt has ended."""
@@ -290,18 +301,20 @@ class StepTurns:
             return StepAnswer(tells=(refusal,))
         if reply.verb is StepVerb.RUN:
             reply = replace(reply, count=next(self._commands))
-        self._is_fresh = lets_go
+        self._is_fresh = lets_go or reply.verb is StepVerb.RETRY
         keys = [key for key in sorted(self._open) if key[0] in ranks]
-        if not self._is_fresh:  # one thread of each rank says it
+        if not lets_go:  # one thread of each rank says it
             keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
         requests = [self._open.pop(key)[0] for key in sorted(keys)]
-        if lets_go:
-            for request in requests:
+        for request in requests:
+            if lets_go:
                 self._rows.let_go(request.rank, reply.verb)
+            elif reply.verb is StepVerb.RETRY:
+                self._rows.take_back(request.rank)
         self._due_at = now + _PATIENCE_S
         if reply.verb is StepVerb.DEBUG:
             self._debugged.update(ranks)
-        elif not self._is_fresh:
+        elif not lets_go:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 
@@ -352,5 +365,9 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
     points = "break point" if len(request.break_points) == 1 else "break points"
     reason = f" ({points} {numbers})" if numbers else ""
     held = "held " if is_held else ""
-    text = f"{held}before {stop.label(has_call=False)}{call}{where}{reason}"
+    info = request.group
+    group = ""
+    if info is not None:
+        group = f" in {GroupRef(info.pg_id, info.name, info.desc, RankSet.of(info.ranks)).label}"
+    text = f"{held}before {stop.label(has_call=False)}{call}{group}{where}{reason}"
     return Predicate(RankVerb.NONE, text), place(stop.site)

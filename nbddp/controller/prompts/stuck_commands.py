@@ -39,7 +39,7 @@ _LEGAL: Final = (
 )
 #: Commands that let a rank of `%%ddp --step` go.
 _STEPS: Final = frozenset(
-    ("step", "s", "n", "next", "continue", "c", "cont", "until", "skip", "hold", "release")
+    ("step", "s", "n", "next", "continue", "c", "cont", "until", "skip", "retry", "hold", "release")
 )
 _CHANGES: Final = frozenset(("run", "!", "rank"))
 _OTHERS: Final[dict[str, StepCommand]] = {

@@ -19,12 +19,14 @@ import msgspec
 
 from nbddp.controller.diagnosis import RankView
 from nbddp.wire.flight_recorder import (
+    REPLACED,
     Ending,
     GroupInfo,
     Operation,
     OperationState,
     Site,
     ending_of,
+    error_name,
     group_name_of,
 )
 from nbddp.wire.rank_set import RankSet, ranks_by
@@ -194,6 +196,8 @@ def rows(
     progress = _Progress(operations_by_rank, fresh)
     for rank, operations in operations_by_rank.items():
         for operation in operations:
+            if error_name(operation.error) == REPLACED:
+                continue
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     unordered = [
         _row(together, groups, cells, now, progress, waited_for=waited_for)

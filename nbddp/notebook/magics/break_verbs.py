@@ -17,6 +17,7 @@ from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.wire.break_points import BreakEvent, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
+from nbddp.wire.mesh_ranks import spans_all
 from nbddp.wire.rank_set import NO_RANKS
 
 
@@ -74,6 +75,11 @@ def set_break_point(
             "%ddp break: the pool was started with --plain, so ranks stop before no operation. "
             "Next: %ddp stop, then %ddp start without --plain"
         )
+    known = _known_groups(pool) if group and pool is not None else {}
+    meshes = {} if pool is None else pool.snapshot.meshes
+    if group and group not in known and spans_all(group, options.world_size, meshes):
+        print(f"dimension {group!r} has all ranks: its group is the default group")
+        group = "default"
     point = session.break_points.add(
         place,
         ranks=NO_RANKS if ranks is None else chosen_ranks(ranks, options.world_size),
@@ -84,7 +90,6 @@ def set_break_point(
         on=on,
     )
     print(with_line_breaks(f"break point {point.number}: ranks of later cells stop before {point}"))
-    known = _known_groups(pool) if group and pool is not None else {}
     if known and group not in known:
         names = ", ".join(dict.fromkeys(known.values()))
         print(with_line_breaks(f"no group is called {group!r} so far; groups now: {names}"))

@@ -16,6 +16,7 @@ from nbddp.controller.state import RankState
 from nbddp.errors import NbddpError
 from nbddp.notebook import session
 from nbddp.notebook.magics import inspect_verbs
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.notebook.render import stacks, status_table
 from nbddp.settings import CONSOLE_REPLY, CONSOLE_REQUEST
 from nbddp.wire.rank_set import RankSet
@@ -45,6 +46,14 @@ def answer(rank: int, code: str) -> str:
         return _view(pool, code) or _glance(pool, rank, code)
     except NbddpError as error:  # the pool ends at this moment
         return str(error)
+
+
+def choose(text: str) -> dict[str, Any]:
+    """The ranks that a console chooses by dimensions of a mesh, or the text of the error."""
+    try:
+        return {"ranks": list(chosen_ranks(text))}
+    except NbddpError as error:
+        return {"text": str(error)}
 
 
 def _view(pool: Pool, code: str) -> str:
@@ -85,8 +94,11 @@ def _activity(pool: Pool, rank: int) -> str:
 def _handle(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
     """Serve a request, as the handlers of `ipykernel` do."""
     content = parent["content"]
-    text = answer(int(content["rank"]), str(content["code"]))
-    kernel.session.send(stream, CONSOLE_REPLY, {"text": text}, parent=parent, ident=ident)
+    if "ranks" in content:
+        reply = choose(str(content["ranks"]))
+    else:
+        reply = {"text": answer(int(content["rank"]), str(content["code"]))}
+    kernel.session.send(stream, CONSOLE_REPLY, reply, parent=parent, ident=ident)
 
 
 def install(shell: InteractiveShell) -> None:

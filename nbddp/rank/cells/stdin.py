@@ -16,7 +16,7 @@ from typing import Any
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
-from nbddp.wire.flight_recorder import Operation, Site
+from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo, Operation, Site
 from nbddp.wire.messages import DescribeAtPrompt, InputReply, InputRequest
 
 #: Answers a question about values in the thread of a prompt.
@@ -72,6 +72,7 @@ class Stdin:
     def ask_stop(
         self,
         stop: Operation,
+        group: GroupInfo,
         break_points: tuple[int, ...],
         check: Callable[[], None],
         describe: Describe,
@@ -80,6 +81,7 @@ class Stdin:
 
         Args:
             stop: the operation, which has not been issued.
+            group: its group.
             break_points: numbers of the break points that are the reason; empty: the user steps.
             check: raises if the answer is not needed any more.
             describe: describes values in the frame of the user's line.
@@ -87,7 +89,10 @@ class Stdin:
         Raises:
             EOFError: the notebook cannot ask.
         """
-        return self._ask("", stop=stop, break_points=break_points, check=check, describe=describe)
+        named = None if group.desc == DEFAULT_GROUP else group
+        return self._ask(
+            "", stop=stop, group=named, break_points=break_points, check=check, describe=describe
+        )
 
     def ask_stuck(self, run_id: str, describe: Describe) -> str:
         """Ask what to do while all ranks are where they were when a deadlock was proven.
@@ -108,6 +113,7 @@ class Stdin:
         password: bool = False,
         debugger: Site | None = None,
         stop: Operation | None = None,
+        group: GroupInfo | None = None,
         break_points: tuple[int, ...] = (),
         stuck_run_id: str = "",
         check: Callable[[], None] = lambda: None,
@@ -132,6 +138,7 @@ class Stdin:
                     password=password,
                     debugger=debugger,
                     stop=stop,
+                    group=group,
                     break_points=break_points,
                     is_stuck=bool(stuck_run_id),
                 )

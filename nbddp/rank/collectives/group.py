@@ -15,7 +15,7 @@ group, such as DDP and DTensor, still work after a recovery. The pattern is that
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,12 +34,18 @@ from nbddp.rank.collectives import (
     refusals,
 )
 from nbddp.rank.collectives.gloo import waits
-from nbddp.rank.collectives.operation_tensors import tensors_of
+from nbddp.rank.collectives.operation_tensors import NO_TENSORS, OperationTensors, tensors_of
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
-from nbddp.rank.collectives.recording.recorder import Recorder, in_words
+from nbddp.rank.collectives.recording.recorder import CallReplacedError, Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, WrittenCopies, copy_written
-from nbddp.rank.collectives.work import AnySourceWork, MessageWork, SkippedWork, TracedWork
+from nbddp.rank.collectives.work import (
+    AnySourceWork,
+    Instead,
+    MessageWork,
+    SkippedWork,
+    TracedWork,
+)
 from nbddp.rank.user_code_context import Question
 
 _now = time.monotonic_ns
@@ -181,7 +187,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        if not self._prepare(call, ())[1]:
+        if self._prepare(call, NO_TENSORS)[1] is not None:
             return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
@@ -229,36 +235,37 @@ class TracedGroup(dist.ProcessGroup):
             writer.end_wait(slot)
 
     def _prepare(
-        self, call: CallSignature, sent: Sequence[torch.Tensor], peer: int = -1, tag: int = 0
-    ) -> tuple[Question | None, bool]:
+        self, call: CallSignature, tensors: OperationTensors, peer: int = -1, tag: int = 0
+    ) -> tuple[Question | None, Instead | None]:
         """Refuse a call that some members would not make; stop before it; let faults strike.
 
         Returns:
-            The query for whose expression the call is made, None: for none; whether the call is
-            issued.
+            The query for whose expression the call is made, None: for none; what stands for the
+            operation, None: it is issued.
         """
         recorder = self.recorder
         refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
         pull = refusals.pull(recorder)
         if pull is not None or recorder.callbacks.is_in_callback:
-            return pull, True
-        is_issued = True
+            return pull, None
+        instead: Instead | None = None
         if recorder.before_operation is not None:
-            is_issued = recorder.before_operation(self.counters, call.signature, sent, peer, tag)
-        if is_issued and recorder.inject is not None:
-            is_issued = not recorder.inject(self.counters, call.signature, sent, peer, tag)
+            instead = recorder.before_operation(self.counters, call.signature, tensors, peer, tag)
+        if instead is None and recorder.inject is not None:
+            struck = recorder.inject(self.counters, call.signature, tensors.inputs, peer, tag)
+            instead = Instead() if struck else None
         if self.counters.ended is not None:
             raise self.counters.ended()
-        return None, is_issued
+        return None, instead
 
-    def _sent(
+    def _tensors(
         self, call: CallSignature, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Sequence[torch.Tensor]:
-        """Return the tensors that the rank sends, if a stop or a fault may look at them."""
+    ) -> OperationTensors:
+        """Return the tensors of a call, if a stop or a fault may look at them."""
         recorder = self.recorder
         if recorder.before_operation is None and recorder.inject is None:
-            return ()
-        return tensors_of(call.signature, recorder.rank, method, args, kwargs).inputs
+            return NO_TENSORS
+        return tensors_of(call.signature, recorder.rank, method, args, kwargs)
 
     def _sanitized(
         self, call: CallSignature, method: str, inner: Callable[..., Any], args: tuple[Any, ...],
@@ -345,7 +352,7 @@ class RecordedCall:
 def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
     """Make a method of `TracedGroup` for a collective."""
 
-    def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
+    def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912 - one frame
         recorder = self.recorder
         inner = self._calls[method]
         if recorder.is_child:
@@ -368,21 +375,24 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = uses = None
         if recorder.is_careful:
-            sent = self._sent(call, method, args, kwargs)
-            pull, is_issued = self._prepare(call, sent)
-            if not is_issued:
-                return SkippedWork(args[0] if args else ())
+            pull, instead = self._prepare(call, self._tensors(call, method, args, kwargs))
+            if instead is not None:
+                return instead.work or SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
         if (
             pull is not None
             or recorder.check
+            or recorder.before_mismatch is not None
             or kwargs
             or len(args) < 2
             or getattr(args[-1], "asyncOp", True)
         ):
             digest = counters.digest
             is_async = methods.is_async(args, kwargs)
-            record = recorder.collective(counters, call, is_async=is_async)
+            try:
+                record = recorder.collective(counters, call, is_async=is_async)
+            except CallReplacedError as replaced:
+                return replaced.instead.work or SkippedWork(args[0] if args else ())
             if pull is not None:
                 self._await_members(pull, record, call, digest)
             if recorder.check:
@@ -433,14 +443,20 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise self._refused(call, (direction, peer, int(args[-1])))
         uses = None
         if recorder.is_careful:
-            sent = self._sent(call, direction, (tensors,), {})
-            if not self._prepare(call, sent, peer, int(args[-1]))[1]:
-                return SkippedWork(tensors)
+            own = self._tensors(call, direction, (tensors,), {})
+            instead = self._prepare(call, own, peer, int(args[-1]))[1]
+            if instead is not None:
+                return instead.work or SkippedWork(tensors)
             inner, uses = self._sanitized(
                 call, direction, inner, (tensors,), {}, peer, int(args[-1])
             )
         is_async = not torch_private.is_awaited_message(_frame(0))
-        record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
+        try:
+            record = recorder.message(
+                counters, call, direction, peer, int(args[-1]), is_async=is_async
+            )
+        except CallReplacedError as replaced:
+            return replaced.instead.work or SkippedWork(tensors)
         try:
             work = inner(tensors, *args)
         except BaseException as error:

@@ -24,6 +24,9 @@ class OperationTensors(NamedTuple):
     written: list[torch.Tensor]
 
 
+NO_TENSORS = OperationTensors([], [])
+
+
 def tensors_of(
     signature: Signature, rank: int, method: str, args: Any, kwargs: dict[str, Any]
 ) -> OperationTensors:

@@ -17,23 +17,30 @@ import time
 import traceback
 import types
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-import torch
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.break_points import CellBreakPoints
+from nbddp.rank.collectives.looked_place import LookedPlace
+from nbddp.rank.collectives.operation_tensors import NO_TENSORS, OperationTensors
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
-from nbddp.wire.flight_recorder import Mismatch, Operation, Signature
+from nbddp.rank.collectives.repeated_calls import read_call
+from nbddp.rank.collectives.retries import Retries
+from nbddp.rank.collectives.work import Instead
+from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature
 from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 Describe = Callable[[DescribeAtPrompt], None]
+Value = TypeVar("Value")
+#: As `nbddp.rank.collectives.rollback` copies.
+_MAX_COPIED = 4 << 20
 
 
 class Stops:
@@ -48,7 +55,8 @@ class Stops:
         #: Asks the user, with the numbers of the break points, unless the last argument raises;
         #: returns the reply. Set by the server.
         self.ask: (
-            Callable[[Operation, tuple[int, ...], Callable[[], None], Describe], str] | None
+            Callable[[Operation, GroupInfo, tuple[int, ...], Callable[[], None], Describe], str]
+            | None
         ) = None
         #: Describes values with these names. Set by the server.
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
@@ -63,6 +71,9 @@ class Stops:
         self._break_points = CellBreakPoints((), recorder.rank, 0, {})
         #: Has ``now`` in a thread that runs code that the user has typed.
         self._looking = threading.local()
+        self._retries = Retries()
+        #: Tensors of the operation at which the rank has stopped last: ``before`` and ``after``.
+        self._passed: dict[str, Any] = {}
         self._on_mismatch: tuple[int, ...] = ()  #: break points on operations that do not match
 
     def begin_cell(self, request: Execute) -> None:
@@ -89,6 +100,7 @@ class Stops:
 
     def end_cell(self) -> None:
         """Stop no more."""
+        self._passed = {}
         self._recorder.before_operation = None
         self._recorder.before_mismatch = None
 
@@ -96,24 +108,25 @@ class Stops:
         self,
         counters: GroupCounters,
         signature: Signature,
-        sent: Sequence[torch.Tensor] = (),
+        tensors: OperationTensors = NO_TENSORS,
         peer: int = -1,
         tag: int = 0,
-    ) -> bool:
+    ) -> Instead | None:
         """Ask the user what to do before this operation, if the rank stops before it.
 
         Args:
             counters: of its group.
             signature: of the operation.
-            sent: the tensors that the rank sends.
+            tensors: those of the operation.
             peer: the other end of a message.
             tag: of a message.
 
         Returns:
-            Whether the operation is issued.
+            What stands for the operation; None: it is issued.
 
         Raises:
-            CollectiveRefusedError: code that the user has typed at a stop calls it.
+            CollectiveRefusedError: code that the user has typed at a stop calls it, or it cannot
+                take the place of the operation whose call was made anew.
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
@@ -123,16 +136,17 @@ class Stops:
                 f"{signature.op} was called {where}, which runs code beside the program; nothing "
                 "was sent. Next: let the program call its operation"
             )
+        self._retries.come(signature, peer)
         number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
         group, until = self._until
         stops = not self._passes or (group == counters.info.pg_id and number >= until)
         reasons: tuple[int, ...] = ()
         if stops or self._break_points:
             frame, site = self._recorder.sites.call_site(sys._getframe(1))
-            reasons = self._break_points.at(counters.info, signature, number, frame, sent)
+            reasons = self._break_points.at(counters.info, signature, number, frame, tensors.inputs)
         if not (stops or reasons):
             self._passes -= self._passes > 0
-            return True
+            return None
         self._passes, self._until = 0, ("", 0)
         operation = msgspec.structs.replace(
             upcoming_operation(
@@ -146,7 +160,11 @@ class Stops:
             ),
             time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
-        reply = self._ask(counters, operation, reasons, frame)
+        passed = _before_and_after(tensors)
+        reply, instead = self._ask(counters, operation, reasons, frame)
+        if reply.verb is StepVerb.RETRY:
+            return instead
+        self._passed = passed
         match reply.verb:
             case StepVerb.STEP:
                 self._passes = reply.count - 1
@@ -157,21 +175,27 @@ class Stops:
             case StepVerb.LEAVE:
                 self._go_on(is_left=True)
             case _:
-                return False
-        return True
+                return Instead()
+        return None
 
-    def before_mismatch(self, counters: GroupCounters, wrong: Mismatch) -> None:
-        """Ask the user what to look at before a mismatch is raised; the operation is not issued.
+    def before_mismatch(
+        self, counters: GroupCounters, wrong: Mismatch, withdraw: Callable[[], None] | None
+    ) -> Instead | None:
+        """Ask the user what to do before a mismatch is raised; the operation is not issued.
 
         Args:
             counters: of the group.
             wrong: the mismatch.
+            withdraw: uncounts the operation, so that its call can be made anew; None: it cannot.
+
+        Returns:
+            What stands for the operation; None: the mismatch is raised.
         """
         if self._looking_at:
-            return
+            return None
         frame, _ = self._recorder.sites.call_site(sys._getframe(1))
         operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
-        self._ask(counters, operation, self._on_mismatch, frame)
+        return self._ask(counters, operation, self._on_mismatch, frame, withdraw)[1]
 
     def _ask(
         self,
@@ -179,8 +203,9 @@ class Stops:
         operation: Operation,
         reasons: tuple[int, ...],
         frame: types.FrameType | None,
-    ) -> StepReply:
-        """Ask until the reply lets the program go on."""
+        withdraw: Callable[[], None] | None = lambda: None,
+    ) -> tuple[StepReply, Instead | None]:
+        """Ask until the reply lets the program go on; with what a call made anew has given."""
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -191,12 +216,54 @@ class Stops:
                 raise counters.ended()
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
+        place = LookedPlace(self._recorder.sites, frame)
         while True:
-            describe = self.describer(lambda: frame, {})
-            reply = StepReply.parse(self.ask(operation, reasons, check, describe))
-            if reply.verb not in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
-                return reply
-            self._answer(reply, frame)
+            describe = self.describer(lambda: place.frame, {})
+            reply = StepReply.parse(
+                self.ask(operation, counters.description(), reasons, check, describe)
+            )
+            if reply.verb is StepVerb.RETRY:
+                instead = self._retry(reply.code, operation, frame, withdraw)
+                if instead is not None:
+                    return reply, instead
+            elif reply.verb in (StepVerb.UP, StepVerb.DOWN):
+                place.move(reply.count if reply.verb is StepVerb.UP else -reply.count)
+            elif reply.verb in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
+                self._answer(reply, place)
+            else:
+                return reply, None
+
+    def _retry(
+        self,
+        typed: str,
+        stopped: Operation,
+        frame: types.FrameType | None,
+        withdraw: Callable[[], None] | None,
+    ) -> Instead | None:
+        """Make the call of a stopped operation anew; its operation stops, too, and goes on instead.
+
+        Args:
+            typed: another call; empty: the same one, with its arguments evaluated now.
+            stopped: the operation.
+            frame: of the user's line.
+            withdraw: uncounts the operation; None: other machines have compared it.
+
+        Returns:
+            What stands for the stopped operation; None: nothing was done, and the user knows why.
+
+        Raises:
+            BaseException: the operation of the new call raises it.
+        """
+        passes, self._passes = self._passes, 0
+        inside = sys._getframe()
+        instead = self._retries.make(
+            lambda: self._look(lambda: read_call(frame, inside, self.names, typed)),
+            stopped,
+            withdraw,
+        )
+        if instead is None:
+            self._passes = passes
+        return instead
 
     def _go_on(self, *, is_left: bool) -> None:
         """Stop no more, or (``is_left`` is False) at break points only."""
@@ -205,15 +272,15 @@ class Stops:
             self.end_cell()
             self._recorder.set_careful()
 
-    def _answer(self, reply: StepReply, frame: types.FrameType | None) -> None:
+    def _answer(self, reply: StepReply, place: LookedPlace) -> None:
         """Show what the user wants to see."""
         match reply.verb:
             case StepVerb.RUN:
-                self._look(lambda: _run(reply, frame, self.names))
+                self._look(lambda: _run(reply, place.frame, {**self.names, **self._passed}))
             case StepVerb.WHERE:
-                self._look(lambda: _print_stack(self._recorder, frame))
+                self._look(place.print_stack)
             case StepVerb.DEBUG:
-                self._look(lambda: self._debug(frame))
+                self._look(lambda: self._debug(place.innermost))
             case _:
                 raise AssertionError(reply)
 
@@ -246,7 +313,7 @@ class Stops:
             inner = names if frame is None else {**frame.f_globals, **frame.f_locals}
             answer = self.describe
             assert answer is not None  # noqa: S101 - the server has set it
-            self._look(lambda: answer(request, {**self.names, **inner}))
+            self._look(lambda: answer(request, {**self.names, **self._passed, **inner}))
 
         return describe
 
@@ -262,17 +329,17 @@ class Stops:
             known = {**self.names, **names} if frame is None else self.names
             self._look(lambda: _run(reply, frame, known, changes=False))
         else:
-            self._look(lambda: _print_stack(self._recorder, frame))
+            self._look(LookedPlace(self._recorder.sites, frame).print_stack)
 
     @property
     def _looking_at(self) -> str:
         """Where code that the user has typed runs in this thread; empty: none does."""
         return "at the prompt" if getattr(self._looking, "now", False) else ""
 
-    def _look(self, action: Callable[[], None]) -> None:
+    def _look(self, action: Callable[[], Value]) -> Value:
         self._looking.now = True
         try:
-            action()
+            return action()
         finally:
             self._looking.now = False
 
@@ -319,8 +386,14 @@ def _run(
         print("".join(traceback.format_exception_only(error)).strip())  # noqa: T201
 
 
-def _print_stack(recorder: Recorder, frame: types.FrameType | None) -> None:
-    if frame is None:
-        print("no line of the user's code is running")  # noqa: T201 - output of the cell
-    for site in recorder.sites.stack(frame):
-        print(f"{site}: {site.source}" if site.source else str(site))  # noqa: T201 - output
+def _before_and_after(tensors: OperationTensors) -> dict[str, Any]:
+    """Return copies of the tensors of an operation that begins, and these tensors.
+
+    Large ones are not copied: their copies would need as much memory as the program.
+    """
+    own = tensors.written or tensors.inputs
+    names: dict[str, Any] = {"after": own[0] if len(own) == 1 else own} if own else {}
+    if own and sum(tensor.nbytes for tensor in own) <= _MAX_COPIED:
+        copies = [tensor.detach().clone() for tensor in own]
+        names["before"] = copies[0] if len(copies) == 1 else copies
+    return names

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -57,8 +57,14 @@ class EndedWork:
     synchronize = result = get_future = source_rank = wait
 
 
+class Instead(NamedTuple):
+    """Stands for an operation that is not issued, with the handle that its caller gets."""
+
+    work: Any = None  #: of the call that was made in its place; None: it has ended, or is none
+
+
 class SkippedWork(dist.Work):
-    """The handle of an operation that a fault on purpose has left out: it has ended at once."""
+    """The handle of an operation that a fault or ``skip`` left out, or that has ended."""
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()

@@ -96,6 +96,14 @@ def set_synchronous(options: Any) -> None:
 _AWAITED = tuple(inspect.unwrap(function).__code__ for function in (c10d.send, c10d.recv))
 
 
+_DISTRIBUTED_FILES = tuple({c10d.__file__, c10d.all_reduce.__code__.co_filename})
+
+
+def is_distributed_code(code: types.CodeType) -> bool:
+    """Return whether a function is one of `torch.distributed`, or a wrapper around one."""
+    return code.co_filename in _DISTRIBUTED_FILES
+
+
 def is_awaited_message(frame: types.FrameType | None) -> bool:
     """Return whether torch waits at once for the end of a group's ``send`` or ``recv``.
 

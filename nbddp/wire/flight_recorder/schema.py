@@ -160,6 +160,10 @@ def group_counter_of(pg_id: str) -> str:
     return pg_id.partition("@")[2].partition("@")[0]
 
 
+#: The description that torch gives the default group.
+DEFAULT_GROUP: Final = "default_pg"
+
+
 class GroupInfo(_Part, frozen=True):
     """One process group."""
 
@@ -302,6 +306,10 @@ def nth(number: int) -> str:
     """``1st``, ``12th``, ``23rd``."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+#: The name of the error of an operation whose call was made anew: another one stands for it.
+REPLACED: Final = "Replaced"
 
 
 def error_name(error: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nbddp.cli import console
-from nbddp.cli.console import Console
+from nbddp.cli.console import Console, NotebookPool, choose_rank
+from nbddp.errors import BadOptionError
 from nbddp.settings import CONSOLE_REQUEST
 
 
@@ -20,9 +21,9 @@ class Kernel:
         answer: of the kernel's control channel, about what was typed.
     """
 
-    def __init__(self, heard: list[str], answer: str = "") -> None:
+    def __init__(self, heard: list[str], answer: str = "", ranks: tuple[int, ...] = ()) -> None:
         self._heard: Iterator[str] = iter(heard)
-        self._answer = answer
+        self._answer = {"ranks": list(ranks)} if ranks else {"text": answer}
         self.session = SimpleNamespace(
             msg=lambda kind, content: {"header": {"msg_id": "asked"}, "kind": kind, **content}
         )
@@ -38,7 +39,7 @@ class Kernel:
 
     def get_control_msg(self, timeout: float) -> dict[str, Any]:
         assert self.asked
-        return {"parent_header": {"msg_id": "asked"}, "content": {"text": self._answer}}
+        return {"parent_header": {"msg_id": "asked"}, "content": self._answer}
 
     def execute(self, code: str, **_: Any) -> str:
         return "ours"
@@ -92,3 +93,38 @@ def test_a_cell_that_waits_for_one_of_the_notebook_says_so_once(
     monkeypatch.setattr(console, "_BEGIN_S", 0.0)
     Console(Kernel(["", "", "busy", "idle"]), 1).run("1")  # type: ignore[arg-type]  # as above
     assert capsys.readouterr().out.count("waits for a cell of the notebook") == 1
+
+
+POOL = NotebookPool("nbddp-x", 4, 1, "/", "connection.json")
+
+
+def chosen(kernel: Kernel, choice: str | None, mesh: str = "") -> int:
+    return choose_rank(kernel, POOL, choice, mesh)  # type: ignore[arg-type]  # all that it needs
+
+
+@pytest.mark.parametrize(
+    ("choice", "mesh", "asked"),
+    [
+        (None, "", None),
+        ("3", "", None),
+        ("dp=0,tp=1", "", "dp=0,tp=1"),
+        ("tp=1", "grid", "grid[tp=1]"),
+        (None, "grid", "grid[]"),
+    ],
+)
+def test_a_rank_may_be_chosen_by_mesh(choice: str | None, mesh: str, asked: str | None):
+    kernel = Kernel([], ranks=(2,))
+    assert chosen(kernel, choice, mesh) == (2 if asked else int(choice or 0))
+    assert [each["ranks"] for each in kernel.asked] == ([asked] if asked else [])
+
+
+def test_a_choice_of_several_ranks_is_refused():
+    with pytest.raises(BadOptionError, match="'tp=0' chooses ranks 0,2, and a console is on one"):
+        chosen(Kernel([], ranks=(0, 2)), "tp=0")
+    with pytest.raises(BadOptionError, match="'all' chooses ranks 0-3"):
+        chosen(Kernel([]), "all")
+
+
+def test_a_wrong_name_is_told_as_the_kernel_tells_it():
+    with pytest.raises(BadOptionError, match="legal: grid"):
+        chosen(Kernel([], answer="no DeviceMesh has the dimension pp; legal: grid"), "pp=0")

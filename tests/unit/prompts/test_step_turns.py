@@ -2,7 +2,7 @@
 
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.prompts.step_turns import StepAnswer, StepTurns
-from nbddp.wire.flight_recorder import Operation, Signature, Site
+from nbddp.wire.flight_recorder import GroupInfo, Operation, Signature, Site
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet
 
@@ -18,8 +18,9 @@ class Cell:
         self.number = 0
 
     def stop(
-        self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = ()
-    ) -> None:
+        self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = (),
+        group: GroupInfo | None = None,
+    ) -> None:  # fmt: skip
         for rank in ranks:
             self.number += 1
             operation = Operation(
@@ -32,7 +33,7 @@ class Cell:
             )
             request = InputRequest(
                 run_id="r", rank=rank, question=self.number, prompt="", password=False,
-                stop=operation, break_points=at,
+                stop=operation, break_points=at, group=group,
             )  # fmt: skip
             self.turns.add(request, self.number, self.now)
 
@@ -224,3 +225,38 @@ def test_an_operation_that_fills_its_tensor_is_not_skipped():
     cell.stop(3, op="all_gather")
     assert cell.say("skip").tells[0].startswith("all_gather fills a tensor that would hold no")
     assert sent(cell.say("skip -r 0,1")) == [(0, "skip"), (1, "skip")]
+
+
+def test_the_group_of_an_operation_is_named():
+    cell = Cell()
+    cell.stop(0, 1, group=GroupInfo("3:5c", "3", "pair", ranks=(0, 1)))
+    assert cell.table()[0].startswith(
+        "ranks 0-1 before all_reduce #7 of float32[2] with SUM in group 'pair' (ranks 0-1) cell [5]"
+    )
+
+
+def test_a_notice_is_taken_back_when_a_rank_that_waited_has_stopped():
+    cell = Cell()
+    assert not cell.turns.drop_notice()
+    waiting = Report("r", ranks={0: PerRank(0, "running", WAITS)})
+    cell.turns.note(waiting, cell.now)
+    cell.stop(1)
+    assert not cell.turns.drop_notice()  # it still holds
+    cell.stop(0)
+    assert cell.turns.drop_notice()
+    assert not cell.turns.drop_notice()
+    cell.turns.note(waiting, cell.now)  # it was made before
+    assert cell.turns.drop_notice()
+
+
+def test_a_retry_keeps_the_rank_and_shows_a_new_table():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    answer = cell.say("retry dist.barrier() -r 1,2")
+    assert sent(answer) == [(1, "retry dist.barrier()"), (2, "retry dist.barrier()")]
+    assert cell.turns.gathered == RankSet.of([1, 2])
+    cell.stop(1, 2, op="barrier")
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.wants_table
+    assert [row.label for row in cell.turns.rows({})] == ["all_reduce #7", "barrier #7"]

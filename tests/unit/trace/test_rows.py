@@ -397,3 +397,17 @@ def test_a_pause_of_a_rank_of_another_machine_is_moved_too():
     here.add_of(0, 10, 20)
     there.add_of(1, 1_010, 20)
     assert there._spans == here._spans
+
+
+def test_a_call_that_was_made_anew_is_one_part():
+    (recorder,) = recorders(1)
+    recorder.collective(at=1, end=2)
+    (first,) = recorder.operations
+    replaced = msgspec.structs.replace(
+        first,
+        record_id=first.record_id + 9,
+        state="failed",
+        error="Replaced: its call was made anew",
+    )
+    assert [row.label for row in rows({0: [replaced]}, GROUPS)] == []
+    assert len(rows({0: [replaced, first]}, GROUPS)) == 1

@@ -11,7 +11,8 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -254,16 +255,18 @@ class Sites:
 
     def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
         """Return the lines of cells, user files and libraries from ``frame`` outwards."""
-        sites: list[Site] = []
-        while frame is not None and len(sites) < _MAX_STACK:
+        return tuple(map(self._site, islice(self.frames(frame), _MAX_STACK)))
+
+    def frames(self, frame: types.FrameType | None) -> Iterator[types.FrameType]:
+        """Yield the frames of cells, user files and libraries from ``frame`` outwards."""
+        while frame is not None:
             file = frame.f_code.co_filename
             if file == _BEGINNING:
                 break
             kind = self._kind_by_file.get(file)
             if (self._classify(file) if kind is None else kind) != _MACHINERY:
-                sites.append(self._site(frame))
+                yield frame
             frame = frame.f_back
-        return tuple(sites)
 
     def _classify(self, file: str) -> int:
         if self._cell_of(file):

@@ -9,6 +9,7 @@ import time
 import types
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,14 @@ from nbddp.rank.collectives.recording.mismatch_board import Board
 from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory, Operation, Writer
+from nbddp.wire.flight_recorder import (
+    REPLACED,
+    GroupMark,
+    Mismatch,
+    NodeMemory,
+    Operation,
+    Writer,
+)
 from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
@@ -30,6 +38,7 @@ _SWEEP_AT = 16
 _MAX_TORN = 4
 #: The error of an operation at a break point, before the user lets a mismatch be raised.
 _STOPPED = "Stopped: at a break point"
+_REPLACED = f"{REPLACED}: its call was made anew"
 
 
 class Recorder:
@@ -52,14 +61,14 @@ class Recorder:
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
         #: Called before an operation is issued, while the user steps or has break points,
-        #: see `stops.Stops.before`; returns whether it is issued.
-        self.before_operation: Callable[..., bool] | None = None
+        #: see `stops.Stops.before`; returns what stands for it, None: it is issued.
+        self.before_operation: Callable[..., Any] | None = None
         #: Called before an operation is issued, and may leave it out, see `faults.Faults.before`.
         self.inject: Callable[..., bool] | None = None
         #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.
         self.sanitizer: Any = None
-        #: Stops before a mismatch is raised, see `stops.Stops`; None: nothing does.
-        self.before_mismatch: Callable[[GroupCounters, Mismatch], None] | None = None
+        #: Stops before a mismatch is raised, see `stops.Stops.before_mismatch`; None: nothing does.
+        self.before_mismatch: Callable[..., Any] | None = None
         self.check = False  #: compare with members on other machines before each collective
         #: `check`, or this is a child, or no cell runs, or the user steps, or faults may strike, or
         #: the cell is sanitized, or a name is looked up during a cell.
@@ -184,6 +193,7 @@ class Recorder:
         """
         site, looping = self.sites.here(depth)
         counters.seq = seq = counters.seq + 1
+        digest = counters.digest
         counters.digest ^= known.full + seq  # the number makes the digest depend on the order
         iteration = NO_ITERATION
         if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
@@ -193,7 +203,7 @@ class Recorder:
         if self.board.is_on and counters.has_peers:
             wrong = self.board.check(counters, seq, known, record)
             if wrong is not None:
-                self.disagree(counters, record, wrong)
+                self.disagree(counters, record, wrong, lambda: self.withdraw(counters, digest))
         return record
 
     def message(
@@ -214,7 +224,8 @@ class Recorder:
         elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
             wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
-                self.disagree(counters, record, wrong)
+                withdraw = partial(self.withdraw_message, counters, direction, peer, tag)
+                self.disagree(counters, record, wrong, withdraw)
         return record
 
     def refused(
@@ -313,18 +324,35 @@ class Recorder:
             # Gloo never reports the end of messages that no thread waits for.
             self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
 
-    def disagree(self, counters: GroupCounters, record: int, wrong: Mismatch) -> None:
+    def disagree(
+        self,
+        counters: GroupCounters,
+        record: int,
+        wrong: Mismatch,
+        withdraw: Callable[[], None] | None = None,
+    ) -> None:
         """Note a mismatch, and raise it if ``on_mismatch`` says so.
+
+        Args:
+            counters: of the group.
+            record: of the operation.
+            wrong: the mismatch.
+            withdraw: uncounts the operation; None: other machines have compared it, too.
 
         Raises:
             CollectiveMismatchError: ``on_mismatch`` is ``raise``.
+            CallReplacedError: the user has let the call be made anew.
         """
         error = mismatch_error(wrong)
         if self.on_mismatch == "raise":
             if self.before_mismatch is not None:
                 # As long as the user looks, no record tells of the mismatch: ranks would be freed.
                 self.writer.complete(record, _now(), 0, _STOPPED)
-                self.before_mismatch(counters, wrong)
+                instead = self.before_mismatch(
+                    counters, wrong, withdraw and partial(self._take_back, record, withdraw)
+                )
+                if instead is not None:
+                    raise CallReplacedError(instead)
                 self.writer.set_error(record, in_words(error))
             self.writer.complete(record, _now(), 0, in_words(error))
         self.mismatches.append(wrong)
@@ -333,6 +361,10 @@ class Recorder:
             # If the code continued, its next call would match another call of the peers.
             counters.ended = lambda: mismatch_error(wrong)
             raise error
+
+    def _take_back(self, record: int, withdraw: Callable[[], None]) -> None:
+        self.writer.set_error(record, _REPLACED)
+        withdraw()
 
     def put_back(self, record: int, kept: WrittenCopies) -> None:
         """Restore the tensors of a failed operation, as far as copies exist."""
@@ -382,6 +414,14 @@ class Recorder:
         """Record the end of operations that no thread has waited for."""
         for operation in list(self.open.values()):
             operation.check_end()
+
+
+class CallReplacedError(Exception):
+    """Leaves the call of an operation that does not match, in whose place another one was made."""
+
+    def __init__(self, instead: Any) -> None:
+        super().__init__()
+        self.instead = instead  #: `work.Instead`
 
 
 class RunText(msgspec.Struct, frozen=True):
