@@ -38,7 +38,7 @@ def test_a_rank_that_is_killed_in_a_loop(fresh_pool: Callable[..., Pool]):
         "(line 5)",
     )
     assert "It lacks model, torch of cell [2]; os, signal, step, x of cell [3]." in finding.now
-    assert finding.next_step.startswith("`%ddp catchup` ")
+    assert "Then `%ddp catchup` gives its new process" in finding.next_step
 
 
 def test_a_rank_that_ends_itself(fresh_pool: Callable[..., Pool]):

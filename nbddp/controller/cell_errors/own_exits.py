@@ -27,7 +27,7 @@ def exit_calls(outcome: RunOutcome, code: Code, world_size: int) -> dict[Rank, s
         world_size: the number of ranks of the pool.
 
     Returns:
-        By rank ``line 6: \`os.abort()\```, with the condition about ranks around it. Ranks are left
+        By rank ``line 6: \`os.abort()\```, with the condition around it. Ranks are left
         out for which there is no such call that they may have made, or several.
     """
     ends = {rank: result.exited for rank, result in outcome.results.items()}
@@ -56,6 +56,5 @@ def _places(code: Code, line: int, rank: Rank, world_size: int) -> Iterator[str]
     conditions = [branch for branch in code.branches(line) if branch.kind == "condition"]
     if any(is_met(branch, rank, world_size) is False for branch in conditions):
         return
-    met = [branch for branch in conditions if is_met(branch, rank, world_size)]
-    inside = f", inside {describe_branch(met[0])}" if met else ""
+    inside = f", inside {describe_branch(conditions[0])}" if conditions else ""
     yield f"line {line}: `{shortened(code.source(line).strip(), _MAX_SOURCE)}`{inside}"

@@ -25,7 +25,10 @@ def calls(code: str, *, exit_code: int = -9) -> dict[int, str]:
 def test_a_call_inside_a_condition_about_ranks():
     line = f"line 2: `{_KILL}`, inside `if rank == 1:` (line 1)"
     assert calls(f"if rank == 1:\n    {_KILL}") == {1: line}
-    assert calls(f"if ready:\n    {_KILL}") == {1: f"line 2: `{_KILL}`"}
+    assert calls(f"if ready:\n    {_KILL}") == {
+        1: f"line 2: `{_KILL}`, inside `if ready:` (line 1)"
+    }
+    assert calls(_KILL) == {1: f"line 1: `{_KILL}`"}
     assert calls("os._exit(3)", exit_code=3) == {1: "line 1: `os._exit(3)`"}
 
 
