@@ -123,7 +123,7 @@ BUFFERS = [
         "x, out = torch.ones(4), torch.empty(2)\n"
         "work = dist.reduce_scatter_tensor(out, x, async_op=True)\nx.zero_()\nwork.wait()\n",
         (("x.zero_()\nwork.wait()", "work.wait()\nx.zero_()"),),
-        ("wrote", "reduce_scatter_tensor"),
+        ("wrote", "that reduce_scatter_tensor still uses"),
         (2, 3),
     ),
     _buffer(

@@ -60,7 +60,8 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
         f"{why}{memory_then(end)}" for end in ends if (why := describe_exit(end)[1])
     )
     lines = [f"  means     {text}" for text in means]
-    lines += [f"  likely    {text}" for text in likely]
+    if not outcome.injected:  # a fault on purpose is the likely reason, and is named beside this
+        lines += [f"  likely    {text}" for text in likely]
     if len(ends) != 1:
         return lines
     last = ends[0].last_operation

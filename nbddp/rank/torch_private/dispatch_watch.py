@@ -25,7 +25,11 @@ _REPLACING = ("resize_", "resize_as_", "set_")
 _c10d: Any = torch.distributed.distributed_c10d
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 #: Between the function that the user calls and the method of the group.
-_CALLERS = (_c10d.__file__, sys.modules["torch.distributed.c10d_logger"].__file__)
+_CALLERS = (
+    _c10d.__file__,
+    sys.modules["torch.distributed.c10d_logger"].__file__,
+    sys.modules["typing_extensions"].__file__,  # its decorator of functions with an old name
+)
 #: These take a tensor for its size, or note it, and do not read it.
 _UNREAD = ("record_stream", "is_same_size", "is_pinned", "size", "stride", "numel", "result_type")
 

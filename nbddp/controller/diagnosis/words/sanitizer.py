@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.crossed_lines import tensor_of
+from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
@@ -90,6 +90,8 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     crossed = cause.crossed
     assert crossed is not None  # noqa: S101 - each cause of this kind has one
     calls = crossed.operation_by_rank
+    if any(call.signature.kind == "send" for call in calls.values()):
+        return _crossed_messages(crossed, reports)
     ordered = sorted(crossed.clusters, key=lambda ranks: (len(ranks), ranks.ranks))
     tensors = {ranks.ranks[0]: tensor_of(calls[ranks.ranks[0]]) for ranks in ordered}
     has_names = all(tensors.values())
@@ -118,6 +120,34 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
                 since_s=None,
             )
             for rank, operation in calls.items()
+        },
+    )
+
+
+def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
+    """Both ends of messages name the same tensors, in another order."""
+    (sender, send), (receiver, receive) = crossed.operation_by_rank.items()
+    sent_as, received_as = tensor_of(send), tensor_of(receive)
+    does = {
+        sender: f"sent '{sent_as}' to rank {receiver}",
+        receiver: f"received '{sent_as}' as '{received_as}'",
+    }
+    return Words(
+        f"{subject(RankSet.of([receiver]))} received '{sent_as}' of rank {sender} as "
+        f"'{received_as}': are these messages meant to be in another order?",
+        "shape and dtype agree, and messages pair in the order of the calls. Both ranks name the "
+        "same tensors, in another order.",
+        "Send and receive them in the same order, or give each its own `tag`. If each line is "
+        "right, nothing is wrong.",
+        code=_code((send.site, RankSet.of([sender])), (receive.site, RankSet.of([receiver]))),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.NONE, does[rank]),
+                site=operation.site,
+                since_s=None,
+            )
+            for rank, operation in crossed.operation_by_rank.items()
         },
     )
 
