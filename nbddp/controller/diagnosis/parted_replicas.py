@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -21,6 +21,8 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
+    is_beside: bool = False
 
     @property
     def culprits(self) -> RankSet:
@@ -61,17 +63,25 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
             )
             names = _differing(by_rank, step, is_late=is_late)
             return PartedReplicas(some, step, "".join(names[:1]), len(names) - 1, is_late, clusters)
-    for name in some.buffers:
-        if all(name in each.buffers for each in by_rank.values()):
-            clusters = _clusters(
-                {
-                    rank: _part(each.buffer_digests, each.buffers.index(name))
-                    for rank, each in by_rank.items()
-                }
-            )
+    beside = [{rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()}]
+    if all(len(each.site_of_step) == count for each in by_rank.values()):
+        # A rank with less data makes fewer steps, and has an older state of the optimizer.
+        beside.append(
+            {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()}
+        )
+    for digests_by_rank in beside:
+        for name in next(iter(digests_by_rank.values())):
+            # An optimizer that shards its state has each part on one rank.
+            if not all(name in each for each in digests_by_rank.values()):
+                continue
+            clusters = _clusters({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
-                return PartedReplicas(some, count - 1, name, 0, True, clusters)
+                return PartedReplicas(some, count - 1, name, 0, True, clusters, is_beside=True)
     return None
+
+
+def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
+    return {name: _part(digests, index) for index, name in enumerate(names)}
 
 
 def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool) -> list[str]:

@@ -166,6 +166,24 @@ def is_called_by_torch(options: Any, frame: types.FrameType | None) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
 
 
+def watch_data(note: Callable[[torch.Tensor], None] | None) -> None:
+    """Call ``note(tensor)`` before code that is not torch's sets ``tensor.data``; None: no more.
+
+    No function of the dispatcher is called then.
+    """
+    if note is None:
+        del torch.Tensor.data
+        return
+    original: Any = torch._C.TensorBase.data
+
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if not sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            note(tensor)
+        original.__set__(tensor, value)
+
+    torch.Tensor.data = property(original.__get__, set_data)  # type: ignore[assignment]
+
+
 def storage_of(tensor: torch.Tensor) -> Any:
     """Return a weak reference to the memory of a tensor; it has ``expired()``."""
     from torch.multiprocessing.reductions import StorageWeakRef  # noqa: PLC0415 - only if it is used

@@ -47,6 +47,8 @@ class ReplicaSteps(_Part, frozen=True):
     newest: bytes  #: the same for the last step
     buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
     buffer_digests: bytes  #: at the end of the cell
+    states: tuple[str, ...]  #: names of the tensors that the optimizer keeps for parameters
+    state_digests: bytes  #: at the end of the cell
     sites: tuple[Site, ...]  #: the lines of the steps
     site_of_step: bytes  #: the index of the line of each step
 

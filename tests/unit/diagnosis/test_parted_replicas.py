@@ -24,6 +24,8 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         details=b"".join(details[:kept]),
         newest=details[-1],
         buffers=(),
+        states=(),
+        state_digests=b"",
         buffer_digests=b"",
         sites=(Site(line=7),),
         site_of_step=bytes(len(rows)),

@@ -163,6 +163,12 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         equal = "; before it they were equal" if parted.step else ""
     if not parted.step:
         when = f"before the first step of {steps.optimizer}"
+    reason = f"hashes of all parameters were taken with each step, and differ{equal}."
+    if parted.is_beside:
+        reason = (
+            "hashes of buffers and of the state of the optimizer were taken at the end of the "
+            "cell, and differ; the parameters are still equal."
+        )
     others = parted.clusters[0] - ranks
     values = f"other values than {others.describe()}" if others else "different values"
     alone = "one of these ranks does"
@@ -173,7 +179,7 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     return Words(
         f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
-        f"hashes of all parameters were taken with each step, and differ{equal}.",
+        reason,
         f"Look for what {alone} alone before "
         f"{_line(parted.site)}: a backward under `no_sync()`, weights that are loaded or changed. "
         "`%ddp diff` shows by how much they differ.",

@@ -142,6 +142,16 @@ class Replicas:
             if name not in model.parameters_to_ignore
         }
 
+    def _states(self, steps: _Steps) -> dict[str, bytes]:
+        """Return the digests of the tensors that an optimizer keeps for each parameter."""
+        state = steps.optimizer.state
+        return {
+            f"{key} of {name}": self._digest(value)
+            for name, parameter in steps.tensors.items()
+            for key, value in state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor)
+        }
+
     def _digest(self, tensor: torch.Tensor) -> bytes:
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
         with torch.no_grad(), dispatch_watch.unseen():
@@ -160,6 +170,7 @@ class Replicas:
             for name, digest in self._buffers(steps.model).items()
             if steps.buffers.get(name) == digest
         }
+        states = self._states(steps)
         return ReplicaSteps(
             pg_id=counters.info.pg_id,
             number=torch_private.numbers_of(steps.model).number,
@@ -172,6 +183,8 @@ class Replicas:
             newest=steps.newest,
             buffers=tuple(map(shortened, steady)),
             buffer_digests=b"".join(steady.values()),
+            states=tuple(map(shortened, states)),
+            state_digests=b"".join(states.values()),
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
         )
