@@ -38,11 +38,11 @@ def find_crossed_messages(graph: WaitForGraph, run_id: str) -> list[CrossedLines
             by_channel = sent if kind == "send" else received
             channel = operation.pg_id, *ends, operation.tag
             by_channel.setdefault(channel, {})[operation.p2p_seq_id] = operation
-    found = (
-        _first_crossed(channel, sent[channel], received[channel])
+    return [
+        crossed
         for channel in sorted(sent.keys() & received.keys())
-    )
-    return [crossed for crossed in found if crossed is not None]
+        if (crossed := _first_crossed(channel, sent[channel], received[channel])) is not None
+    ]
 
 
 def _first_crossed(

@@ -13,7 +13,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words
 from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
-from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 
 def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
@@ -174,15 +174,24 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     alone = "one of these ranks does"
     if others:
         alone = f"{ranks.describe()} {ranks.verb('does', 'do')}"
+    step = (
+        f"Look for what {alone} alone before {_line(parted.site)}: a backward under `no_sync()`, "
+        "weights that are loaded or changed. `%ddp diff` shows by how much they differ."
+    )
+    if parted.setting is not None:
+        name, value_by_rank = parted.setting
+        values_text = ", ".join(
+            f"{name}={value} on {of.describe()}"
+            for value, of in ranks_by_value(value_by_rank).items()
+        )
+        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
     more = f" and {parted.others} more" if parted.others else ""
     late = ", at the end of the cell," if parted.is_late else ""
     return Words(
         f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
         reason,
-        f"Look for what {alone} alone before "
-        f"{_line(parted.site)}: a backward under `no_sync()`, weights that are loaded or changed. "
-        "`%ddp diff` shows by how much they differ.",
+        step,
         code=_code((parted.site, ranks)),
         ranks={
             rank: replace(
