@@ -1,8 +1,10 @@
-"""What does ``%%ddp --sanitize`` cost: checks of the tensors of each operation?
+"""What does ``%%ddp --sanitize`` cost: checks of the tensors of each operation, and of data?
 
 Two ranks run three loops in a cell, with and without it: a step of DDP; gradients that are sent
 while the next layer computes, so that each call of torch is compared with open operations; and many
-small all_reduces. Timed is the cell's own loop on rank 0.
+small all_reduces. Timed is the cell's own loop on rank 0. Two more loops are passes over 10,000
+samples with ``--sanitize data``, in batches of 32 and of 1; a sampler gives each rank half of them,
+and nothing but the loader takes time.
 
 Misleading would be: one run of each (rounds are interleaved and medians are compared), or large
 layers, whose own time hides the checks: these have 256 units.
@@ -32,6 +34,14 @@ _LOOPS = {
 """,
     "20 small all_reduces": "    for _ in range(20): dist.all_reduce(small)\n",
 }
+#: With ``--sanitize data``; in turns of one pass.
+_PASSES = {
+    f"pass over 10,000 samples in batches of {size}": f"""
+    sampler.set_epoch(_)
+    for _batch in loader_{size}: pass
+"""
+    for size in (32, 1)
+}
 _PREPARE = """
 import time
 torch.set_num_threads(1)
@@ -40,14 +50,23 @@ layers = [torch.nn.Linear(256, 256) for _ in range(4)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 batch, small = torch.randn(64, 256), torch.ones(8)
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+samples = TensorDataset(torch.arange(10_000.0))
+sampler = DistributedSampler(samples)
+loader_32, loader_1 = (DataLoader(samples, size, sampler=sampler) for size in (32, 1))
 """
 
 
 def per_turn(pool: Pool, body: str, count: int, *, sanitize: bool) -> float:
-    """Microseconds of one turn of a loop."""
+    """Microseconds of one turn of a loop; a pass over data is sanitized for data."""
     code = f"_began = time.perf_counter()\nfor _ in range({count}):\n{body}"
     code += f"_us = (time.perf_counter() - _began) / {count} * 1e6\n"
-    options = CellOptions(ranks=pool.all_ranks, sanitize=sanitize)
+    is_data = body in _PASSES.values()
+    options = CellOptions(
+        ranks=pool.all_ranks,
+        sanitize=sanitize and not is_data,
+        sanitize_data=sanitize and is_data,
+    )
     outcome = pool.wait(pool.submit(code, options), CountingView())
     if len(outcome.ranks("ok")) < pool.world_size:
         raise RuntimeError("the loop has failed")
@@ -61,11 +80,12 @@ def main() -> None:
     report = Report("sanitize")
     with nbddp.start(2) as pool:
         pool.run(_PREPARE)
-        for name, body in _LOOPS.items():
+        for name, body in (_LOOPS | _PASSES).items():
+            turns = 1 if name in _PASSES else chosen.turns
             samples = interleaved(
                 {
-                    "without": partial(per_turn, pool, body, chosen.turns, sanitize=False),
-                    "with": partial(per_turn, pool, body, chosen.turns, sanitize=True),
+                    "without": partial(per_turn, pool, body, turns, sanitize=False),
+                    "with": partial(per_turn, pool, body, turns, sanitize=True),
                 },
                 chosen.n,
                 chosen.warmup,

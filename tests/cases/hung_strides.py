@@ -1,4 +1,4 @@
-"""Cells in which ranks pass tensors whose elements lie in another order in memory."""
+"""Cells in which ranks pass tensors that lie otherwise in memory: strides, layout, device."""
 
 from nbddp.errors import MismatchError
 from tests.cases.hung_cells import HungCell
@@ -43,5 +43,26 @@ dist.scatter(torch.empty(2, 3), [x, x] if rank == 0 else None, src=0)
         fields=("strides",),
         error=MismatchError,
         words=("scatter",),
+    ),
+    HungCell(
+        name="a sparse tensor on one rank",
+        code="x = torch.eye(4)\nif rank == 1:\n    x = x.to_sparse()\ndist.all_reduce(x)\n",
+        kind="mismatched-collective",
+        culprits="0-1",
+        waiting=None,
+        fields=("places",),
+        error=MismatchError,
+        words=("float32[4, 4], dense", "float32[4, 4], sparse_coo", "layout and device"),
+    ),
+    HungCell(
+        name="a tensor of the meta device on one rank",
+        n=3,
+        code="x = torch.empty(4, device='meta' if rank == 1 else 'cpu')\ndist.broadcast(x, 0)\n",
+        kind="mismatched-collective",
+        culprits="1",
+        waiting=None,
+        fields=("places",),
+        error=MismatchError,
+        words=("float32[4] on meta", "layout and device"),
     ),
 ]

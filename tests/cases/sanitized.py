@@ -93,6 +93,18 @@ BUFFERS = [
         ("replaced a tensor", "recv", "uses", "set_"),
         (2, 4),
     ),
+    _between("other data for a tensor", "x.data = torch.zeros(64)", ("replaced a tensor", "data")),
+    _buffer(
+        "memory that is freed through the storage",
+        f"{_BEGIN}while not work.inner.is_completed(): pass\n"
+        "x.untyped_storage().resize_(0)\nwork.wait()\n",
+        (
+            ("x.untyped_storage().resize_(0)\nwork.wait()", "work.wait()"),
+            ("work.wait()\n", "work.wait()\nx.untyped_storage().resize_(0)\n"),
+        ),
+        ("replaced a tensor", "untyped_storage().resize_"),
+        (2, 4),
+    ),
     _buffer(
         "write of a message that is being sent",
         "x = torch.ones(4)\nwork = dist.isend(x, 1 - rank)\n"
@@ -123,7 +135,7 @@ BUFFERS = [
         "x, out = torch.ones(4), torch.empty(2)\n"
         "work = dist.reduce_scatter_tensor(out, x, async_op=True)\nx.zero_()\nwork.wait()\n",
         (("x.zero_()\nwork.wait()", "work.wait()\nx.zero_()"),),
-        ("wrote", "reduce_scatter_tensor"),
+        ("wrote", "that reduce_scatter_tensor still uses"),
         (2, 3),
     ),
     _buffer(

@@ -1,4 +1,4 @@
-"""Cells in which ranks call collectives in another order, for ``%%ddp --sanitize``."""
+"""Cells in which ranks call collectives or messages in another order, for ``%%ddp --sanitize``."""
 
 from tests.cases.sanitized import WrongCell, replaced
 
@@ -61,6 +61,46 @@ if rank == 0:
         ("if rank == 1:\n    dist.all_reduce(count)\n", ""),
         ("if rank == 0:", "if True:"),
     ),
+    _lines(
+        "messages in another order",
+        """\
+weights, bias = torch.full((2,), float(rank)), torch.zeros(2)
+if rank == 0:
+    dist.send(weights, 1)
+    dist.send(bias, 1)
+else:
+    dist.recv(bias, 0)
+    dist.recv(weights, 0)
+""",
+        ("Rank 1 received 'weights' of rank 0 as 'bias'", "in another order"),
+        (3, 6),
+        (
+            "    dist.recv(bias, 0)\n    dist.recv(weights, 0)\n",
+            "    dist.recv(weights, 0)\n    dist.recv(bias, 0)\n",
+        ),
+    ),
+    _lines(
+        "messages that are received a step late",
+        """\
+a, b, c = (torch.full((2,), float(i)) for i in range(3))
+if rank == 1:
+    works = [dist.isend(a, 0)]
+    works.append(dist.isend(b, 0))
+    works.append(dist.isend(c, 0))
+else:
+    works = [dist.irecv(b, 1)]
+    works.append(dist.irecv(c, 1))
+    works.append(dist.irecv(a, 1))
+for work in works: work.wait()
+""",
+        ("Rank 0 received 'a' of rank 1 as 'b'",),
+        (3, 7),
+        ("[dist.irecv(b, 1)]", "[dist.irecv(a, 1)]"),
+        (
+            "append(dist.irecv(c, 1))\n    works.append(dist.irecv(a, 1))",
+            "append(dist.irecv(b, 1))\n    works.append(dist.irecv(c, 1))",
+        ),
+    ),
 ]
 
 #: They stay silent; see `sanitized_correct`.
@@ -91,6 +131,27 @@ for step in range(4):
     else:
         work = dist.all_reduce(x, async_op=True)
         work.wait()
+""",
+    "messages with names of each end": """\
+x, y = torch.zeros(2), torch.ones(2)
+for step in range(3):
+    if rank == 0:
+        dist.send(x, 1)
+        dist.recv(y, 1)
+    else:
+        dist.recv(y, 0)
+        dist.send(x, 0)
+    x, y = y, x
+""",
+    "messages with tags in another order": """\
+x, y = torch.zeros(2), torch.ones(2)
+if rank == 0:
+    works = [dist.isend(x, 1, tag=1)]
+    works.append(dist.isend(y, 1, tag=2))
+else:
+    works = [dist.irecv(y, 0, tag=2)]
+    works.append(dist.irecv(x, 0, tag=1))
+for work in works: work.wait()
 """,
     "groups of their own": """\
 groups = [dist.new_group([0]), dist.new_group([1])]

@@ -70,6 +70,18 @@ REPLICAS = [
         9,
         ("1.0 + rank", "1.0"),
     ),
+    _replicas(
+        "state of the optimizer that one rank changes",
+        _TRAIN.replace("0.1)", "0.0, momentum=0.9)").replace(
+            "    optimizer.zero_grad()\n",
+            "    if rank == 1 and step == 3:\n"
+            "        optimizer.state[model.module[0].bias]['momentum_buffer'].add_(1)\n"
+            "    optimizer.zero_grad()\n",
+        ),
+        ("at the end of the cell", "'momentum_buffer of 0.bias' of Sequential"),
+        10,
+        ("rank == 1 and ", "False and "),
+    ),
 ]
 
 #: They stay silent; see `sanitized_correct`, whose prelude comes before each.
@@ -131,6 +143,14 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(3):
     model(torch.randn(4, 4) + rank).square().mean().backward()
     optimizer.step()
+""",
+    "uneven inputs, with momentum": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.0, momentum=0.9)
+with model.join():
+    for step in range(2 + rank):
+        model(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
 """,
     "uneven inputs": """\
 from torch.distributed.algorithms.join import Join

@@ -97,6 +97,7 @@ def test_an_exception_of_torch_is_raised_on_all_ranks(pool: Pool):
 def test_a_rank_is_killed_at_a_line(pool: Pool):
     view = strike(pool, LOOP, "rank 1: kill at line 4", check=False)
     assert isinstance(view.error, RankExitedError)
+    assert "likely" not in str(view.error)  # the fault is the reason
     # The message came before the end of the process.
     assert view.struck() == ["rank 1 was killed, cell [1], line 4, step 0"]
     assert view.outcome is not None

@@ -58,6 +58,14 @@ def test_there_are_enough_correct_cells():
     assert len(SILENT) >= 40
 
 
+def test_a_setting_that_one_rank_changes_is_named(pool: Pool):
+    (cell,) = (each for each in REPLICAS if each.name == "learning rate of one rank")
+    (finding,) = findings(run_cell(pool, cell.code, sanitize=True))
+    assert finding.next_step == (
+        "Give SGD the same lr on all ranks: it had lr=0.1 on rank 0, lr=0.2 on rank 1."
+    )
+
+
 def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):
     code = (
         "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"

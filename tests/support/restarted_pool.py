@@ -31,6 +31,11 @@ class RestartedPool:
     def pool_id(self) -> str | None:
         return self._pool.pool_id if self._pool is not None else None
 
+    def get_for(self, test: pytest.Item) -> Pool:
+        """The pool, for any test."""
+        del test
+        return self.get()
+
     def get(self) -> Pool:
         if self._pool is None:
             self._pool = Pool(
@@ -41,8 +46,9 @@ class RestartedPool:
             )
         return self._pool
 
-    def check_health(self) -> None:
+    def check_health(self, *, may_replace_group: bool = False) -> None:
         """Make it as it was after its start; fails, and drops the pool, if it cannot restart."""
+        del may_replace_group
         pool = self.get()
         try:
             pool.restart()

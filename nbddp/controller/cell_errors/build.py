@@ -401,7 +401,7 @@ def _exits(
         lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {evidence.time_of(result)}")
         if meaning(exited):
             lines.append(f"  means     {meaning(exited)}")
-        if likely:
+        if likely and not outcome.injected:  # a fault on purpose is the likely reason
             lines.append(f"  likely    {likely}")
         if seen := exited.last_line:
             source = f": {seen.source}" if seen.source else ""

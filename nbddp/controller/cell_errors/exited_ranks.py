@@ -59,7 +59,8 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
     means = dict.fromkeys(meaning(end) for end in ends if meaning(end) and not is_known)
     likely = dict.fromkeys(_likely(outcome, ranks))
     lines = [f"  means     {text}" for text in means]
-    lines += [f"  likely    {text}" for text in likely]
+    if not outcome.injected:  # a fault on purpose is the likely reason, and is named beside this
+        lines += [f"  likely    {text}" for text in likely]
     if len(ends) != 1 or is_known:
         return lines
     last = ends[0].last_operation

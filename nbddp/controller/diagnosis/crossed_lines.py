@@ -103,10 +103,10 @@ def tensor_of(operation: Operation) -> str:
         tree = ast.parse(f"{source} pass" if source.endswith(":") else source)
     except (SyntaxError, ValueError):
         return ""
+    op = operation.signature.op
+    names = (op, f"i{op}") if operation.signature.kind in ("send", "recv") else (op,)
     calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _name(node.func) == operation.signature.op
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in names
     ]
     if len(calls) != 1:
         return ""

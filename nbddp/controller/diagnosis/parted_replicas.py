@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -21,6 +21,10 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
+    is_beside: bool = False
+    #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
+    setting: tuple[str, Mapping[Rank, str]] | None = None
 
     @property
     def culprits(self) -> RankSet:
@@ -60,18 +64,52 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
                 len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()
             )
             names = _differing(by_rank, step, is_late=is_late)
-            return PartedReplicas(some, step, "".join(names[:1]), len(names) - 1, is_late, clusters)
-    for name in some.buffers:
-        if all(name in each.buffers for each in by_rank.values()):
-            clusters = _clusters(
-                {
-                    rank: _part(each.buffer_digests, each.buffers.index(name))
-                    for rank, each in by_rank.items()
-                }
+            return PartedReplicas(
+                some,
+                step,
+                "".join(names[:1]),
+                len(names) - 1,
+                is_late,
+                clusters,
+                setting=_differing_setting(by_rank, step),
             )
+    beside = [{rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()}]
+    if all(len(each.site_of_step) == count for each in by_rank.values()):
+        # A rank with less data makes fewer steps, and has an older state of the optimizer.
+        beside.append(
+            {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()}
+        )
+    for digests_by_rank in beside:
+        for name in next(iter(digests_by_rank.values())):
+            # An optimizer that shards its state has each part on one rank.
+            if not all(name in each for each in digests_by_rank.values()):
+                continue
+            clusters = _clusters({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
-                return PartedReplicas(some, count - 1, name, 0, True, clusters)
+                return PartedReplicas(some, count - 1, name, 0, True, clusters, is_beside=True)
     return None
+
+
+def _differing_setting(
+    by_rank: Mapping[Rank, ReplicaSteps], step: int
+) -> tuple[str, Mapping[Rank, str]] | None:
+    """The first setting of the optimizer that ranks did not have alike in a step."""
+    values: dict[Rank, dict[str, str]] = {}
+    for rank, steps in by_rank.items():
+        begun = zip(steps.setting_steps, steps.settings, strict=True)
+        before = [text for begin, text in begun if begin <= step]
+        pairs = (part.partition("=") for part in (before[-1] if before else "").split(", "))
+        values[rank] = {name: value for name, _, value in pairs if value}
+    if not all(values.values()):  # not known for as many steps
+        return None
+    for name in next(iter(values.values())):
+        if len({each.get(name) for each in values.values()}) > 1:
+            return name, {rank: each.get(name, "none") for rank, each in values.items()}
+    return None
+
+
+def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
+    return {name: _part(digests, index) for index, name in enumerate(names)}
 
 
 def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool) -> list[str]:

@@ -128,7 +128,10 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
     """
     wanted = set(fields)
     text = signature.op
-    sized = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors", "strides"}
+    sized = {
+        "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors", "strides",
+        "places",
+    }  # fmt: skip
     if wanted & sized:
         is_output = wanted & {"output_sizes", "output_dtypes"} or not signature.input_sizes
         sizes = signature.output_sizes if is_output else signature.input_sizes
@@ -142,6 +145,8 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
     if "strides" in wanted:
         strides = ", ".join(map(str, signature.strides[:3]))
         text += f" with strides {strides}" if strides else ", contiguous"
+    if "places" in wanted:
+        text += _places(signature)
     if "root" in wanted:
         text += f" with {root_argument(signature)}={signature.root}"
     if "reduce_op" in wanted:
@@ -150,6 +155,15 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         text += f" with input_splits={list(signature.input_splits)}"
         text += f", output_splits={list(signature.output_splits)}"
     return text
+
+
+def _places(signature: Signature) -> str:
+    """`` on meta``, ``, sparse_coo``, ``, dense``: layout or device of the tensors of a call."""
+    named = [place or "dense" for place in signature.places] or ["dense"]
+    return "".join(
+        f", {place}" if place == "dense" or place.startswith("sparse") else f" on {place}"
+        for place in named
+    )
 
 
 def describe_operation(operation: Operation, fields: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
+from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
 from nbddp.controller.diagnosis.data_reads import compare_reads
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
@@ -71,7 +72,7 @@ def _began_ns(cause: Cause) -> int:
 
 
 def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
-    """Collectives at different lines: a suspicion, never a verdict."""
+    """Collectives at different lines, messages in another order: a suspicion, never a verdict."""
     return [
         Cause(
             "crossed-lines",
@@ -82,7 +83,10 @@ def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
             operation=operation,
             crossed=crossed,
         )
-        for crossed in find_crossed_lines(graph, run_id)
+        for crossed in (
+            *find_crossed_lines(graph, run_id),
+            *find_crossed_messages(graph, run_id),
+        )
         for rank, operation in [next(iter(crossed.operation_by_rank.items()))]
     ]
 

@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.rank.collectives.recording.signatures import CallSignature, make
+from nbddp.rank.collectives.recording.signatures import (
+    CallSignature,
+    are_plain,
+    make,
+    places_of,
+)
 from nbddp.wire.flight_recorder.matching import IN_MEMORY_ORDER
 
 _Tensors = Sequence[torch.Tensor]
@@ -37,12 +42,16 @@ def _all_reduce(
     key: tuple[Any, ...] = (number, tensor.dtype, tensor.shape)
     if not tensor.is_contiguous():
         key = (*key, tensor.stride())
+    places: tuple[str, ...] = ()
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        places = places_of([tensor], group.counters.info.backend)
+        key = (*key, *places)
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
     return recorder.signatures.find(
         key,
-        lambda: make("collective", "all_reduce", [tensor], reduce_op=op),
+        lambda: make("collective", "all_reduce", [tensor], reduce_op=op, places=places),
         keep=op,
     )
 
@@ -85,10 +94,13 @@ def _signature_of(
         name, tuple([(t.dtype, t.shape) for t in inputs]),
         tuple([(t.dtype, t.shape) for t in outputs]), root, reduce_op, splits,
     )  # fmt: skip
-    if name in IN_MEMORY_ORDER:
-        tensors = [*inputs, *outputs]
-        if not all(map(torch.Tensor.is_contiguous, tensors)):
-            key = (*key, *map(torch.Tensor.stride, tensors))
+    tensors = [*inputs, *outputs]
+    places: tuple[str, ...] = ()
+    if not are_plain(tensors):
+        places = places_of(tensors, group.counters.info.backend)
+        key = (*key, places)
+    if name in IN_MEMORY_ORDER and not all(map(torch.Tensor.is_contiguous, tensors)):
+        key = (*key, *map(torch.Tensor.stride, tensors))
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
@@ -105,6 +117,7 @@ def _signature_of(
             root=root,
             output_splits=splits[0],
             input_splits=splits[1],
+            places=places,
         ),
     )
 
@@ -242,15 +255,19 @@ def monitored_barrier(recorder: Recorder) -> CallSignature:
     )
 
 
-def message(recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignature:
+def message(group: Any, recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignature:
     """Return the signature of a message."""
     tensor = tensors[0]
-    key = (direction, tensor.dtype, tensor.shape)
+    key: tuple[Any, ...] = (direction, tensor.dtype, tensor.shape)
+    places: tuple[str, ...] = ()
+    if not are_plain(tensors):
+        places = places_of(tensors, group.counters.info.backend)
+        key = (*key, *places)
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
     kind = "send" if direction == "send" else "recv"
-    return recorder.signatures.find(key, lambda: make(kind, kind, list(tensors)))  # type: ignore[arg-type]  # one of two
+    return recorder.signatures.find(key, lambda: make(kind, kind, list(tensors), places=places))  # type: ignore[arg-type]  # one of two
 
 
 #: By method; some have several names, because torch has renamed them over time.

@@ -25,7 +25,11 @@ _REPLACING = ("resize_", "resize_as_", "set_")
 _c10d: Any = torch.distributed.distributed_c10d
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 #: Between the function that the user calls and the method of the group.
-_CALLERS = (_c10d.__file__, sys.modules["torch.distributed.c10d_logger"].__file__)
+_CALLERS = (
+    _c10d.__file__,
+    sys.modules["torch.distributed.c10d_logger"].__file__,
+    sys.modules["typing_extensions"].__file__,  # its decorator of functions with an old name
+)
 #: These take a tensor for its size, or note it, and do not read it.
 _UNREAD = ("record_stream", "is_same_size", "is_pinned", "size", "stride", "numel", "result_type")
 
@@ -160,6 +164,24 @@ def is_called_by_torch(options: Any, frame: types.FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_filename in between:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
+
+
+def watch_data(note: Callable[[torch.Tensor], None] | None) -> None:
+    """Call ``note(tensor)`` before code that is not torch's sets ``tensor.data``; None: no more.
+
+    No function of the dispatcher is called then.
+    """
+    if note is None:
+        del torch.Tensor.data
+        return
+    original: Any = torch._C.TensorBase.data
+
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if not sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            note(tensor)
+        original.__set__(tensor, value)
+
+    torch.Tensor.data = property(original.__get__, set_data)  # type: ignore[assignment]
 
 
 def storage_of(tensor: torch.Tensor) -> Any:

@@ -137,6 +137,8 @@ _DTYPES: Final = (
     Rule("input_dtypes", lambda signature: _bit_widths(signature.input_dtypes), _BLOCKS),
     Rule("input_dtypes", lambda signature: signature.input_dtypes, _WRONG),
 )
+#: Layout and device: a rank with a tensor of another kind sends something else, or nothing.
+_PLACES: Final = (Rule("places", lambda signature: signature.places, _BLOCKS),)
 _TENSORS: Final = (Rule("tensors", lambda signature: signature.tensors, _BLOCKS),)
 _SIZES: Final = (
     Rule("input_sizes", _input_amount, _BLOCKS),
@@ -151,11 +153,11 @@ _OUTPUTS: Final = (
 )
 REDUCE_OP: Final = Rule("reduce_op", lambda signature: signature.reduce_op, _WRONG)
 _ROOT: Final = (Rule("root", lambda signature: signature.root, _BLOCKS),)
-_INPUTS: Final = (*_DTYPES, *_TENSORS, *_SIZES)
+_INPUTS: Final = (*_DTYPES, *_TENSORS, *_SIZES, *_PLACES)
 #: The elements are sent as they lie in memory; other operations copy them into one buffer first.
 _STRIDES: Final = (Rule("strides", lambda signature: signature.strides, _WRONG),)
 #: The amounts between two members are compared pair by pair, see `compare`.
-_EXCHANGE: Final = _DTYPES
+_EXCHANGE: Final = (*_DTYPES, *_PLACES)
 #: Operations for which an equal signature does not prove that two members agree.
 EXCHANGES: Final = ("all_to_all", "all_to_all_single")
 
@@ -177,18 +179,19 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "reduce_scatter": (*_INPUTS, REDUCE_OP),
     "reduce_scatter_tensor": (*_INPUTS, REDUCE_OP),
     "reduce_scatter_tensor_coalesced": (*_INPUTS, REDUCE_OP),
-    "scatter": (*_OUTPUTS, *_STRIDES, *_ROOT),
+    "scatter": (*_OUTPUTS, *_PLACES, *_STRIDES, *_ROOT),
 }
 #: Operations that send their tensors in the order of memory.
 IN_MEMORY_ORDER: Final = frozenset(
     op for op, rules in RULES.items() if any(rule in rules for rule in _STRIDES)
 )
 #: The rules of an unknown operation: its members may have inputs of different sizes.
-_OTHERS: Final = (*_DTYPES, REDUCE_OP, *_ROOT)
+_OTHERS: Final = (*_DTYPES, *_PLACES, REDUCE_OP, *_ROOT)
 #: The rules for the two ends of a message: nothing hangs, Gloo aborts or fills a part only.
 _MESSAGE: Final = (
     Rule("input_dtypes", lambda signature: signature.input_dtypes, _WRONG),
     Rule("input_sizes", _amount, _WRONG),
+    *_PLACES,
 )
 
 

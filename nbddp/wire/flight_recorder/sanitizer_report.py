@@ -47,6 +47,12 @@ class ReplicaSteps(_Part, frozen=True):
     newest: bytes  #: the same for the last step
     buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
     buffer_digests: bytes  #: at the end of the cell
+    states: tuple[str, ...]  #: names of the tensors that the optimizer keeps for parameters
+    state_digests: bytes  #: at the end of the cell
+    #: Of the optimizer, ``lr=0.1, momentum=0.9``, by the first step after which they were seen;
+    #: empty: not known from this step on.
+    settings: tuple[str, ...]
+    setting_steps: tuple[int, ...]  #: these steps
     sites: tuple[Site, ...]  #: the lines of the steps
     site_of_step: bytes  #: the index of the line of each step
 

@@ -136,6 +136,9 @@ class Signature(_Part, frozen=True):
     strides: tuple[tuple[int, ...], ...] = ()
     #: Keys that a store operation waits for; members of a group that is being created.
     keys: tuple[str, ...] = ()
+    #: Layouts or devices of the tensors: ``sparse_coo``, ``meta``. Empty: all are dense, on the CPU
+    #: or on a device whose tensors the group can mix with those of the CPU.
+    places: tuple[str, ...] = ()
 
 
 class MessageCount(_Part, frozen=True):

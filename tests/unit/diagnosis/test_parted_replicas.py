@@ -1,5 +1,7 @@
 """Replicas of a model that part: the step, the tensor and the odd rank, from hashes alone."""
 
+from msgspec.structs import replace
+
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -24,6 +26,10 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         details=b"".join(details[:kept]),
         newest=details[-1],
         buffers=(),
+        states=(),
+        state_digests=b"",
+        settings=(),
+        setting_steps=(),
         buffer_digests=b"",
         sites=(Site(line=7),),
         site_of_step=bytes(len(rows)),
@@ -48,6 +54,18 @@ def test_the_odd_rank_the_step_and_the_tensor():
     assert str(parted.culprits) == "1"
     assert (parted.step, parted.tensor, parted.others) == (1, "bias", 0)
     assert (parted.is_late, parted.site.line) == (False, 7)
+
+
+def test_a_setting_that_differs_in_the_step_is_found():
+    rows = (1, 1), (2, 2)
+    settings = "lr=0.1, momentum=0.9", "lr=0.2, momentum=0.9"
+    right = replace(steps(*rows), settings=settings, setting_steps=(0, 1))
+    odd = replace(steps(rows[0], (3, 3)), settings=settings[:1], setting_steps=(0,))
+    (parted,) = found(right, odd, right)
+    assert parted.setting == ("lr", {0: "0.2", 1: "0.1", 2: "0.2"})
+    unknown = replace(odd, settings=("lr=0.1", ""), setting_steps=(0, 1))
+    (parted,) = found(right, unknown)
+    assert parted.setting is None
 
 
 def test_two_ranks_have_no_majority():

@@ -225,6 +225,7 @@ def _signatures(draw: st.DrawFn, kind: OperationKind, op: str) -> Signature:
         root=draw(st.integers(0, 1)),
         input_splits=splits,
         strides=draw(st.sampled_from([(), ((1, 2),)])),
+        places=draw(st.sampled_from([(), ("sparse_coo",), ("meta",)])),
     )
 
 

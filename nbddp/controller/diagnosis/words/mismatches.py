@@ -56,6 +56,7 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "output_dtypes": "dtype",
     "output_sizes": "shape",
     "output_splits": "split sizes",
+    "places": "layout and device",
     "reduce_op": "ReduceOp",
     "strides": "strides",
     "tensors": "number of tensors",

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.crossed_lines import tensor_of
+from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words
 from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
-from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 
 def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
@@ -90,6 +90,8 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     crossed = cause.crossed
     assert crossed is not None  # noqa: S101 - each cause of this kind has one
     calls = crossed.operation_by_rank
+    if any(call.signature.kind == "send" for call in calls.values()):
+        return _crossed_messages(crossed, reports)
     ordered = sorted(crossed.clusters, key=lambda ranks: (len(ranks), ranks.ranks))
     tensors = {ranks.ranks[0]: tensor_of(calls[ranks.ranks[0]]) for ranks in ordered}
     has_names = all(tensors.values())
@@ -122,6 +124,34 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     )
 
 
+def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
+    """Both ends of messages name the same tensors, in another order."""
+    (sender, send), (receiver, receive) = crossed.operation_by_rank.items()
+    sent_as, received_as = tensor_of(send), tensor_of(receive)
+    does = {
+        sender: f"sent '{sent_as}' to rank {receiver}",
+        receiver: f"received '{sent_as}' as '{received_as}'",
+    }
+    return Words(
+        f"{subject(RankSet.of([receiver]))} received '{sent_as}' of rank {sender} as "
+        f"'{received_as}': are these messages meant to be in another order?",
+        "shape and dtype agree, and messages pair in the order of the calls. Both ranks name the "
+        "same tensors, in another order.",
+        "Send and receive them in the same order, or give each its own `tag`. If each line is "
+        "right, nothing is wrong.",
+        code=_code((send.site, RankSet.of([sender])), (receive.site, RankSet.of([receiver]))),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.NONE, does[rank]),
+                site=operation.site,
+                since_s=None,
+            )
+            for rank, operation in crossed.operation_by_rank.items()
+        },
+    )
+
+
 def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     """The replicas of a DDP model are no longer equal."""
     parted = cause.parted
@@ -133,20 +163,35 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         equal = "; before it they were equal" if parted.step else ""
     if not parted.step:
         when = f"before the first step of {steps.optimizer}"
+    reason = f"hashes of all parameters were taken with each step, and differ{equal}."
+    if parted.is_beside:
+        reason = (
+            "hashes of buffers and of the state of the optimizer were taken at the end of the "
+            "cell, and differ; the parameters are still equal."
+        )
     others = parted.clusters[0] - ranks
     values = f"other values than {others.describe()}" if others else "different values"
     alone = "one of these ranks does"
     if others:
         alone = f"{ranks.describe()} {ranks.verb('does', 'do')}"
+    step = (
+        f"Look for what {alone} alone before {_line(parted.site)}: a backward under `no_sync()`, "
+        "weights that are loaded or changed. `%ddp diff` shows by how much they differ."
+    )
+    if parted.setting is not None:
+        name, value_by_rank = parted.setting
+        values_text = ", ".join(
+            f"{name}={value} on {of.describe()}"
+            for value, of in ranks_by_value(value_by_rank).items()
+        )
+        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
     more = f" and {parted.others} more" if parted.others else ""
     late = ", at the end of the cell," if parted.is_late else ""
     return Words(
         f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
-        f"hashes of all parameters were taken with each step, and differ{equal}.",
-        f"Look for what {alone} alone before "
-        f"{_line(parted.site)}: a backward under `no_sync()`, weights that are loaded or changed. "
-        "`%ddp diff` shows by how much they differ.",
+        reason,
+        step,
         code=_code((parted.site, ranks)),
         ranks={
             rank: replace(

@@ -28,6 +28,9 @@ _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")
 _PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OWN = str(Path(nbddp.__file__).parent)
+#: Torch marks old functions with the decorator of this package, so its frames are between a line
+#: and torch's function.
+_DECORATORS = tuple(str(Path(folder, "typing_extensions.py")) for folder in _PACKAGES)
 #: Frames outside this file are not the user's: nbddp's loop, and the fork server.
 _BEGINNING = str(Path(_OWN, "rank", "cells", "executor.py"))
 _MAX_STACK = 16
@@ -77,7 +80,7 @@ class Sites:
     ) -> None:
         self._cell_of = cell_of
         self._writer = writer
-        self._machinery = (_OWN, *machinery)
+        self._machinery = (_OWN, *_DECORATORS, *machinery)
         self._kind_by_file: dict[str, int] = {}
         self._origins_by_file: dict[str, Mapping[str, str]] = {}  #: of files that have any
         self._loops = CountingLoops()

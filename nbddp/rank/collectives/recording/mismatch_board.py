@@ -28,7 +28,7 @@ _HALF = BOARD_SLOTS // 2
 _PATIENCE_S = 0.25
 _NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 #: Fields that the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare.
-_UNCHECKED = ("reduce_op", "root", "strides", "input_splits", "output_splits")
+_UNCHECKED = ("reduce_op", "root", "strides", "places", "input_splits", "output_splits")
 
 
 class _GroupBoard:

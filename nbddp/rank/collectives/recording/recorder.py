@@ -467,6 +467,7 @@ def describe(operation: Operation) -> str:
                 signature.output_dtypes[:4], signature.output_sizes[:4], strict=False
             )
         ),
+        f"places={', '.join(map(repr, signature.places[:4]))}" if signature.places else "",
         f"strides={', '.join(map(str, signature.strides[:4]))}" if signature.strides else "",
         f"op={signature.reduce_op}" if signature.reduce_op else "",
         f"root={signature.root}" if signature.root >= 0 else "",

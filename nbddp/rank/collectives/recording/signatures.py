@@ -86,6 +86,7 @@ def make(
     input_splits: Sequence[int] = (),
     output_splits: Sequence[int] = (),
     keys: tuple[str, ...] = (),
+    places: tuple[str, ...] = (),
 ) -> Signature:
     """Return the signature of a call."""
     return Signature(
@@ -103,7 +104,34 @@ def make(
         output_splits=tuple(map(int, output_splits)),
         strides=_strides(op, [*inputs, *outputs]),
         keys=keys,
+        places=places,
     )
+
+
+def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether all tensors are dense, on the CPU: then `places_of` gives nothing."""
+    return all(tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors)
+
+
+def places_of(tensors: Sequence[torch.Tensor], backend: str) -> tuple[str, ...]:
+    """Return the layout or device of each tensor; empty: a group can mix all of them.
+
+    Several tensors with one place, as those of a list, count once: ranks may list other numbers.
+
+    Args:
+        tensors: of a call.
+        backend: of the group; Gloo alone copies tensors of a GPU to the CPU, so that ranks may mix.
+    """
+    places = [_place(tensor, backend) for tensor in tensors[:_MAX_SHAPES]]
+    return tuple(dict.fromkeys(places)) if any(places) else ()
+
+
+def _place(tensor: torch.Tensor, backend: str) -> str:
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    device = tensor.device.type
+    is_mixed = device == "cpu" or (device != "meta" and backend == "gloo")
+    return "" if is_mixed else device
 
 
 def _sizes(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

@@ -38,6 +38,8 @@ class OpenOperation:
         return any(overlap(span, each) for each in used if not each.is_gone)
 
 
+#: Functions of a storage that free its memory, or move it.
+_STORAGE_RESIZES = ("resize_",)
 #: These read a tensor without the dispatcher, or switch off all modes.
 _DIRECT_READS = ("__repr__", "tolist")
 
@@ -54,6 +56,7 @@ class OpenBuffers:
         self._on_access = on_access
         self._open: dict[int, OpenOperation] = {}  # by record
         self._watch = DispatchWatch(self._note)
+        self._kept: list[Any] = []  #: memory of open operations that lost its tensor in this cell
         self._main = threading.main_thread().ident
         self.spent_ns = 0
         self._in_backward = 0  # passes that run in the main thread
@@ -65,6 +68,10 @@ class OpenBuffers:
         self.spent_ns = 0
         for name in _DIRECT_READS:
             setattr(torch.Tensor, name, self._noted(getattr(torch.Tensor, name)))
+        for name in _STORAGE_RESIZES:
+            original = getattr(torch.UntypedStorage, name)
+            setattr(torch.UntypedStorage, name, self._noted_resize(original))
+        dispatch_watch.watch_data(self._gets_data)
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -73,6 +80,25 @@ class OpenBuffers:
             return original(tensor, *args, **kwargs)
 
         return run
+
+    def _noted_resize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(storage: Any, size: int, *args: Any) -> Any:
+            if self._open and self._is_main and size != storage.nbytes():
+                begin = storage.data_ptr()
+                span = Span(begin, begin + storage.nbytes(), 1)
+                self._touches(span, "resize", f"untyped_storage().{original.__name__}")
+            return original(storage, size, *args)
+
+        return run
+
+    def _gets_data(self, tensor: torch.Tensor) -> None:
+        """Note ``x.data = y``, which frees the memory of x."""
+        if self._open and self._is_main and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            span = span_of(tensor)
+            if self._touches(span, "resize", "data"):
+                # Gloo goes on with this memory, and would end the process.
+                self._kept.append(tensor.untyped_storage())
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -119,6 +145,11 @@ class OpenBuffers:
         for name in _DIRECT_READS:
             noted = getattr(torch.Tensor, name)
             setattr(torch.Tensor, name, noted.__wrapped__)
+        for name in _STORAGE_RESIZES:
+            noted = getattr(torch.UntypedStorage, name)
+            setattr(torch.UntypedStorage, name, noted.__wrapped__)
+        dispatch_watch.watch_data(None)
+        self._kept.clear()
         left, self._open = self._open, {}
         self._opens_in_backward = False
         for operation in left.values():
@@ -177,10 +208,18 @@ class OpenBuffers:
         self.spent_ns += time.monotonic_ns() - began
 
     def _access(self, tensor: torch.Tensor, access: str, function: str) -> None:
-        span = span_of(tensor)
-        for operation in list(self._open.values()):
-            if span is not None and operation.uses(span, writes=access != "read"):
-                self._on_access(operation, access, function)
+        self._touches(span_of(tensor), access, function)
+
+    def _touches(self, span: Span | None, access: str, function: str) -> bool:
+        """Report an access to memory of open operations; return whether there was one."""
+        met = [
+            operation
+            for operation in self._open.values()
+            if span is not None and operation.uses(span, writes=access != "read")
+        ]
+        for operation in met:
+            self._on_access(operation, access, function)
+        return bool(met)
 
 
 def _keeps_size(tensor: torch.Tensor, args: Any) -> bool:

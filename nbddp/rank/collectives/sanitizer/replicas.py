@@ -28,6 +28,8 @@ _DETAIL_BYTES = 1 << 18
 #: Steps of a cell that are compared.
 _MAX_STEPS = 100_000
 _MAX_SITES = 255
+#: Changes of the settings of an optimizer; a schedule makes one in each step.
+_MAX_SETTINGS = 64
 
 
 @dataclass
@@ -44,6 +46,7 @@ class _Steps:
     sites: list[Site] = field(default_factory=list)
     site_of_step: bytearray = field(default_factory=bytearray)
     buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
+    settings: list[tuple[int, str]] = field(default_factory=list)  #: by the step that began with it
 
 
 class Replicas:
@@ -132,6 +135,11 @@ class Replicas:
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(3)))
         if site not in steps.sites and len(steps.sites) < _MAX_SITES:
             steps.sites.append(site)
+        text = _settings(steps.optimizer)
+        is_new = not steps.settings or steps.settings[-1][1] != text
+        if is_new and len(steps.settings) <= _MAX_SETTINGS:
+            is_last = len(steps.settings) == _MAX_SETTINGS  # later ones are not known
+            steps.settings.append((len(steps.site_of_step), "" if is_last else text))
         steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
         self.spent_ns += time.monotonic_ns() - began
 
@@ -140,6 +148,16 @@ class Replicas:
             name: self._digest(buffer)
             for name, buffer in model.module.named_buffers()
             if name not in model.parameters_to_ignore
+        }
+
+    def _states(self, steps: _Steps) -> dict[str, bytes]:
+        """Return the digests of the tensors that an optimizer keeps for each parameter."""
+        state = steps.optimizer.state
+        return {
+            f"{key} of {name}": self._digest(value)
+            for name, parameter in steps.tensors.items()
+            for key, value in state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor)
         }
 
     def _digest(self, tensor: torch.Tensor) -> bytes:
@@ -160,6 +178,7 @@ class Replicas:
             for name, digest in self._buffers(steps.model).items()
             if steps.buffers.get(name) == digest
         }
+        states = self._states(steps)
         return ReplicaSteps(
             pg_id=counters.info.pg_id,
             number=torch_private.numbers_of(steps.model).number,
@@ -172,9 +191,20 @@ class Replicas:
             newest=steps.newest,
             buffers=tuple(map(shortened, steady)),
             buffer_digests=b"".join(steady.values()),
+            states=tuple(map(shortened, states)),
+            state_digests=b"".join(states.values()),
+            settings=tuple(text for _, text in steps.settings),
+            setting_steps=tuple(step for step, _ in steps.settings),
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
         )
+
+
+def _settings(optimizer: Optimizer) -> str:
+    """Return the numbers of the first group of parameters: ``lr=0.1, momentum=0.9``."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    numbers = (f"{key}={value}" for key, value in group.items() if type(value) in (int, float))
+    return shortened(", ".join(numbers))
 
 
 def _joined(parts: list[bytes]) -> bytes:
