@@ -404,11 +404,14 @@ class CellWait:
             return
         results = {rank: RankResult(rank, "unfinished") for rank in self._run.ranks}
         self._view.end(RunOutcome(self._run.run_id, results, 0.0, interrupted=True))
-        raise CellInterruptedError(
+        headline = (
             "CellInterruptedError: the cell was interrupted twice, and nbddp's own thread "
-            "(nbddp-hub) does not answer\n"
-            "  next      %ddp stop, or restart the kernel",
+            "(nbddp-hub) does not answer"
+        )
+        raise CellInterruptedError(
+            f"{headline}\n  next      %ddp stop, or restart the kernel",
             dict.fromkeys(results, ("Unfinished", "still inside the cell")),
+            headline=headline,
         )
 
     def _on_sigint(self, *_: Any) -> None:

@@ -39,10 +39,7 @@ class StuckTurns(StepTurns):
         finding = report.proven[0]
         is_written = finding.kind in _COLLECTIVE and "barrier" not in finding.op
         self._hints = (_HINT, _HALF_WRITTEN) if is_written else (_HINT,)
-        word, text = TITLES[finding.kind], finding.headline
-        if text.startswith("Rank"):
-            text = text[0].lower() + text[1:]
-        self._headline = text if text.startswith(word) else f"{word}: {text}"
+        self._headline = f"{TITLES[finding.kind]}: {finding.clause}."
 
     def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
         """Note that a rank has ended the cell; it can still be asked."""

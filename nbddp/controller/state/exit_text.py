@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Mapping
 from itertools import islice, takewhile
+from pathlib import PurePath
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
@@ -156,18 +157,24 @@ def memory_then(exited: RankExited) -> str:
     return f"{link} {free:.1f} of {total:.1f} GB of memory were free"
 
 
-def crash_site(fault: str) -> list[str]:
-    """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`."""
+def crash_site(fault: str, *, is_short: bool = False) -> list[str]:
+    """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`.
+
+    Args:
+        fault: that output.
+        is_short: of a path, only the last two parts.
+    """
     # Below are IPython and nbddp, above are the cell and what it called.
     of_user = takewhile(lambda frame: "/IPython/" not in frame.file, stack_text.frames(fault))
     return [
-        f"{frame.file if frame.cell is None else cell_name(frame.cell)}, line {frame.line}, "
-        f"in {frame.function}"
+        f"{_code_name(frame, is_short=is_short)}, line {frame.line}, in {frame.function}"
         for frame in islice(of_user, _MAX_FRAMES)
     ]
 
 
-def crash_site_lines(fault: str) -> list[str]:
-    """The same as lines of an error."""
-    sites = enumerate(crash_site(fault))
-    return [f"  {'called by' if number else 'at':<9} {site}" for number, site in sites]
+def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
+    """The name of the cell or file of a frame."""
+    if frame.cell is not None:
+        return cell_name(frame.cell)
+    parts = PurePath(frame.file).parts
+    return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file
