@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from nbddp.controller.diagnosis import Sources, compare_records, diagnose
 from nbddp.controller.hub import HubThread, RemoteNodes
 from nbddp.controller.launch import (
-    AgentHandle,
     Engine,
     EngineOptions,
     LocalAgent,
@@ -105,7 +104,8 @@ class PoolStartup:
             self._folder = pool_folder.make()
             self._hold_fd = pool_folder.hold(self._folder)
             pool_folder.remove_stale_folders(self._folder)
-        self._agents: list[AgentHandle] = []
+        self._local: list[LocalAgent] = []
+        self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
         self._joins_until = math.inf
         self._late_from = math.inf
@@ -164,8 +164,8 @@ class PoolStartup:
             )
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
-            self._agents.append(LocalAgent(launch, env))
-        self._hub.start(self._agents)
+            self._local.append(LocalAgent(launch, env))
+        self._hub.start(self._local)
         return self._hub
 
     def _start_remote_agents(self, token: str) -> HubThread:
@@ -186,8 +186,8 @@ class PoolStartup:
             channel, token, self._make_machines(""), self._on_segment_released, nodes
         )
         hosts = [*options.hosts[: options.nnodes], *[""] * options.nnodes]
-        self._agents += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
-        self._hub.start(self._agents)
+        self._remote += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
+        self._hub.start(remote=self._remote)
         self._engine = engine
         engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
         self._meeting_point = f"{address}:{channel.port}"
@@ -227,9 +227,11 @@ class PoolStartup:
             BadOptionError: an option turned out to be wrong on a rank.
         """
         hub = self._hub
-        for agent in self._agents:
+        for agent in self._local:
             agent.wake()
-        if hub is None or not hub.is_alive or any(agent.has_exited() for agent in self._agents):
+        ended = [agent.has_exited() for agent in self._local]
+        ended += [agent.has_exited() for agent in self._remote]
+        if hub is None or not hub.is_alive or any(ended):
             self._end_processes()
             self._generation += 1
             return self.start(is_interrupted)
@@ -262,21 +264,24 @@ class PoolStartup:
 
     def _end_processes(self) -> None:
         hub = self._hub
-        for agent in self._agents:
+        for agent in self._local:
             agent.wake()
         if hub is not None and hub.is_alive:
             is_starting = hub.snapshot.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
             grace_s = self._settings.stop_grace_s
             hub.shut_down(_STARTING_GRACE_S / 4 if is_starting else grace_s)
             hub.join(_STARTING_GRACE_S if is_starting else 4 * grace_s + 1.0)
-        for agent in self._agents:
+        for agent in self._local:
             if not agent.has_exited():
                 agent.kill()
                 agent.kill_ranks(())
+        for remote in self._remote:
+            remote.kill()
         if hub is not None and hub.is_alive:
             hub.join(_KILLED_S)
-        while self._agents:
-            self._agents.pop().close()
+        while self._local:
+            self._local.pop().close()
+        self._remote.clear()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop()

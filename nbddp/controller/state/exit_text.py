@@ -13,7 +13,7 @@ from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import AgentEnd, AgentEndCause, ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.rank_set import RankSet
 
@@ -91,10 +91,34 @@ def describe_code(exit_code: int) -> str:
 
 def describe_agent_exit(exited: AgentExited) -> str:
     """``the agent of node 1 ended (SIGKILL)``, ``the agent on n2 never came: ssh said: ...``."""
-    how = exited.reason or describe_code(exited.exit_code)
+    how = _agent_end(exited.end)
     if exited.never_came:
         return f"the agent on {exited.never_came} never came: {how}"
     return f"the agent of node {exited.node} ended ({how})"
+
+
+def _agent_end(end: AgentEnd) -> str:
+    match end.cause:
+        case "exited":
+            return describe_code(end.number)
+        case "signal":
+            return f"it was ended by {describe_code(-end.number)}"
+        case "silent":
+            return f"nothing was heard of {end.text} for {end.number} s"
+        case "engine":
+            return end.text
+        case _:
+            return _AGENT_ENDS[end.cause]
+
+
+_AGENT_ENDS: Mapping[AgentEndCause, str] = {
+    "asked": "it was asked to end",
+    "starter-ended": "the program that has started it has ended",
+    "notebook-ended": "the notebook's process has ended",
+    "notebook-lost": "it heard nothing of the notebook",
+    "refused": "the notebook has refused it",
+    "no-answer": "it did not answer",
+}
 
 
 def describe_store_exit(exited: StoreExited) -> str:
