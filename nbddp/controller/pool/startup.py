@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from nbddp.controller.launch import (
     make_engine,
 )
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.user_paths import user_paths
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AnnounceFailure,
@@ -291,7 +290,7 @@ class PoolStartup:
             pool_id=self._pool_id,
             generation=self._generation,
             init_file="" if self._folder is None else str(self._folder / "init"),
-            sys_path=user_paths(sys.path) if self._options.has_machines else sys.path,
+            sys_path=_user_paths(sys.path) if self._options.has_machines else sys.path,
             use_arena=self._use_arena,
         )
 
@@ -373,6 +372,19 @@ def _engine_options(options: PoolOptions) -> EngineOptions:
         tunnel=options.tunnel,
         arguments=tuple(shlex.split(options.slurm)),
     )
+
+
+def _user_paths(paths: Iterable[str]) -> list[str]:
+    """The folders of modules that do not belong to the interpreter or its environment.
+
+    Another machine has an interpreter of its own, with paths of its own.
+    """
+    own = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    return [
+        path
+        for path in paths
+        if not path or not any(Path(path).resolve().is_relative_to(prefix) for prefix in own)
+    ]
 
 
 def _start_error(failure: AnnounceFailure) -> Exception:
