@@ -11,7 +11,7 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 @dataclass(frozen=True)
 class NextStep:
-    """What the user can do, in parts."""
+    """An action that the user can take, in parts."""
 
     command: str = ""  #: ``%ddp restart -r 1``
     text: str = ""  #: behind the command

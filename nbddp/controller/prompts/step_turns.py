@@ -59,7 +59,7 @@ _HINT = "step does these operations; print EXPR looks at each rank; help lists a
 
 @dataclass(frozen=True)
 class PromptKind:
-    """What makes a prompt for ranks before operations different from one at a deadlock."""
+    """The difference between a prompt before operations and one at a deadlock."""
 
     parse: Callable[[str, int, MeshesByRank], StepCommand]  #: reads the lines of the user
     hints: tuple[str, ...]  #: lines after the first table
