@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
-from nbddp.controller.cell_errors.exited_ranks import why_exited
+from nbddp.controller.cell_errors.exited_ranks import end_of_all, why_exited
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.lines import (
     Line,
@@ -28,7 +28,6 @@ from nbddp.controller.state import (
     crash_site,
     describe_exit,
     exception_line,
-    exit_phrase,
     meaning,
     silence_text,
 )
@@ -372,7 +371,7 @@ def _exit_error(
 ) -> _ErrorText:
     """The text of the error of a cell in which ranks exited."""
     while_ran = exited.verb("while it ran", "while they ran")
-    headline = f"{exited.describe()} {_end_of_all(outcome, exited)} {while_ran} {cell_name}"
+    headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
     after = _after_exits(outcome)
     whole = [*_exits(outcome, exited, log_path_by_rank), *body, *after]
     if outcome.report is None or not outcome.report.explains_exits:
@@ -425,13 +424,6 @@ def _exits(
         lines.append(Line(f"  and {more.describe()}"))
     others = [*_states(outcome), *evidence.consequence_lines(outcome)]
     return [*lines, *(labelled("others", line.text) for line in others)]
-
-
-def _end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
-    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
-    exits = [outcome.results[rank].exited for rank in ranks]
-    hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
-    return hows.pop() if len(hows) == 1 else "exited"
 
 
 def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]:

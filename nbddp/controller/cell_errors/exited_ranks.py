@@ -71,6 +71,13 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     return [*lines, labelled("seen", f"{seen}{quoted}{age}: it may have come further")]
 
 
+def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
+    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
+    exits = [outcome.results[rank].exited for rank in ranks]
+    hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
+    return hows.pop() if len(hows) == 1 else "exited"
+
+
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
     freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
