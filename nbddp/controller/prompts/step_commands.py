@@ -19,7 +19,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   continue, c [-r 0,2]  do it, and go on to the next break point or the end of the cell
   until N [-r 0,2]      do it, and stop before collective number N of the same group
   skip [-r 0,2]         do not issue it: the tensors stay as they are; stop before the next one
-  retry [CALL] [-r 2]   evaluate the arguments of its call anew, or take this call; stay before it
+  retry [CALL] [-r 2]   evaluate the arguments of its call again, or take this call; stay before it
   hold -r 2             keep rank 2 here while commands without -r let the others go
   release [-r 2]        end that
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
