@@ -81,7 +81,7 @@ class Retries:
         return Instead(result if isinstance(result, dist.Work) else None)
 
     def come(self, signature: Signature, peer: int) -> None:
-        """Note an operation before it stops: that of a call made again takes the place of the other.
+        """Note an operation before it stops: that of a repeated call takes the place of the other.
 
         Args:
             signature: of the operation.

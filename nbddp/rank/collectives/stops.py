@@ -240,7 +240,7 @@ class Stops:
         frame: types.FrameType | None,
         withdraw: Callable[[], None] | None,
     ) -> Instead | None:
-        """Make the call of a stopped operation again; its operation stops, too, and goes on instead.
+        """Make the call of a stopped operation again; the new one stops, too, and goes on instead.
 
         Args:
             typed: another call; empty: the same one, with its arguments evaluated now.
