@@ -29,7 +29,7 @@ COLOURS = 128
 MAX_BUTTONS = 16
 #: A file in the folder of the notebooks.
 GATE = "go-on"
-#: What is longer is cut.
+#: A longer picture is cut.
 MAX_HEIGHT = 1000
 #: The first cell of 64 ranks on two cores takes its time.
 LIMIT_S = 60.0

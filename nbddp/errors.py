@@ -34,25 +34,15 @@ Runs in: every process. Pure.
 """
 
 import linecache
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from nbddp.line_breaks import WIDTH, with_line_breaks
-from nbddp.printable import harmless
+from nbddp.line_breaks import with_line_breaks
+from nbddp.printable import harmless, without_colours
 from nbddp.stack_text import cell_number
 
 _PACKAGE = str(Path(__file__).parent)
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-#: The begin of a line of nbddp's own in the text of an error: its name, a label, or the ranks that
-#: waited for others.
-_OWN_LINE = re.compile(
-    r"\x1b\[31m(?P<name>\w+)\x1b\[\d+m: |"
-    "  (?:before|except|kept|likely|means|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|"
-    "seen|was at) "
-    r"|(?P<ranks>(?:odd |even )?ranks? \d[^:`]* (?:waited|were|was|came to|lost) )"
-)
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
@@ -81,22 +71,11 @@ class NbddpError(Exception):
         """The text that IPython shows: lines of the user's code, if any, and the message."""
         is_magic = any(name in _MAGIC_CALLS for _, _, name in _frames(self.__traceback__))
         lines = [] if is_magic else _user_lines(self.__traceback__)
-        return [*lines, wrapped(f"\x1b[31m{type(self).__name__}\x1b[39m: {self}")]
-
-
-def wrapped(text: str) -> str:
-    """Break long lines of an error at blanks; those of the user, and of tracebacks, stay."""
-    return "\n".join(_wrapped_line(line) for line in text.split("\n"))
-
-
-def _wrapped_line(line: str) -> str:
-    own = _OWN_LINE.match(line)
-    name = "" if own is None else own["name"] or ""
-    plain = _ANSI.sub("", line)
-    if own is None or len(plain) <= WIDTH or (name and name not in globals()):
-        return line
-    text = with_line_breaks(plain, 4 if name or own["ranks"] else 12)
-    return line[: own.end()] + text.removeprefix(f"{name}: ") if name else text
+        name = type(self).__name__
+        # Below the first line may be code, or what other processes have printed.
+        sentence, *others = str(self).split("\n")
+        sentence = with_line_breaks(without_colours(f"{name}: {sentence}"), 4).removeprefix(name)
+        return [*lines, "\n".join([f"\x1b[31m{name}\x1b[39m{sentence}", *others])]
 
 
 def _user_lines(traceback: TracebackType | None, skipped: tuple[str, ...] = ()) -> list[str]:
@@ -249,9 +228,11 @@ class CellError(NbddpError):
     ``error.by_rank`` has ``(exception name, message)`` of each rank that failed.
 
     Args:
-        message: with ANSI colours, which IPython shows; ``str(error)`` has none.
+        message: the whole text, for programs; ``str(error)`` has no colours.
         by_rank: ``(exception name, message)`` of each rank that failed.
-        brief: what IPython shows instead of the message, below a card that has told the rest.
+        displayed: what IPython shows instead: with colours, long lines broken, and below a card
+            only what that has not told. Empty: the message.
+        headline: the line of the message that says what happened; default: its last line.
 
     Example:
         >>> try:
@@ -267,11 +248,14 @@ class CellError(NbddpError):
         message: str,
         by_rank: dict[int, tuple[str, str]] | None = None,
         *,
-        brief: str = "",
+        displayed: str = "",
+        headline: str = "",
     ) -> None:
-        super().__init__(_ANSI.sub("", message))
-        self._displayed = wrapped(harmless(brief or message))
+        super().__init__(without_colours(message))
+        self._displayed = harmless(displayed or message)
         self.by_rank = by_rank or {}  #: ``(exception name, message)`` by rank
+        #: The line of the message that says what happened: ``DeadlockError: ...``
+        self.headline = harmless(without_colours(headline)) or str(self).rpartition("\n")[2]
 
     def _render_traceback_(self) -> list[str]:
         return [self._displayed]

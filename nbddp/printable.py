@@ -47,5 +47,14 @@ def harmless(text: str) -> str:
     )
 
 
+def without_colours(text: str) -> str:
+    r"""Return ``text`` without the colours that `harmless` leaves.
+
+    >>> without_colours("\x1b[31mred\x1b[0m")
+    'red'
+    """
+    return _ONLY_COLOURS.sub("", text)
+
+
 def _colour(code: re.Match[str]) -> str:
     return code["colour"] or ""

@@ -4,9 +4,9 @@
     python -m notebooks.execute --inplace notebooks/*.ipynb       # commits the outputs
 
 The kernel is a stock ipykernel of the Python that runs this file, started by nbclient. It has no
-user; a cell that asks for input carries the answers (`notebooks.answers`). What is
-saved is made equal from run to run as far as it can be: stable cell ids, no timings, no temporary
-paths, no addresses, neighbouring text of one stream joined.
+user; a cell that asks for input carries the answers (`notebooks.answers`). A saved
+notebook is made equal from run to run as far as it can be: stable cell ids, no timings, no
+temporary paths, no addresses, neighbouring text of one stream joined.
 
 Exit status: 0 if every cell ran, or raised with the tag ``raises-exception``; 1 if one did not;
 2 if a notebook cannot be read; 130 after an interrupt.

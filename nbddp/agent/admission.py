@@ -18,7 +18,7 @@ from nbddp.settings import AGENT_SAYS
 from nbddp.wire import codec
 from nbddp.wire.channels import Poller, RemoteUplink
 from nbddp.wire.launch_specs import AgentLaunch, Invitation
-from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AdmitAgent,
@@ -66,8 +66,8 @@ def join_and_serve(
     _say(facts.host, f"has reached {address}, and waits for the other nodes")
     try:
         admitted = _admission(uplink, lifeline_fd, signals)
-    except AgentJoinError as error:
-        uplink.send(AgentEnded(node=-1, reason=str(error)))
+    except AgentJoinError:
+        uplink.send(AgentEnded(node=-1, end=AgentEnd("notebook-lost")))
         uplink.close(linger_s=0.5)
         raise
     uplink.patience_s = admitted.settings.patience_s
@@ -86,9 +86,9 @@ def join_and_serve(
     if lifeline_fd >= 0:
         agent.listen_for_end(lifeline_fd)
     for number in _END_SIGNALS:
-        signal.signal(number, lambda which, _: agent.end_without_hub(_ended_by(which)))
+        signal.signal(number, lambda which, _: agent.end_without_hub(_signal_end(which)))
     for noted in signals:
-        agent.end_without_hub(_ended_by(noted))
+        agent.end_without_hub(_signal_end(noted))
     _say(facts.host, f"node {admitted.node} of {admitted.nnodes} of pool {invitation.pool_id}")
     serve_and_exit(agent, folder)
 
@@ -97,8 +97,8 @@ def _say(host: str, text: str) -> None:
     sys.stderr.write(f"{AGENT_SAYS}{host}: {text}\n")
 
 
-def _ended_by(number: int) -> str:
-    return f"it was ended by {signal.Signals(number).name}"
+def _signal_end(number: int) -> AgentEnd:
+    return AgentEnd("signal", number)
 
 
 def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> AdmitAgent:
@@ -118,7 +118,7 @@ def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> Ad
             if isinstance(request, AdmitAgent):
                 return request
         if signals:
-            raise AgentJoinError(f"not joined: {_ended_by(signals[0])}")
+            raise AgentJoinError(f"not joined: it was ended by {signal.Signals(signals[0]).name}")
         if reason := uplink.lost_reason():
             raise AgentJoinError(f"not joined: {reason}")
         if lifeline_fd in ready and not os.read(lifeline_fd, 4096):

@@ -35,6 +35,7 @@ from nbddp.system.log_tail import read_tail
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import AgentDownlink, AgentUplink, Uplink
 from nbddp.wire.launch_specs import AgentLaunch
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     AdmitAgent,
     AgentEnded,
@@ -101,7 +102,7 @@ class Agent:
         self._address = address
         self._uplink = uplink or AgentUplink(launch.hub, launch.node, launch.token)
         #: Why this agent ends although the hub has not asked for it; empty: it does not.
-        self.end_reason = ""
+        self.end = AgentEnd("asked")
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(self._uplink, self._downlink)
         self._has_read = False
@@ -152,7 +153,7 @@ class Agent:
             self._check_hub()
             self._flush_uplink()
         if self._is_remote:
-            self._uplink.send(AgentEnded(node=self._launch.node, reason=self.end_reason))
+            self._uplink.send(AgentEnded(node=self._launch.node, end=self.end))
         self._uplink.close(linger_s=0.5)
         self._downlink.close()
         self._stall_monitor.close()
@@ -212,7 +213,7 @@ class Agent:
             case AdmitAgent():
                 pass  # a replay of what made this agent
             case RefuseAgent():
-                self.end_without_hub(request.reason)
+                self.end_without_hub(AgentEnd("refused"))
             case _:
                 assert_never(request)
 
@@ -420,7 +421,7 @@ class Agent:
         for news in self._parent_watch.news():
             self._uplink.send(news)
         if self._parent_watch.has_lost_notebook:
-            self.end_without_hub("the notebook's process has ended")
+            self.end_without_hub(AgentEnd("notebook-ended"))
 
     def listen_for_end(self, lifeline_fd: int) -> None:
         """End when the other end of this pipe is closed: what has started the agent has ended."""
@@ -428,25 +429,24 @@ class Agent:
         def read() -> None:
             if not os.read(lifeline_fd, 4096):
                 self._loop.ignore(lifeline_fd)
-                self.end_without_hub("the program that has started it has ended")
+                self.end_without_hub(AgentEnd("starter-ended"))
 
         self._loop.listen(lifeline_fd, read)
 
     def _check_hub(self) -> None:
-        reason = self._uplink.lost_reason()
-        if reason:
-            self.end_without_hub(reason)
+        if self._uplink.lost_reason():
+            self.end_without_hub(AgentEnd("notebook-lost"))
 
     @property
     def owns_folder(self) -> bool:
         """Whether this agent has to remove the pool's folder at its end: no notebook will."""
         return self._is_remote or self.is_orphan
 
-    def end_without_hub(self, reason: str) -> None:
+    def end_without_hub(self, end: AgentEnd) -> None:
         """End all ranks, then the agent."""
         if not self.is_orphan:
             self.is_orphan = True
-            self.end_reason = reason
+            self.end = end
             self.shut_down(_ORPHAN_GRACE_S)
 
     def shut_down(self, grace_s: float) -> None:

@@ -17,6 +17,7 @@ from nbddp.wire.flight_recorder import (
 )
 from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.message_types import (
+    AgentEnd,
     CommType,
     ErrorInfo,
     MessageBase,
@@ -56,7 +57,7 @@ class AgentEnded(MessageBase, frozen=True):
     """Last message of an agent on another machine: its ranks have ended."""
 
     node: int  #: -1: it had none yet
-    reason: str  #: empty: the hub has asked for it
+    end: AgentEnd
 
 
 class StoreReady(MessageBase, frozen=True):

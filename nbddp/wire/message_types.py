@@ -23,10 +23,37 @@ OnMismatch: TypeAlias = Literal["raise", "warn", "off"]
 FreeReason: TypeAlias = Literal["deadlock", "interrupt", "death", "error", "mismatch"]
 
 
+#: Why an agent has ended, or cannot come: the notebook asked it to; its process ended with the exit
+#: code ``number`` (-n: by signal n); it got the signal ``number``; the program that has started it
+#: ended; the notebook did, or was not heard; the notebook gave its place to another one; nothing
+#: was heard of the machine ``text`` for ``number`` seconds; it did not end when it was asked to;
+#: its engine says so in ``text``.
+AgentEndCause: TypeAlias = Literal[
+    "asked",
+    "exited",
+    "signal",
+    "starter-ended",
+    "notebook-ended",
+    "notebook-lost",
+    "refused",
+    "silent",
+    "no-answer",
+    "engine",
+]
+
+
 class MessageBase(
     msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True, gc=False
 ):
     """Base of all messages: immutable, tagged by class name, unknown fields are errors."""
+
+
+class AgentEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of an agent, as facts; `nbddp.controller.state.exit_text` has the words."""
+
+    cause: AgentEndCause
+    number: int = 0
+    text: str = ""
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -39,6 +39,9 @@ class RankSet:
         Args:
             ranks: global ranks.
 
+        Returns:
+            The set.
+
         Example:
             >>> RankSet.of([2, 0, 2])
             RankSet(0,2)
@@ -51,6 +54,9 @@ class RankSet:
 
         Args:
             world_size: number of ranks of the pool.
+
+        Returns:
+            The set.
 
         Example:
             >>> RankSet.all(4)
@@ -119,6 +125,9 @@ class RankSet:
             limit: number of characters beyond which it is cut.
             in_full: do not cut it.
 
+        Returns:
+            The word "rank" or "ranks" with the numbers, or with their rule.
+
         Example:
             >>> RankSet.of([0, 2, 3]).describe()
             'ranks 0,2-3'
@@ -139,6 +148,9 @@ class RankSet:
 
         Args:
             limit: number of characters beyond which it is cut, if there is no short name.
+
+        Returns:
+            The numbers, or their rule.
 
         Example:
             >>> RankSet.of(rank * rank for rank in range(2, 20)).numbers(16)
@@ -185,6 +197,9 @@ class RankSet:
         Args:
             singular: the form for one rank.
             plural: the form for several ranks, or none.
+
+        Returns:
+            One of the two.
 
         Example:
             >>> RankSet.of([1]).verb("is", "are"), RankSet.of([1, 2]).verb("is", "are")

@@ -15,7 +15,7 @@ class StepVerb(Enum):
     CONTINUE = "continue"  #: do it, and stop at break points only
     LEAVE = "leave"  #: do it, and stop no more in this cell
     SKIP = "skip"  #: do not issue it, and stop before the next one
-    RETRY = "retry"  #: make its call anew, and stop before the operation of that one
+    RETRY = "retry"  #: make its call again, and stop before the operation of that one
     RUN = "run"  #: run code in the user's frame, and ask again
     UP = "up"  #: look from a line further out, and ask again
     DOWN = "down"  #: the other way, and ask again

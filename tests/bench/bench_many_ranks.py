@@ -35,7 +35,7 @@ from nbddp.controller.state.stimuli import RunRequested
 from nbddp.settings import Settings
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import HubChannel, ipc_address
-from nbddp.wire.message_types import PoolSpec
+from nbddp.wire.message_types import AgentEnd, PoolSpec
 from nbddp.wire.messages import Execute, RankReady, RunFinished, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.bench import common
@@ -58,8 +58,8 @@ class SimulatedNode:
     def has_exited(self) -> bool:
         return self._process.poll() is not None
 
-    def exit_code(self) -> int:
-        return self._process.returncode
+    def end(self) -> AgentEnd:
+        return AgentEnd("exited", self._process.returncode)
 
     def last_output(self) -> str:
         return ""

@@ -162,7 +162,7 @@ result = [
 """,
     ),
     Program(
-        "time-out of a group",
+        "timeout of a group",
         """
 group = dist.new_group(timeout=timedelta(milliseconds=300))
 if rank == 0:
@@ -177,7 +177,7 @@ dist.barrier()
 """,
     ),
     Program(
-        "time-out of a wait",
+        "timeout of a wait",
         """
 group = dist.new_group()
 if rank == 0:
@@ -206,7 +206,7 @@ dist.barrier()
 """,
     ),
     Program(
-        "time-outs are set",
+        "timeouts are set",
         """
 group = dist.new_group()
 c10d._set_pg_timeout(timedelta(milliseconds=250), group)

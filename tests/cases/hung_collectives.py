@@ -173,7 +173,7 @@ for step in range(3):
         quotes="`sys.exit(0)` in line 3, inside `if rank == 1:` (line 2), skips line 4 on rank 1",
     ),
     HungCell(
-        name="monitored_barrier without a time-out of its own",
+        name="monitored_barrier without a timeout of its own",
         n=3,
         code="if rank != 1:\n    dist.monitored_barrier()",
         kind="missing-rank",

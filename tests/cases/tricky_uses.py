@@ -98,7 +98,7 @@ for step in range(3):
 """,
     ),
     tricky(
-        "wrong argument that one rank mends",
+        "wrong argument that one rank corrects",
         2,
         """\
 x = torch.ones(2)
@@ -174,7 +174,7 @@ store.delete_key("chained")
 """,
     ),
     tricky(
-        "store.wait with a time-out that is caught",
+        "store.wait with a timeout that is caught",
         2,
         """\
 store = dist.distributed_c10d._get_default_store()
@@ -188,7 +188,7 @@ dist.barrier()
 """,
     ),
     tricky(
-        "monitored_barrier with a short time-out that all catch",
+        "monitored_barrier with a short timeout that all catch",
         3,
         """\
 caught = False
@@ -204,7 +204,7 @@ assert caught
 """,
     ),
     tricky(
-        "time-out of a group, used to look whether a rank is there",
+        "timeout of a group, used to look whether a rank is there",
         2,
         """\
 probe = dist.new_group(timeout=timedelta(seconds=1))

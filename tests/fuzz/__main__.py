@@ -37,7 +37,7 @@ def main() -> int:
                 seed = arguments.seed + sent
                 try:
                     _attack(kind, seed)
-                except Exception:  # noqa: BLE001 - the next seed is tried all the same
+                except Exception:  # noqa: BLE001 - the next seed is still tried
                     traceback.print_exc()
                     broken.append(f"{kind.name}, seed {seed}")
                 sent += _PER_END

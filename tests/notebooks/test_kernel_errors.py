@@ -16,7 +16,7 @@ def test_a_traceback_has_the_number_and_line_of_the_notebook(kernel: Kernel):
     assert f"Cell In[{cell.number}], line 6" in cell.error
     assert "----> 6 value / 0" in cell.error
     place = f"cell [{cell.number}], line 6"
-    assert f"ranks 0-1 raised ZeroDivisionError at {place}: division by zero" in cell.error
+    assert f"ranks 0-1 raised ZeroDivisionError at {place}" in cell.error
 
 
 def test_a_traceback_reaches_into_a_function_of_an_earlier_cell(kernel: Kernel):
@@ -69,7 +69,8 @@ def test_different_errors_are_separate_parts_of_one_output(kernel: Kernel):
 def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
     cell = kernel.run("%%ddp\nif rank == 1: raise ValueError('only here')")
     assert "rank 1 raised ValueError at " in cell.error
-    assert cell.error.endswith("line 2: only here")
+    assert "ValueError: only here\n" in cell.error  # right above, and not said twice
+    assert cell.error.endswith("line 2")
     assert "rank 0 finished" in cell.error
 
 

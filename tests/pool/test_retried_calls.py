@@ -1,4 +1,4 @@
-"""``retry`` at a stop: the call is made anew, with its arguments of now, on real ranks."""
+"""``retry`` at a stop: the call is made again, with its arguments of now, on real ranks."""
 
 from collections.abc import Iterator
 

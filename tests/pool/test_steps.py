@@ -319,7 +319,7 @@ def test_later_cells_do_not_stop(pool: Pool):
 
 
 def test_a_long_look_is_no_hang(pool: Pool):
-    """The ranks are at a prompt: no notice accuses them, and no time-out of theirs runs."""
+    """The ranks are at a prompt: no notice accuses them, and no timeout of theirs runs."""
 
     def slow() -> Iterator[str]:
         time.sleep(6)  # longer than the notices of ranks that wait

@@ -167,3 +167,28 @@ def _main_of(pool: Pool, rank: int) -> ThreadLook:
 def _last(pool: Pool, rank: int) -> dict[str, Any]:
     found: list[dict[str, Any]] = [each for each in pool.trace() if each["rank"] == rank]
     return found[-1]
+
+
+_MANY_KINDS = """
+import torch, torch.distributed as dist, torch.distributed._functional_collectives as functional
+x = torch.ones(2)
+dist.all_reduce(x)
+dist.all_reduce(x, async_op=True).wait()
+functional.all_reduce(x, "sum", dist.group.WORLD).sum().item()
+dist.all_gather_object([None] * world_size, rank)
+dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+messages = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, torch.ones(2), 1 - rank)]
+for work in dist.batch_isend_irecv(messages): work.wait()
+dist.destroy_process_group(dist.new_group([0, 1]))
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+net(x).sum().backward()
+dist.barrier()
+"""
+
+
+def test_no_record_shows_a_line_of_nbddp(pool: Pool):
+    run_cell(pool, _MANY_KINDS, execution_count=31)
+    records = [each for each in pool.trace() if each["cell"] == 31]
+    assert {each["kind"] for each in records} >= {"collective", "message", "creation"}
+    assert {each["site_cell"] for each in records} == {31}
+    assert not any("nbddp" in each["file"] for each in records)

@@ -213,9 +213,9 @@ KINDS = (
         "Bad.apply(model(torch.ones(2, 4))).sum().backward()",
     ),
     Fault("sys.exit", "import sys\nsys.exit(rank)"),
-    Fault("time-out in a sleep", _SLEEP, timeout_s=0.3),
-    Fault("time-out in collectives", _REDUCE, timeout_s=0.3),
-    Fault("time-out in training", _TRAIN, timeout_s=0.3),
+    Fault("timeout in a sleep", _SLEEP, timeout_s=0.3),
+    Fault("timeout in collectives", _REDUCE, timeout_s=0.3),
+    Fault("timeout in training", _TRAIN, timeout_s=0.3),
     Fault(
         "monitored barrier",
         "from datetime import timedelta\n"

@@ -1,5 +1,6 @@
 """A real hub whose agents the test plays."""
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nbddp.controller.state.rank_state import Phase
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
 from nbddp.wire.channels import AgentUplink, HubChannel
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -43,13 +45,13 @@ class FakeAgent(LocalAgent):
 
     @property
     def pid(self) -> int:
-        return 0
+        return os.getpid()  # it is never stopped
 
     def has_exited(self) -> bool:
         return self.has_ended
 
-    def exit_code(self) -> int:
-        return 0
+    def end(self) -> AgentEnd:
+        return AgentEnd("exited")
 
     def last_output(self) -> str:
         return ""

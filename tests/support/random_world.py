@@ -20,7 +20,7 @@ from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.stimuli import AgentExited, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import AgentEnd, ErrorInfo
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AbortOperations,
@@ -184,7 +184,7 @@ class World:
         for rank in list(self.processes):
             if rank // self.per_node == node:
                 del self.processes[rank]
-        self.feed(AgentExited(node, -9, ""))
+        self.feed(AgentExited(node, AgentEnd("exited", -9), ""))
 
     def drain(self) -> None:
         """Every request gets a good answer, all cells end, and time passes."""

@@ -76,7 +76,7 @@ def finding(kind: Kind = "missing-rank", proven: bool = True, **more: Any) -> Fi
         "waiting": RankSet.of([0]),
         "headline": "rank 0 waits for rank 1",
         "reason": "it is.",
-        "next_step": "mend the cell",
+        "next_step": "fix the cell",
     }
     return Finding(kind=kind, proven=proven, **(values | more))
 

@@ -3,8 +3,6 @@
 from nbddp.controller.cell_errors.build import (
     cell_error,
     ranks_to_debug,
-    restart_continues_text,
-    restarted_text,
     whole_tracebacks,
 )
 from nbddp.controller.cell_errors.evidence import (
@@ -14,6 +12,7 @@ from nbddp.controller.cell_errors.evidence import (
     with_all_raised,
 )
 from nbddp.controller.cell_errors.exited_ranks import exit_report
+from nbddp.controller.cell_errors.next_steps import restart_continues_text, restarted_text
 from nbddp.controller.cell_errors.own_exits import exit_calls
 
 __all__ = [

@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from collections.abc import Sequence
 
+from nbddp.controller.cell_errors.lines import Line, labelled, quoted
 from nbddp.controller.diagnosis import ChangedLine, CodeChange, Finding, marked_lines
 from nbddp.wire.flight_recorder import cell_name
 
@@ -16,11 +17,11 @@ _WIDTH = 164
 _BOLD, _OFF = "\x1b[1m", "\x1b[22m"
 
 
-def advice(finding: Finding) -> list[str]:
+def advice(finding: Finding) -> list[Line]:
     """The next step of a finding and its change of the code; none if it has no next step."""
     if not finding.next_step:
         return []
-    return [f"  next      {finding.next_step}", *_diff(finding.change)]
+    return [labelled("next", finding.next_step), *map(quoted, _diff(finding.change))]
 
 
 def _diff(change: CodeChange | None) -> list[str]:

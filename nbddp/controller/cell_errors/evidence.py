@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from dataclasses import dataclass, replace
 
+from nbddp.controller.cell_errors.lines import Line, labelled
 from nbddp.controller.diagnosis import (
     Finding,
     PerRank,
@@ -70,8 +71,17 @@ def was_caused_by_interrupt(outcome: RunOutcome) -> bool:
     )
 
 
-def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[str]:
-    """The headline of a mismatch, as on the card, and a line for each call.
+@dataclass(frozen=True)
+class Proof:
+    """A finding that made a cell fail, in the few lines of its error."""
+
+    headline: str  #: as on the card, without a period
+    clause: str  #: the headline behind other words
+    lines: list[Line]
+
+
+def proof_of_mismatch(mismatches: list[Mismatch], report: Report | None) -> Proof:
+    """The headline of a mismatch, and a line for each call.
 
     A rank that saw the mismatch knows one other rank, by chance; the report knows all ranks.
     """
@@ -84,12 +94,12 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
         for rank, operation in sorted(by_rank.items())
     }
     finding = _mismatch_finding(report, key)
-    if finding is not None:
-        headline = finding.headline.rstrip(".")
-    else:
-        headline = f"{describe_calls(by_rank, fields)}; it was seen before any data was lost"
     ranks_by_line = list(ranks_by_value(line_by_rank).items())[:_MAX_LINES]
-    return [headline, *(f"  {ranks.describe():<9} {line}" for line, ranks in ranks_by_line)]
+    lines = [labelled(ranks.describe(), line) for line, ranks in ranks_by_line]
+    if finding is not None:
+        return Proof(finding.headline.rstrip("."), finding.clause, lines)
+    headline = f"{describe_calls(by_rank, fields)}; it was seen before any data was lost"
+    return Proof(headline, headline, lines)
 
 
 def _operation_key(operation: Operation) -> tuple[str, int]:
@@ -105,16 +115,15 @@ def _mismatch_finding(report: Report | None, key: tuple[str, int]) -> Finding | 
     return None
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """The headline, then the places of the culprits and of the ranks that wait for them."""
-    lines = [finding.headline.rstrip(".")]
+def proof_of(finding: Finding) -> Proof:
+    """The headline, and the places of the culprits and of the ranks that wait for them."""
     order = [*finding.culprits, *(finding.waiting - finding.culprits)]
     places = [finding.ranks[rank] for rank in order if rank in finding.ranks]
-    lines += [f"  rank {each.rank:<4} {each.description}" for each in places[:_MAX_LINES]]
+    lines = [labelled(f"rank {each.rank}", each.description) for each in places[:_MAX_LINES]]
     if len(places) > _MAX_LINES:
         rest = RankSet.of(each.rank for each in places[_MAX_LINES:])
-        lines.append(f"  and {rest.describe()}")
-    return lines
+        lines.append(Line(f"  and {rest.describe()}"))
+    return Proof(finding.headline.rstrip("."), finding.clause, lines)
 
 
 def time_of(result: RankResult) -> str:
@@ -234,10 +243,10 @@ def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
     return RankSet.of(freed - interrupted), RankSet.of(interrupted)
 
 
-def consequence_lines(outcome: RunOutcome) -> list[str]:
+def consequence_lines(outcome: RunOutcome) -> list[Line]:
     """One line for each place at which ranks failed because of others."""
     ends = {r: _consequence(outcome, r) for r in outcome.results if is_consequence(outcome, r)}
-    return [end.describe(ranks) for end, ranks in ranks_by_value(ends).items()]
+    return [Line(end.describe(ranks)) for end, ranks in ranks_by_value(ends).items()]
 
 
 def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:

@@ -3,11 +3,11 @@
 Runs in: the notebook's process. Pure.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nbddp.controller.cell_errors import evidence
+from nbddp.controller.cell_errors.lines import Line, labelled
 from nbddp.controller.cell_errors.next_steps import after_exits
 from nbddp.controller.diagnosis import (
     Finding,
@@ -32,9 +32,6 @@ from nbddp.controller.state import (
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: The command of a next step, at its beginning or after another step.
-_COMMAND = re.compile(r"(?:^|(?<=Then ))(%ddp \w+(?: -r [\d,-]+)?)")
-_FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+, line )")
 #: Names that a sentence lists for a cell, and cells.
 _MAX_NAMES = 6
 _MAX_CELLS = 4
@@ -52,15 +49,15 @@ def exit_report(outcome: RunOutcome, lost_names: Sequence[LostNames] = ()) -> Re
     return replace(report, findings=(_finding(outcome, lost_names), *others))
 
 
-def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
+def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     """Return a line for each meaning and likely reason of exits, and the line of a single rank."""
     ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]
     is_known = all(rank in outcome.exit_calls for rank in ranks)
     means = dict.fromkeys(meaning(end) for end in ends if meaning(end) and not is_known)
     likely = dict.fromkeys(_likely(outcome, ranks))
-    lines = [f"  means     {text}" for text in means]
+    lines = [labelled("means", text) for text in means]
     if not outcome.injected:  # a fault on purpose is the likely reason, and is named beside this
-        lines += [f"  likely    {text}" for text in likely]
+        lines += [labelled("likely", text) for text in likely]
     if len(ends) != 1 or is_known:
         return lines
     last = ends[0].last_operation
@@ -70,21 +67,27 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[str]:
         return lines
     quoted = f": {seen.source}" if seen.source else ""
     if ends[0].last_line is None:
-        return [*lines, f"  was at    {seen}{quoted}"]
+        return [*lines, labelled("was at", f"{seen}{quoted}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
-    return [*lines, f"  seen      {seen}{quoted}{age}: it may have come further"]
+    return [*lines, labelled("seen", f"{seen}{quoted}{age}: it may have come further")]
+
+
+def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
+    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
+    exits = [outcome.results[rank].exited for rank in ranks]
+    hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
+    return hows.pop() if len(hows) == 1 else "exited"
 
 
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
     freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
     facts = after_exits(outcome)
-    next_step = _COMMAND.sub(r"`\1`", " ".join(facts.next_step.split()))
     first = outcome.results[dead.ranks[0]]
     how = _predicate(first).main_clause() if len(dead) == 1 else "exited"
     lost_agent = all((end := outcome.results[r].exited) and end.lost_agent for r in dead)
     words = exited_ranks(
-        dead, how, f"{next_step}.", where=_crash_sites(outcome, dead), lost_agent=lost_agent
+        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost_agent=lost_agent
     )
     ends = (outcome.results[rank].exited for rank in dead)
     meanings = dict.fromkeys(meaning(end) for end in ends if end is not None and meaning(end))
@@ -143,11 +146,10 @@ _NO_OPERATION = "; it called no operation in this cell", "; they called no opera
 def _crash_sites(outcome: RunOutcome, dead: RankSet) -> str:
     """The line that a fatal signal hit, if one rank exited."""
     exited = outcome.results[dead.ranks[0]].exited
-    sites = crash_site(exited.fault) if exited is not None and len(dead) == 1 else []
-    # Of a file, the card has the last two parts.
-    return (
-        f" in {', called by '.join(_FOLDERS.sub('.../', site) for site in sites)}" if sites else ""
-    )
+    if exited is None or len(dead) != 1:
+        return ""
+    sites = crash_site(exited.fault, is_short=True)
+    return f" in {', called by '.join(sites)}" if sites else ""
 
 
 def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:

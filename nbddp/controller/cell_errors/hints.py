@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from typing import Protocol
 
+from nbddp.controller.cell_errors.lines import Line, labelled
 from nbddp.controller.state import LeftOut, Reason, RunOutcome
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import ErrorInfo
@@ -40,7 +41,9 @@ class NoOrigins:
         return None
 
 
-def hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins) -> list[str]:
+def hints(
+    outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins
+) -> list[Line]:
     """Return lines on errors of ``ranks`` that nbddp itself causes."""
     if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
         likely, step = _of_fresh_ranks(outcome, error.name, ranks, origins)
@@ -49,19 +52,22 @@ def hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOr
         since = f" since {cell_name(cells.pop())}" if len(cells) == 1 else ""
         are = ranks.verb("is", "are")
         return [
-            f"  likely    {ranks.describe()} {are} {process}{since}: {likely}",
-            f"  next      {step}",
+            labelled("likely", f"{ranks.describe()} {are} {process}{since}: {likely}"),
+            labelled("next", step),
         ]
     if "initialize the default process group twice" in error.evalue:
         return [
-            "  likely    the pool has initialised the process group already",
-            "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
+            labelled("likely", "the pool has initialised the process group already"),
+            labelled("next", "leave the call out, or: %ddp stop, then %ddp start --init none"),
         ]
     if "Default process group has not been initialized" in error.evalue:
         return [
-            f"  likely    {ranks.describe()} {ranks.verb('has', 'have')} no default process group: "
-            "it was destroyed, or never made",
-            "  next      dist.init_process_group() in a cell on all ranks makes it",
+            labelled(
+                "likely",
+                f"{ranks.describe()} {ranks.verb('has', 'have')} no default process group: it was "
+                "destroyed, or never made",
+            ),
+            labelled("next", "dist.init_process_group() in a cell on all ranks makes it"),
         ]
     return []
 

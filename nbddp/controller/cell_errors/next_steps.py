@@ -1,22 +1,45 @@
-"""The state of the pool after ranks have exited, and the command to run next.
+"""The state of the pool after ranks have exited or were restarted, and the next step.
 
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nbddp.controller.state import RunOutcome
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """An action that the user can take, in parts."""
+
+    command: str = ""  #: ``%ddp restart -r 1``
+    text: str = ""  #: behind the command
+    aside: str = ""  #: for parentheses
+    before: str = ""  #: in front of the command
+
+    def __str__(self) -> str:
+        """Return the text of an error."""
+        return f"{' '.join(self._parts(self.command))}{self.aside and f'   ({self.aside})'}"
+
+    @property
+    def markdown(self) -> str:
+        """The sentence of a card, with the command as code."""
+        command = self.command and f"`{self.command}`"
+        return f"{' '.join(self._parts(command))}{self.aside and f' ({self.aside})'}."
+
+    def _parts(self, command: str) -> list[str]:
+        return [part for part in (self.before, command, self.text) if part]
 
 
 @dataclass(frozen=True)
 class AfterExits:
-    """Sentences without a period."""
+    """Facts, as sentences without a period, and the next step."""
 
     replaced: str = ""  #: the ranks that got fresh processes; empty: none did
     keeps_others: bool = False  #: the other ranks keep their variables
     failure: str = ""  #: why the pool could not be repaired
-    next_step: str = ""
+    step: NextStep = field(default_factory=NextStep)
 
     @property
     def state(self) -> str:
@@ -41,39 +64,88 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
         replaced = f"{fresh.describe()} {was} variables are gone{keep}"
     keeps_others = bool(fresh and others)
     if fresh and not outcome.rebuild_failure:
-        step = _catch_up_step(fresh) if others else "run the cells that define them again"
-        return AfterExits(replaced, keeps_others, next_step=step)
+        step = NextStep(text="run the cells that define them again")
+        return AfterExits(replaced, keeps_others, step=_catch_up_step(fresh) if others else step)
     if kept and any(r.exited is not None and r.exited.lost_agent for r in outcome.results.values()):
-        step = (
-            f"pull what you need (x = %ddp pull x -r {kept}), then %ddp stop, and start without "
-            f"the lost node   ({kept.describe()} {kept.verb('keeps', 'keep')} {their} variables "
-            "until then)"
+        step = NextStep(
+            text=f"pull what you need (x = %ddp pull x -r {kept}), then %ddp stop, and start "
+            "without the lost node",
+            aside=f"{kept.describe()} {kept.verb('keeps', 'keep')} {their} variables until then",
         )
-        return AfterExits(next_step=step)
+        return AfterExits(step=step)
     if not outcome.rebuild_failure and not outcome.is_plain and kept:
         keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
-        step = f"%ddp restart -r {outcome.ranks('exited')}   ({kept.describe()} {keep_theirs})"
-        return AfterExits(next_step=step)
-    loses = f"   ({kept.describe()} would lose {their} variables too)" if kept else ""
+        command = f"%ddp restart -r {outcome.ranks('exited')}"
+        return AfterExits(step=NextStep(command, aside=f"{kept.describe()} {keep_theirs}"))
+    loses = f"{kept.describe()} would lose {their} variables too" if kept else ""
     failure = ""
     if outcome.rebuild_failure:
         failure = f"it could not be repaired: {outcome.rebuild_failure}"
-    return AfterExits(replaced, keeps_others, failure, f"%ddp restart{loses}")
+    return AfterExits(replaced, keeps_others, failure, NextStep("%ddp restart", aside=loses))
 
 
-def _catch_up_step(fresh: RankSet) -> str:
+def _catch_up_step(fresh: RankSet) -> NextStep:
     """The next step after ranks have ended in a cell, and fresh processes have their places."""
     process = fresh.verb("its new process the variables that it", "their new processes what they")
-    return (
-        f"Remove what ended {fresh.describe()}. Then %ddp catchup gives {process} "
-        f"{fresh.verb('lacks', 'lack')}, and the cell can run again"
+    return NextStep(
+        "%ddp catchup",
+        f"gives {process} {fresh.verb('lacks', 'lack')}, and the cell can run again",
+        before=f"Remove what ended {fresh.describe()}. Then",
     )
 
 
-def sync_step(fresh: RankSet, kept: RankSet) -> str:
+def sync_step(fresh: RankSet, kept: RankSet) -> NextStep:
     """The next step after fresh processes have taken the places of some ranks."""
     its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    return NextStep(
+        "%ddp catchup",
+        f"makes {its} variables again: {runs} the cells that define them, and modules and "
+        f"optimizers get the state of rank {kept.ranks[0]}",
+    )
+
+
+def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
+    """The message after fresh processes have taken the places of ranks.
+
+    Args:
+        fresh: ranks with fresh processes.
+        kept: ranks that keep their processes and variables.
+        inside: those of them that have not left their cell; until they do, the process groups
+            cannot be formed again.
+    """
+    if not kept:
+        return "all ranks are fresh processes: their variables are gone"
+    what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
+    are = fresh.verb("is", "are")
+    if inside:
+        they = inside.verb("it leaves its", "they leave their")
+        still = inside.verb("is", "are")
+        return (
+            f"{fresh.describe()} {are} {what}. {inside.describe().capitalize()} {still} still "
+            f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
+            f"%ddp restart -r {inside}"
+        )
     return (
-        f"%ddp catchup makes {its} variables again: {runs} the cells that define them, and modules "
-        f"and optimizers get the state of rank {kept.ranks[0]}"
+        f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
+        f"are kept. Next: {sync_step(fresh, kept)}"
+    )
+
+
+def restart_continues_text(ranks: RankSet, kept: RankSet) -> str:
+    """The message after the user has interrupted the wait for fresh processes, which still start.
+
+    Args:
+        ranks: ranks that get fresh processes.
+        kept: ranks that keep their processes and variables.
+    """
+    many = len(ranks) > 1
+    what, their, them = (
+        ("fresh processes take their places", "their", "them")
+        if many
+        else ("a fresh process takes its place", "its", "it")
+    )
+    return (
+        f"the wait for {ranks.describe()} was interrupted, the restart goes on: {what}, {their} "
+        f"variables are gone, those of {kept.describe()} are kept. "
+        f"Next: run a cell, which waits for {them}"
     )

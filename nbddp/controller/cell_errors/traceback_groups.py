@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 
+from nbddp.controller.cell_errors.lines import Line, labelled, quoted
 from nbddp.controller.state import error_summary, exception_line
+from nbddp.wire.flight_recorder import ExceptionLine
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet, ranks_by_value
 
@@ -29,7 +31,7 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 Raised = Sequence[tuple[int, ErrorInfo]]
 
 
-def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[str]:
+def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[Line]:
     """The lines that show the errors of ranks.
 
     Errors that are equal up to addresses appear once. Errors with the same place and other messages
@@ -47,18 +49,18 @@ def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[str]:
         before, message, after = frames.rpartition(text) if text else (frames, "", "")
         frames = f"{before}\0{after}" if message else frames
         families.setdefault((error.ename, frames), {}).setdefault(text, []).append(rank)
-    lines: list[str] = []
+    lines: list[Line] = []
     for number, family in enumerate(families.values()):
         first, *others = sorted(sorted(ranks) for ranks in family.values())
         if number < MAX_FULL:
             name = RankSet.of(first).describe(in_full=True)
             error = errors[first[0]]
             shown = _folded(error, first[0]) if is_folded else error.traceback
-            lines += [f"{_BOLD}{name}{_OFF}", *shown, ""]
+            lines += map(quoted, (f"{_BOLD}{name}{_OFF}", *shown, ""))
             lines += _messages(others, errors)
         else:
             lines += [
-                f"{RankSet.of(ranks).describe()}: {error_summary(errors[ranks[0]])}"
+                quoted(f"{RankSet.of(ranks).describe()}: {error_summary(errors[ranks[0]])}")
                 for ranks in (first, *others)[:_MAX_MESSAGES]
             ]
     return lines
@@ -109,23 +111,28 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_EXAMPLE else f"{text[: _MAX_EXAMPLE - 3]}..."
 
 
-def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> list[str]:
+def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> list[Line]:
     """Lines on ranks that raised other messages at the same place."""
     if not groups:
         return []
     all_ranks = RankSet.of(rank for ranks in groups for rank in ranks)
     head = f"{_BOLD}{all_ranks.describe()} at the same place{_OFF}"
-    line_by_rank = {rank: error_summary(errors[ranks[0]]) for ranks in groups for rank in ranks}
-    pairs = list(ranks_by_value(line_by_rank).items())
+    shown = {
+        rank: ExceptionLine(line.name, line.text)
+        for ranks in groups
+        for line in [exception_line(errors[ranks[0]])]
+        for rank in ranks
+    }
+    pairs = list(ranks_by_value(shown).items())
     if len(pairs) == 1:
-        return [f"{head}: {pairs[0][0]}", ""]
-    names = {line.partition(": ")[0] for line, _ in pairs}
-    texts = [line.partition(": ")[2] for line, _ in pairs]
+        return [quoted(f"{head}: {pairs[0][0].summary}"), quoted("")]
+    names = {line.name for line, _ in pairs}
+    texts = [line.text for line, _ in pairs]
     if len(names) == 1 and len(pairs) > _MAX_ROWS and max(map(len, texts)) <= _MAX_SHORT:
-        shown = [*texts[:_MAX_MESSAGES], *(["..."] if len(texts) > _MAX_MESSAGES else [])]
-        return [f"{head}: {names.pop()}: {', '.join(shown)}", ""]
-    lines = [f"  {ranks.describe():<9} {line}" for line, ranks in pairs[:_MAX_MESSAGES]]
+        listed = [*texts[:_MAX_MESSAGES], *(["..."] if len(texts) > _MAX_MESSAGES else [])]
+        return [quoted(f"{head}: {names.pop()}: {', '.join(listed)}"), quoted("")]
+    lines = [labelled(ranks.describe(), line.summary) for line, ranks in pairs[:_MAX_MESSAGES]]
     more = RankSet.of(rank for _, ranks in pairs[_MAX_MESSAGES:] for rank in ranks)
     if more:
-        lines.append(f"  {more.describe()} with other messages")
-    return [head, *lines, ""]
+        lines.append(Line(f"  {more.describe()} with other messages"))
+    return [quoted(head), *lines, quoted("")]

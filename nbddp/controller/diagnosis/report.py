@@ -303,6 +303,8 @@ class Finding:
     is_consequence: bool = False  #: another finding has the same cause, and says what to do
     #: An ``except`` around each rank that waits takes any error: the cell may end without one.
     is_handled: bool = False
+    #: The headline begins with "Rank" or "Ranks"; False: perhaps with the name of a function.
+    begins_with_ranks: bool = True
 
     @property
     def has_error_below(self) -> bool:
@@ -314,6 +316,18 @@ class Finding:
         """
         # Ranks outside of the cell: it may be a prompt of the debugger, which has no error.
         return not self.is_handled and all(each.status != "idle" for each in self.ranks.values())
+
+    @property
+    def clause(self) -> str:
+        """The headline as it stands behind a colon, without its period.
+
+        Example:
+            >>> finding.clause
+            'rank 1 never called barrier ...; rank 0 waits for it'
+        """
+        text = self.headline.rstrip(".")
+        is_lower = self.begins_with_ranks or self.is_consequence
+        return f"{text[:1].lower()}{text[1:]}" if is_lower else text
 
     @property
     def verdict(self) -> str:

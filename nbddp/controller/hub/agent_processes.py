@@ -1,4 +1,4 @@
-"""Watches the processes of the agents for the hub.
+"""Watches the agents for the hub: processes of this machine, or what is known of other machines.
 
 Runs in: the hub thread.
 """
@@ -6,8 +6,9 @@ Runs in: the hub thread.
 from collections.abc import Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
-from nbddp.controller.launch import AgentHandle, RemoteAgent
+from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.state import AgentExited, PoolMachine
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
 
@@ -16,66 +17,71 @@ _LOOK_S = 0.5
 
 
 class Agents:
-    """The agents of a pool.
+    """The agents of a pool, one for each node.
 
     Args:
-        agents: one for each node.
+        local: those that run on this machine.
+        remote: those that engines have started on others.
     """
 
-    def __init__(self, agents: Sequence[AgentHandle] = ()) -> None:
-        self._by_node = {agent.node: agent for agent in agents}
+    def __init__(
+        self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()
+    ) -> None:
+        self._local = {agent.node: agent for agent in local}
+        self._remote = {agent.node: agent for agent in remote}
         self._stopped_processes = StoppedProcesses()
         self._look_at = 0.0
 
     @property
     def nodes(self) -> list[int]:
         """The nodes of the agents."""
-        return list(self._by_node)
+        return [*self._local, *self._remote]
 
     @property
     def exit_fds(self) -> set[int]:
         """Descriptors that become readable when an agent ends; none where there are no pidfds."""
-        return {agent.exit_fd for agent in self._by_node.values() if agent.exit_fd >= 0}
-
-    def all_ended(self) -> bool:
-        """Whether no agent is left."""
-        return all(agent.has_exited() for agent in self._by_node.values())
-
-    def lost(self, pool: PoolMachine) -> list[AgentExited]:
-        """The agents that have ended and that ``pool`` does not know about."""
-        return [
-            AgentExited(
-                node,
-                agent.exit_code(),
-                agent.last_output(),
-                agent.end_reason() if isinstance(agent, RemoteAgent) else "",
-                agent.never_came if isinstance(agent, RemoteAgent) else "",
-            )
-            for node, agent in self._by_node.items()
-            if node not in pool.lost_agents and agent.has_exited()
-        ]
+        return {agent.exit_fd for agent in self._local.values() if agent.exit_fd >= 0}
 
     @property
     def ended(self) -> frozenset[int]:
         """The nodes whose agents have ended."""
-        return frozenset(node for node, agent in self._by_node.items() if agent.has_exited())
+        local = {node for node, agent in self._local.items() if agent.has_exited()}
+        return frozenset(
+            local | {node for node, agent in self._remote.items() if agent.has_exited()}
+        )
+
+    def all_ended(self) -> bool:
+        """Whether no agent is left."""
+        return self.ended.issuperset(self.nodes)
+
+    def lost(self, pool: PoolMachine) -> list[AgentExited]:
+        """The agents that have ended and that ``pool`` does not know about."""
+        nodes = sorted(self.ended - pool.lost_agents)
+        return [self._exited(node) for node in nodes]
+
+    def _exited(self, node: int) -> AgentExited:
+        if local := self._local.get(node):
+            return AgentExited(node, local.end(), local.last_output())
+        remote = self._remote[node]
+        return AgentExited(node, remote.end(), never_came=remote.never_came)
 
     def revive(self, node: int) -> None:
-        """Note that another agent has taken the place of one that has ended."""
-        agent = self._by_node.get(node)
-        if isinstance(agent, RemoteAgent):
-            agent.revive()
+        """Note that another agent of another machine has taken the place of one that has ended."""
+        if remote := self._remote.get(node):
+            remote.revive()
 
-    def note_end(self, node: int, reason: str) -> None:
+    def note_end(self, node: int, end: AgentEnd) -> None:
         """Note that the agent of another machine has ended."""
-        agent = self._by_node.get(node)
-        if isinstance(agent, RemoteAgent):
-            agent.note_end(reason)
+        if remote := self._remote.get(node):
+            remote.note_end(end)
 
     def end_ranks(self, node: int, pool: PoolMachine) -> None:
-        """End the processes that ranks of ``node`` have left behind, after its agent has ended."""
-        pids = [info.pid for info in pool.ranks.values() if info.node == node]
-        self._by_node[node].kill_ranks(pids)
+        """End the processes that ranks of ``node`` have left behind, after its agent has ended.
+
+        The system of another machine ends them with their agent.
+        """
+        if local := self._local.get(node):
+            local.kill_ranks([info.pid for info in pool.ranks.values() if info.node == node])
 
     def stopped(self, now: float) -> list[HelperStopped]:
         """The agents that were stopped, or have resumed; checks them every half second."""
@@ -84,7 +90,7 @@ class Agents:
         self._look_at = now + _LOOK_S
         looks = [
             self._stopped_processes.check(node, AGENT, agent.pid, now)
-            for node, agent in self._by_node.items()
-            if agent.pid and not agent.has_exited()
+            for node, agent in self._local.items()
+            if not agent.has_exited()
         ]
         return [change for change in looks if change is not None]

@@ -31,7 +31,7 @@ from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import Answer, Transfer
-from nbddp.controller.launch import AgentHandle
+from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AbandonRequested,
@@ -151,9 +151,9 @@ class HubThread:
 
     # --- for other threads ---------------------------------------------------------------------
 
-    def start(self, agents: Sequence[AgentHandle]) -> None:
+    def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; ``agents`` are watched from now on."""
-        self._agents = Agents(agents)
+        self._agents = Agents(local, remote)
         self._thread.start()
 
     @property

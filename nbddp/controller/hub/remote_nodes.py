@@ -19,7 +19,7 @@ from nbddp.controller.state import (
 )
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
-from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
 
 #: Seconds between looks at the connections.
@@ -92,7 +92,7 @@ class RemoteNodes:
         if node < 0:
             self._forget_guest(node)
         elif node == ended.node:
-            agents.note_end(node, ended.reason or "it was asked to end")
+            agents.note_end(node, ended.end)
 
     def _forget_guest(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node: another one may come for it."""
@@ -135,7 +135,8 @@ class RemoteNodes:
             if node in agents.ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
             if silence_s >= self._settings.node_timeout_s:
-                agents.note_end(node, f"nothing was heard of {facts.host} for {silence_s:.0f} s")
+                end = AgentEnd("silent", round(silence_s), facts.host)
+                agents.note_end(node, end)
                 self._channel.forget(node)
                 continue
             limit_s = self._settings.node_timeout_s

@@ -14,6 +14,7 @@ from pathlib import Path
 from nbddp.settings import AGENT_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV
 from nbddp.system import process_tree
 from nbddp.wire.launch_specs import AgentLaunch
+from nbddp.wire.message_types import AgentEnd
 
 _PACKAGE_PARENT = str(Path(__file__).parents[3])
 
@@ -62,9 +63,9 @@ class LocalAgent:
         """Return whether the process has ended."""
         return self._process.poll() is not None
 
-    def exit_code(self) -> int:
-        """Return the exit code of the ended process; -n: signal n has ended it."""
-        return self._process.returncode
+    def end(self) -> AgentEnd:
+        """Return the exit code of the ended process."""
+        return AgentEnd("exited", self._process.returncode)
 
     def last_output(self) -> str:
         """Return the end of the agent's log, which says why it could not start, if it could not."""

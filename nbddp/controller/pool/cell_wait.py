@@ -295,7 +295,7 @@ class CellWait:
             self._obey(turns, "quit" if reply.value is None else reply.value)  # None: Ctrl-D
         return 0.0
 
-    def _obey(self, turns: StepTurns, line: str) -> None:
+    def _obey(self, turns: StepTurns | StuckTurns, line: str) -> None:
         answer = turns.answer(line, time.monotonic())
         for request, step in answer.replies:
             if step.verb is StepVerb.DEBUG:
@@ -315,7 +315,7 @@ class CellWait:
         if answer.ends_cell:
             self._on_sigint()
 
-    def _go_on_without_user(self, turns: StepTurns, reason: str) -> None:
+    def _go_on_without_user(self, turns: StepTurns | StuckTurns, reason: str) -> None:
         for request in turns.close():
             self._send(request, str(_LEAVE))
         if turns is self._stuck:
@@ -328,7 +328,7 @@ class CellWait:
         if request.stop is not None:
             self._paused(request.rank, request.stop.time_created_ns, time.monotonic_ns())
 
-    def _show_steps(self, turns: StepTurns) -> None:
+    def _show_steps(self, turns: StepTurns | StuckTurns) -> None:
         others = self._describe() if turns.needs_others else {}
         if turns is self._stuck:
             self._view.tell(turns.table(others))
@@ -404,11 +404,14 @@ class CellWait:
             return
         results = {rank: RankResult(rank, "unfinished") for rank in self._run.ranks}
         self._view.end(RunOutcome(self._run.run_id, results, 0.0, interrupted=True))
-        raise CellInterruptedError(
+        headline = (
             "CellInterruptedError: the cell was interrupted twice, and nbddp's own thread "
-            "(nbddp-hub) does not answer\n"
-            "  next      %ddp stop, or restart the kernel",
+            "(nbddp-hub) does not answer"
+        )
+        raise CellInterruptedError(
+            f"{headline}\n  next      %ddp stop, or restart the kernel",
             dict.fromkeys(results, ("Unfinished", "still inside the cell")),
+            headline=headline,
         )
 
     def _on_sigint(self, *_: Any) -> None:

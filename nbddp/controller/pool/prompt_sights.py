@@ -1,4 +1,4 @@
-"""What the prompt for all ranks shows and does with all of them.
+"""The facts that the prompt for all ranks shows, and what it does with all of them.
 
 Runs in: the thread that waits for the cell.
 """

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from nbddp.controller.diagnosis import Sources, compare_records, diagnose
 from nbddp.controller.hub import HubThread, RemoteNodes
 from nbddp.controller.launch import (
-    AgentHandle,
     Engine,
     EngineOptions,
     LocalAgent,
@@ -28,7 +27,6 @@ from nbddp.controller.launch import (
     make_engine,
 )
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.user_paths import user_paths
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AnnounceFailure,
@@ -105,7 +103,8 @@ class PoolStartup:
             self._folder = pool_folder.make()
             self._hold_fd = pool_folder.hold(self._folder)
             pool_folder.remove_stale_folders(self._folder)
-        self._agents: list[AgentHandle] = []
+        self._local: list[LocalAgent] = []
+        self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
         self._joins_until = math.inf
         self._late_from = math.inf
@@ -164,8 +163,8 @@ class PoolStartup:
             )
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
-            self._agents.append(LocalAgent(launch, env))
-        self._hub.start(self._agents)
+            self._local.append(LocalAgent(launch, env))
+        self._hub.start(self._local)
         return self._hub
 
     def _start_remote_agents(self, token: str) -> HubThread:
@@ -186,8 +185,8 @@ class PoolStartup:
             channel, token, self._make_machines(""), self._on_segment_released, nodes
         )
         hosts = [*options.hosts[: options.nnodes], *[""] * options.nnodes]
-        self._agents += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
-        self._hub.start(self._agents)
+        self._remote += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
+        self._hub.start(remote=self._remote)
         self._engine = engine
         engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
         self._meeting_point = f"{address}:{channel.port}"
@@ -227,9 +226,11 @@ class PoolStartup:
             BadOptionError: an option turned out to be wrong on a rank.
         """
         hub = self._hub
-        for agent in self._agents:
+        for agent in self._local:
             agent.wake()
-        if hub is None or not hub.is_alive or any(agent.has_exited() for agent in self._agents):
+        ended = [agent.has_exited() for agent in self._local]
+        ended += [agent.has_exited() for agent in self._remote]
+        if hub is None or not hub.is_alive or any(ended):
             self._end_processes()
             self._generation += 1
             return self.start(is_interrupted)
@@ -262,21 +263,24 @@ class PoolStartup:
 
     def _end_processes(self) -> None:
         hub = self._hub
-        for agent in self._agents:
+        for agent in self._local:
             agent.wake()
         if hub is not None and hub.is_alive:
             is_starting = hub.snapshot.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
             grace_s = self._settings.stop_grace_s
             hub.shut_down(_STARTING_GRACE_S / 4 if is_starting else grace_s)
             hub.join(_STARTING_GRACE_S if is_starting else 4 * grace_s + 1.0)
-        for agent in self._agents:
+        for agent in self._local:
             if not agent.has_exited():
                 agent.kill()
                 agent.kill_ranks(())
+        for remote in self._remote:
+            remote.kill()
         if hub is not None and hub.is_alive:
             hub.join(_KILLED_S)
-        while self._agents:
-            self._agents.pop().close()
+        while self._local:
+            self._local.pop().close()
+        self._remote.clear()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop()
@@ -286,7 +290,7 @@ class PoolStartup:
             pool_id=self._pool_id,
             generation=self._generation,
             init_file="" if self._folder is None else str(self._folder / "init"),
-            sys_path=user_paths(sys.path) if self._options.has_machines else sys.path,
+            sys_path=_user_paths(sys.path) if self._options.has_machines else sys.path,
             use_arena=self._use_arena,
         )
 
@@ -368,6 +372,19 @@ def _engine_options(options: PoolOptions) -> EngineOptions:
         tunnel=options.tunnel,
         arguments=tuple(shlex.split(options.slurm)),
     )
+
+
+def _user_paths(paths: Iterable[str]) -> list[str]:
+    """The folders of modules that do not belong to the interpreter or its environment.
+
+    Another machine has an interpreter of its own, with paths of its own.
+    """
+    own = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    return [
+        path
+        for path in paths
+        if not path or not any(Path(path).resolve().is_relative_to(prefix) for prefix in own)
+    ]
 
 
 def _start_error(failure: AnnounceFailure) -> Exception:

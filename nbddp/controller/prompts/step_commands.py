@@ -19,7 +19,7 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   continue, c [-r 0,2]  do it, and go on to the next break point or the end of the cell
   until N [-r 0,2]      do it, and stop before collective number N of the same group
   skip [-r 0,2]         do not issue it: the tensors stay as they are; stop before the next one
-  retry [CALL] [-r 2]   evaluate the arguments of its call anew, or take this call; stay before it
+  retry [CALL] [-r 2]   evaluate the arguments of its call again, or take this call; stay before it
   hold -r 2             keep rank 2 here while commands without -r let the others go
   release [-r 2]        end that
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
@@ -40,17 +40,6 @@ An empty line repeats step."""
 _RANKS = re.compile(
     r"\s+-r(?P<ranks>\s*(?:all|[\d,\s-]*\d|\d[\d,\s-]*)|\s+\w+(?:=[\w\s=:,-]*|\[[^\[\]]*\]))$"
 )
-_VERBS: Final = {
-    **dict.fromkeys(("step", "s", "n", "next"), StepVerb.STEP),
-    **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
-    **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
-    **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
-    **dict.fromkeys(("up", "u"), StepVerb.UP),
-    **dict.fromkeys(("down", "d"), StepVerb.DOWN),
-    "until": StepVerb.UNTIL,
-    "skip": StepVerb.SKIP,
-    "retry": StepVerb.RETRY,
-}
 
 
 @dataclass(frozen=True)
@@ -113,13 +102,35 @@ class Compare:
 
 StepCommand: TypeAlias = Send | Hold | Look | EndCell | Free | Compare | Tell
 
-#: Commands without arguments that are not for ranks.
-_OTHERS: Final[dict[str, StepCommand]] = {
+#: Commands that show facts about all ranks.
+SIGHTS: Final[dict[str, StepCommand]] = {
     **dict.fromkeys(("ranks", "table"), Look(Sight.TABLE)),
     "waits": Look(Sight.WAITS),
     "trace": Look(Sight.TRACE),
-    **dict.fromkeys(("quit", "q", "exit"), EndCell()),
-    **dict.fromkeys(("help", "h", "?"), Tell(STEP_HELP)),
+}
+#: Words that let a rank go.
+GO_WORDS: Final = {
+    **dict.fromkeys(("step", "s", "n", "next"), StepVerb.STEP),
+    **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
+    "until": StepVerb.UNTIL,
+    "skip": StepVerb.SKIP,
+}
+WHERE_WORDS: Final = ("where", "w", "bt")
+QUIT_WORDS: Final = ("quit", "q", "exit")
+HELP_WORDS: Final = ("help", "h", "?")
+_VERBS: Final = {
+    **GO_WORDS,
+    **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
+    **dict.fromkeys(WHERE_WORDS, StepVerb.WHERE),
+    **dict.fromkeys(("up", "u"), StepVerb.UP),
+    **dict.fromkeys(("down", "d"), StepVerb.DOWN),
+    "retry": StepVerb.RETRY,
+}
+#: Commands without arguments that are not for ranks.
+_OTHERS: Final[dict[str, StepCommand]] = {
+    **SIGHTS,
+    **dict.fromkeys(QUIT_WORDS, EndCell()),
+    **dict.fromkeys(HELP_WORDS, Tell(STEP_HELP)),
 }
 
 

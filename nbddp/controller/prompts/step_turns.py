@@ -8,7 +8,7 @@ to do, ranks at the same place in one row.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
@@ -58,6 +58,19 @@ _HINT = "step does these operations; print EXPR looks at each rank; help lists a
 
 
 @dataclass(frozen=True)
+class PromptKind:
+    """The difference between a prompt before operations and one at a deadlock."""
+
+    parse: Callable[[str, int, MeshesByRank], StepCommand]  #: reads the lines of the user
+    hints: tuple[str, ...]  #: lines after the first table
+    are_stopped: bool  #: the requests say where their ranks have stopped
+
+
+#: The prompt for ranks that have stopped before operations.
+BEFORE_OPERATIONS = PromptKind(parse, (_HINT,), are_stopped=True)
+
+
+@dataclass(frozen=True)
 class StepPrompt:
     """The prompt to show next."""
 
@@ -86,11 +99,20 @@ class StepTurns:
         ranks: ranks that run the cell.
         world_size: number of ranks of the pool.
         meshes: the meshes that each rank has reported, of which ``-r`` may choose ranks.
+        kind: of the prompt.
     """
 
-    def __init__(self, ranks: RankSet, world_size: int, meshes: MeshesByRank) -> None:
+    def __init__(
+        self,
+        ranks: RankSet,
+        world_size: int,
+        meshes: MeshesByRank,
+        kind: PromptKind = BEFORE_OPERATIONS,
+    ) -> None:
         self._ranks = ranks
+        self._kind = kind
         self._inside = set(ranks)  #: ranks that have not ended the cell
+        self._awaited = set(ranks)  #: ranks that can still be asked
         self._world_size = world_size
         self._meshes = meshes
         #: By rank and number of the question, because several threads of a rank may stop.
@@ -103,7 +125,7 @@ class StepTurns:
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
         self._rows = OperationRows()
         self._is_fresh = True  #: a table is due
-        self._hints: tuple[str, ...] = (_HINT,)  #: lines that were not shown yet
+        self._hints = kind.hints  #: lines that were not shown yet
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
 
@@ -113,14 +135,14 @@ class StepTurns:
         return RankSet.of({rank for rank, _ in self._open})
 
     @property
-    def are_all_stopped(self) -> bool:
-        """Whether all ranks that have not ended the cell have stopped."""
-        return self._inside <= set(self.ranks)
+    def absent(self) -> RankSet:
+        """The ranks that can still be asked, and have not stopped."""
+        return RankSet.of(self._awaited - set(self.ranks))
 
     @property
     def needs_others(self) -> bool:
         """Whether `table` needs to know what ranks do that do not say it themselves."""
-        return not self.are_all_stopped
+        return bool(self.absent) or not self._kind.are_stopped
 
     # --- what ranks do ---------------------------------------------------------------------------
 
@@ -138,14 +160,25 @@ class StepTurns:
         self._see_if_all_are_there(now)
 
     def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
-        """Note that a rank has ended the cell."""
+        """Note that a rank has ended the cell, and cannot be asked."""
         self._inside.discard(rank)
         self._waiting.discard(rank)
+        self._awaited.discard(rank)
         self._rows.leave(rank, has_failed=has_failed)
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
         self.gathered = RankSet.of(set(self.gathered) - {rank})
         self._see_if_all_are_there(now)
+
+    def finish(self, rank: Rank, now: float) -> None:
+        """Note that a rank has ended the cell, and can still be asked."""
+        self._inside.discard(rank)
+        self._see_if_all_are_there(now)
+
+    def renew(self, hints: tuple[str, ...]) -> None:
+        """Make a table due, with these lines after it."""
+        self._is_fresh = True
+        self._hints = hints
 
     def note(self, report: Report | None, now: float) -> None:
         """Take from a report which ranks wait for others."""
@@ -229,6 +262,8 @@ class StepTurns:
 
     def _stops(self) -> list[tuple[tuple[Predicate, str], Rank]]:
         """Return what each stopped rank is about to do, and where."""
+        if not self._kind.are_stopped:
+            return []
         return [
             (_at(request, is_held=request.rank in self._held), request.rank)
             for request, _ in self._open.values()
@@ -240,7 +275,7 @@ class StepTurns:
         self, line: str, now: float
     ) -> StepAnswer:
         """Take the line that the user has typed."""
-        match self._parse(line):
+        match self._kind.parse(line, self._world_size, self._meshes):
             case Look(sight):
                 return StepAnswer(wants=sight)
             case Hold(ranks, is_over):
@@ -256,9 +291,6 @@ class StepTurns:
                 return StepAnswer(tells=(text,))
             case Send(reply, ranks):
                 return self._send(reply, ranks, now)
-
-    def _parse(self, line: str) -> StepCommand:
-        return parse(line, self._world_size, self._meshes)
 
     def close(self) -> list[InputRequest]:
         """Take all open requests: no user can be asked."""
@@ -319,6 +351,8 @@ class StepTurns:
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 
     def _absent_text(self, absent: RankSet) -> str:
+        if not self._kind.are_stopped:
+            return f"{absent.describe()} cannot be asked; {self.ranks.describe()} can"
         return (
             f"{absent.describe()} {absent.verb('is', 'are')} not stopped; "
             f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}"
@@ -343,7 +377,7 @@ class StepTurns:
         return ""
 
     def _see_if_all_are_there(self, now: float) -> None:
-        if self.are_all_stopped:
+        if not self.absent:
             self._due_at = now
 
 

@@ -7,11 +7,14 @@ import ast
 from typing import Final
 
 from nbddp.controller.prompts.step_commands import (
+    GO_WORDS,
+    HELP_WORDS,
+    QUIT_WORDS,
+    SIGHTS,
+    WHERE_WORDS,
     Compare,
     Free,
-    Look,
     Send,
-    Sight,
     StepCommand,
     Tell,
     show_code,
@@ -37,18 +40,14 @@ No rank is freed yet; each is where the table says. [-r RANKS]: only these ranks
 _LEGAL: Final = (
     "print EXPR, show TENSOR, diff EXPR, where, each with -r RANKS; ranks, waits, trace, free, quit"
 )
-#: Commands that let a rank of `%%ddp --step` go.
-_STEPS: Final = frozenset(
-    ("step", "s", "n", "next", "continue", "c", "cont", "until", "skip", "retry", "hold", "release")
-)
+#: Commands that let a rank of `%%ddp --step` go, or keep it.
+_STEPS: Final = frozenset((*GO_WORDS, "retry", "hold", "release"))
 _CHANGES: Final = frozenset(("run", "!", "rank"))
 _OTHERS: Final[dict[str, StepCommand]] = {
-    **dict.fromkeys(("ranks", "table"), Look(Sight.TABLE)),
-    "waits": Look(Sight.WAITS),
-    "trace": Look(Sight.TRACE),
+    **SIGHTS,
     "free": Free(is_last=False),
-    **dict.fromkeys(("quit", "q", "exit"), Free(is_last=True)),
-    **dict.fromkeys(("help", "h", "?"), Tell(STUCK_HELP)),
+    **dict.fromkeys(QUIT_WORDS, Free(is_last=True)),
+    **dict.fromkeys(HELP_WORDS, Tell(STUCK_HELP)),
     "": Tell(f"an empty line does nothing here. Legal: {_LEGAL}, help"),
 }
 
@@ -83,7 +82,7 @@ def parse_stuck(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand
         return _OTHERS[word]
     if word in ("print", "p", "show", "diff") and rest:
         return _about_value(word, rest, ranks)
-    if word in ("where", "w", "bt") and not rest:
+    if word in WHERE_WORDS and not rest:
         return Send(StepReply(StepVerb.WHERE), ranks)
     if word in _STEPS:
         reason = f"`{word}` cannot let a rank go: each is inside its operation, or waits elsewhere"

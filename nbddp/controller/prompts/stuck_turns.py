@@ -6,10 +6,11 @@ or has ended the cell.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from nbddp.controller.diagnosis import TITLES, PerRank, Predicate, Report
-from nbddp.controller.prompts.step_commands import StepCommand
-from nbddp.controller.prompts.step_turns import StepAnswer, StepPrompt, StepTurns
+from nbddp.controller.diagnosis import TITLES, PerRank, Report
+from nbddp.controller.prompts.operation_rows import OperationRow
+from nbddp.controller.prompts.step_turns import PromptKind, StepAnswer, StepPrompt, StepTurns
 from nbddp.controller.prompts.stuck_commands import parse_stuck
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
@@ -19,88 +20,91 @@ _HINT = "no rank is freed yet: print EXPR looks at each; free ends it; help list
 _HALF_WRITTEN = "a tensor of an unfinished operation may be half written"
 #: Deadlocks in which ranks wait in a collective.
 _COLLECTIVE = ("missing-rank", "group-cycle", "mismatched-collective")
+_AT_DEADLOCK = PromptKind(parse_stuck, (_HINT,), are_stopped=False)
 
 
-class StuckTurns(StepTurns):
+class StuckTurns:
     """The prompt for the deadlocks of one cell; its arguments are those of `StepTurns`."""
 
     def __init__(self, ranks: RankSet, world_size: int, meshes: MeshesByRank) -> None:
-        super().__init__(ranks, world_size, meshes)
+        self._turns = StepTurns(ranks, world_size, meshes, _AT_DEADLOCK)
         #: A verdict is to be shown: `nbddp.controller.recovery.cell_recovery` frees nobody.
         self.is_held = False
         self._headline = ""
-        self._lost: set[Rank] = set()  #: ranks whose process has ended
         self._asked = NO_RANKS  #: ranks that the last command was for
 
     def hold(self, report: Report) -> None:
         """Note the verdict that the next prompts are about."""
         self.is_held = True
-        self._is_fresh = True
         finding = report.proven[0]
         is_written = finding.kind in _COLLECTIVE and "barrier" not in finding.op
-        self._hints = (_HINT, _HALF_WRITTEN) if is_written else (_HINT,)
-        word, text = TITLES[finding.kind], finding.headline
-        if text.startswith("Rank"):
-            text = text[0].lower() + text[1:]
-        self._headline = text if text.startswith(word) else f"{word}: {text}"
+        self._turns.renew((_HINT, _HALF_WRITTEN) if is_written else (_HINT,))
+        self._headline = f"{TITLES[finding.kind]}: {finding.clause}."
 
-    def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
+    # --- what ranks do ---------------------------------------------------------------------------
+
+    def add(self, request: InputRequest, number: int, now: float) -> None:
+        """See `StepTurns.add`."""
+        self._turns.add(request, number, now)
+
+    def leave(self, rank: Rank, now: float) -> None:
         """Note that a rank has ended the cell; it can still be asked."""
-        self._inside.discard(rank)
-        self._see_if_all_are_there(now)
+        self._turns.finish(rank, now)
 
     def lose(self, rank: Rank, now: float) -> None:
         """Note that the process of a rank has ended."""
-        self._lost.add(rank)
-        super().leave(rank, now)
+        self._turns.leave(rank, now)
 
-    @property
-    def are_all_stopped(self) -> bool:
-        """Whether all ranks answer."""
-        return set(self._ranks) - self._lost <= set(self.ranks)
+    def drop(self, up_to: int) -> list[InputRequest]:
+        """Drop the requests that an interrupt has ended; it frees the ranks."""
+        dropped = self._turns.drop(up_to)
+        return [*dropped, *self.close()] if dropped else []
 
     def close(self) -> list[InputRequest]:
         """Take all open requests: the ranks are freed."""
         self.is_held = False
-        return super().close()
+        return self._turns.close()
 
-    def drop(self, up_to: int) -> list[InputRequest]:
-        """Drop the requests that an interrupt has ended; it frees the ranks."""
-        dropped = super().drop(up_to)
-        return [*dropped, *self.close()] if dropped else []
+    @property
+    def gathered(self) -> RankSet:
+        """See `StepTurns.gathered`."""
+        return self._turns.gathered
+
+    # --- what comes next -------------------------------------------------------------------------
 
     def due(self, now: float) -> StepPrompt | None:
         """The prompt that is due, see `StepTurns.due`; it names ranks that do not answer."""
-        prompt = super().due(now)
+        prompt = self._turns.due(now)
         if prompt is None:
             return None
-        late = self._asked - self.ranks
-        late, self._asked = RankSet.of(set(late) - self._lost), NO_RANKS
+        late = RankSet.of(set(self._asked) & set(self._turns.absent))
+        self._asked = NO_RANKS
         if not late:
             return prompt
         text = f"{late.describe()} {late.verb('has', 'have')} not answered yet"
-        return StepPrompt(prompt.request, prompt.number, prompt.wants_table, (*prompt.tells, text))
+        return replace(prompt, tells=(*prompt.tells, text))
+
+    def due_at(self) -> float | None:
+        """See `StepTurns.due_at`."""
+        return self._turns.due_at()
 
     @property
     def needs_others(self) -> bool:
-        """True: the requests do not say what the ranks do."""
-        return True
+        """See `StepTurns.needs_others`."""
+        return self._turns.needs_others
 
     def table(self, others: Mapping[Rank, PerRank]) -> str:
         """Return the headline of the verdict, and below it what each rank does."""
-        return f"{self._headline}\n{super().table(others)}"
+        return f"{self._headline}\n{self._turns.table(others)}"
+
+    def rows(self, others: Mapping[Rank, PerRank]) -> tuple[OperationRow, ...]:
+        """See `StepTurns.rows`."""
+        return self._turns.rows(others)
 
     def answer(self, line: str, now: float) -> StepAnswer:
         """Take the line that the user has typed."""
-        answer = super().answer(line, now)
+        answer = self._turns.answer(line, now)
+        if answer.frees is not None:
+            self.is_held = False
         self._asked = RankSet.of(request.rank for request, _ in answer.replies)
         return answer
-
-    def _parse(self, line: str) -> StepCommand:
-        return parse_stuck(line, self._world_size, self._meshes)
-
-    def _stops(self) -> list[tuple[tuple[Predicate, str], Rank]]:
-        return []
-
-    def _absent_text(self, absent: RankSet) -> str:
-        return f"{absent.describe()} cannot be asked; {self.ranks.describe()} can"

@@ -11,13 +11,13 @@ exited one after another, so that all living ranks are fresh, these make a defau
 start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from nbddp.controller.recovery.abort import both_phases
-from nbddp.controller.recovery.group_plan import groups_to_form
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers, looks_of
 from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
@@ -32,6 +32,7 @@ from nbddp.controller.state import (
     silent_since_text,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder import GroupInfo, RankLook
 from nbddp.wire.messages import (
     AbortOperations,
     DescribeRank,
@@ -40,9 +41,6 @@ from nbddp.wire.messages import (
     RebuildGroups,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
-
-if TYPE_CHECKING:
-    from nbddp.wire.flight_recorder import GroupInfo
 
 #: Number of attempts of a rebuild in which a rank exits or fails.
 MAX_TRIES = 3
@@ -412,3 +410,38 @@ class PoolRebuild:
         is_up = self._pool.phase is Phase.UP
         alive = self._pool.ranks.in_state(RankState.IDLE) if is_up else NO_RANKS
         return self._then(failure, RankSet.of(self._fresh.intersection(alive)), now)
+
+
+def groups_to_form(
+    looks: Mapping[Rank, RankLook],
+    able: RankSet,
+    broken: Iterable[str],
+    *,
+    forms_all: bool,
+) -> tuple[tuple[GroupInfo, ...], set[str]]:
+    """Return the groups to form now, and the ids of those that must wait for a member.
+
+    A group is formed if it is broken, if its members disagree on the number of its operations, or,
+    with ``forms_all``, in any case. Groups are in the order of their creation, so that a group
+    comes after the one that it was made from.
+
+    Args:
+        looks: answers of ranks outside cells, and perhaps of some that do not leave theirs.
+        able: ranks that can take part.
+        broken: ids of groups.
+        forms_all: form all groups, because a rank has to learn all of its groups.
+    """
+    wanted = set(broken)
+    known: dict[str, GroupInfo] = {}
+    counts: dict[str, set[int]] = {}
+    for _, look in sorted(looks.items()):
+        for group in look.groups:
+            known.setdefault(group.pg_id, group)
+            counts.setdefault(group.pg_id, set()).add(group.collective_seq_id)
+    due = [
+        msgspec.structs.replace(group, collective_seq_id=max(counts[pg_id]))
+        for pg_id, group in known.items()
+        if forms_all or pg_id in wanted or len(counts[pg_id]) > 1
+    ]
+    now = tuple(group for group in due if set(group.ranks) <= set(able))
+    return now, {group.pg_id for group in due} - {group.pg_id for group in now}

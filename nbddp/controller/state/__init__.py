@@ -26,7 +26,6 @@ from nbddp.controller.state.config import (
 )
 from nbddp.controller.state.exit_text import (
     crash_site,
-    crash_site_lines,
     describe_agent_exit,
     describe_exit,
     describe_store_exit,
@@ -124,7 +123,6 @@ __all__ = [
     "checks_of",
     "config_error",
     "crash_site",
-    "crash_site_lines",
     "describe_agent_exit",
     "describe_exit",
     "describe_store_exit",

@@ -24,7 +24,7 @@ class CellRun:
     results: dict[Rank, RankResult] = field(default_factory=dict)
     give_up_at: float | None = None  #: when it ends, also if ranks are still inside
     times_out_at: float | None = None
-    paused_at: float | None = None  #: since then the user is in a debugger, which is no time-out
+    paused_at: float | None = None  #: since then the user is in a debugger, which is no timeout
     timeout_s: float | None = None
     interrupted: bool = False
     timed_out: bool = False

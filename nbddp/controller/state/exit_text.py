@@ -7,12 +7,13 @@ import re
 import signal
 from collections.abc import Mapping
 from itertools import islice, takewhile
+from pathlib import PurePath
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import AgentEnd, AgentEndCause, ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.rank_set import RankSet
 
@@ -90,10 +91,34 @@ def describe_code(exit_code: int) -> str:
 
 def describe_agent_exit(exited: AgentExited) -> str:
     """``the agent of node 1 ended (SIGKILL)``, ``the agent on n2 never came: ssh said: ...``."""
-    how = exited.reason or describe_code(exited.exit_code)
+    how = _agent_end(exited.end)
     if exited.never_came:
         return f"the agent on {exited.never_came} never came: {how}"
     return f"the agent of node {exited.node} ended ({how})"
+
+
+def _agent_end(end: AgentEnd) -> str:
+    match end.cause:
+        case "exited":
+            return describe_code(end.number)
+        case "signal":
+            return f"it was ended by {describe_code(-end.number)}"
+        case "silent":
+            return f"nothing was heard of {end.text} for {end.number} s"
+        case "engine":
+            return end.text
+        case _:
+            return _AGENT_ENDS[end.cause]
+
+
+_AGENT_ENDS: Mapping[AgentEndCause, str] = {
+    "asked": "it was asked to end",
+    "starter-ended": "the program that has started it has ended",
+    "notebook-ended": "the notebook's process has ended",
+    "notebook-lost": "it heard nothing of the notebook",
+    "refused": "the notebook has refused it",
+    "no-answer": "it did not answer",
+}
 
 
 def describe_store_exit(exited: StoreExited) -> str:
@@ -156,18 +181,24 @@ def memory_then(exited: RankExited) -> str:
     return f"{link} {free:.1f} of {total:.1f} GB of memory were free"
 
 
-def crash_site(fault: str) -> list[str]:
-    """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`."""
+def crash_site(fault: str, *, is_short: bool = False) -> list[str]:
+    """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`.
+
+    Args:
+        fault: that output.
+        is_short: of a path, only the last two parts.
+    """
     # Below are IPython and nbddp, above are the cell and what it called.
     of_user = takewhile(lambda frame: "/IPython/" not in frame.file, stack_text.frames(fault))
     return [
-        f"{frame.file if frame.cell is None else cell_name(frame.cell)}, line {frame.line}, "
-        f"in {frame.function}"
+        f"{_code_name(frame, is_short=is_short)}, line {frame.line}, in {frame.function}"
         for frame in islice(of_user, _MAX_FRAMES)
     ]
 
 
-def crash_site_lines(fault: str) -> list[str]:
-    """The same as lines of an error."""
-    sites = enumerate(crash_site(fault))
-    return [f"  {'called by' if number else 'at':<9} {site}" for number, site in sites]
+def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
+    """The name of the cell or file of a frame."""
+    if frame.cell is not None:
+        return cell_name(frame.cell)
+    parts = PurePath(frame.file).parts
+    return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.silent_nodes import SilentNode
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
@@ -118,9 +119,8 @@ class AgentExited:
     """An agent's process has ended, and its ranks with it."""
 
     node: int
-    exit_code: int
-    last_output: str
-    reason: str = ""  #: of an agent on another machine, in place of the exit code
+    end: AgentEnd
+    last_output: str = ""
     never_came: str = ""  #: the machine, if the agent never came
 
 

@@ -109,6 +109,11 @@ class Parser(argparse.ArgumentParser):
             if action is not None and action.nargs != "+":
                 given_options.append(action)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an illegal choice; `_refused` says what is legal, and `argparse` need not."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}")
+
     def error(self, message: str) -> NoReturn:
         """Raise `BadOptionError`; `argparse` calls this."""
         raise self._refused(message, self._actions)

@@ -13,6 +13,7 @@ from nbddp.controller.hub import Run
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RunOutcome
 from nbddp.errors import CellError, CellInterruptedError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.output import Sink, View, printed_html
 from nbddp.notebook.render.html import (
@@ -214,17 +215,12 @@ def failure_bundle(
     if isinstance(error, CellInterruptedError) or (is_expected and len(lines) == 1):
         where = details("where the ranks were", printed_html(lines)) if len(lines) > 1 else ""
         return {"text/plain": state, "text/html": printed_html([state]) + where}
-    headline = _headline(lines, type(error).__name__)
-    open_lines = lines if len(lines) <= _MAX_OPEN else [headline]
+    headline = error.headline if isinstance(error, CellError) else lines[-1]
+    open_lines = lines if len(lines) <= _MAX_OPEN else with_line_breaks(headline, 4).split("\n")
     html = printed_html([state]) + _errors_html(open_lines, type(error).__name__)
     if open_lines is not lines:
         html += details("the whole error", printed_html(lines))
     return {"text/plain": "\n".join([state, *lines]), "text/html": html}
-
-
-def _headline(lines: list[str], name: str) -> str:
-    """The line with the error's name: below tracebacks, or above the story of an exited rank."""
-    return next((line for line in reversed(lines) if line.startswith(name)), lines[-1])
 
 
 def _errors_html(lines: list[str], name: str) -> str:

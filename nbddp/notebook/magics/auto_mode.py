@@ -99,7 +99,7 @@ def notebook_magics(code: str) -> list[str]:
 
 
 def mixed_refusal(code: str, *, ranks_line: str = "", notebook_line: str = "") -> str:
-    """What to write in place of a cell with magics of the notebook and code for the ranks.
+    """The cells to write in place of one with magics of the notebook and code for the ranks.
 
     Args:
         code: the cell.

@@ -124,7 +124,7 @@ def parse_cell(text: str, world_size: int | None = None) -> CellCommand:
 
 
 def _number_of_ranks(asked: str, world_size: int | None) -> str:
-    """What to do in place of an option about the number of ranks."""
+    """The next step in place of an option about the number of ranks."""
     start = f"%ddp start -n {asked or 4}"
     if world_size is None:
         return (

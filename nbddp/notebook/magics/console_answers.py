@@ -81,8 +81,8 @@ def _glance(pool: Pool, rank: int, code: str) -> str:
 def _activity(pool: Pool, rank: int) -> str:
     """Where the rank is, whom it waits for, and what can be looked at."""
     diagnosed = pool.stacks(None) if pool.options.plain else pool.observe()
-    text = stacks.stacks(diagnosed.views, RankSet.of([rank]))["text/plain"]
-    lines = [text.replace(":", " is busy:", 1)]
+    bundle = stacks.stacks(diagnosed.views, RankSet.of([rank]), state=" is busy")
+    lines = [bundle["text/plain"]]
     lines += [
         finding.headline
         for finding in diagnosed.report.findings

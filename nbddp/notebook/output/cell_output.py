@@ -36,6 +36,7 @@ class OutputSpec:
             shows HTML.
         grid_by_display_id: grids of earlier cells whose displays can be updated.
         folds_numbers: whether lines of many ranks that differ in numbers only are one line.
+        notices: gets the lines about left out text, which must stay in sight.
     """
 
     ranks: RankSet
@@ -47,6 +48,7 @@ class OutputSpec:
     cell_id: str | None = None
     grid_by_display_id: dict[str, RankGrid] = field(default_factory=dict)
     folds_numbers: bool = False
+    notices: set[str] = field(default_factory=set)
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
         """Return the files with the whole output of these ranks."""

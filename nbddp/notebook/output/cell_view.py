@@ -153,6 +153,7 @@ class View:
                 run.run_id if shows_html else None,
                 {} if grids is None else grids,
                 folds_numbers=out == "folded",
+                notices=set() if self._folded is None else self._folded.notices,
             )
         )
         self._pictures = CellPictures(

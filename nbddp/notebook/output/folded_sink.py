@@ -12,12 +12,11 @@ ranks differ, the first and the last lines of each rank are shown (`fair_excerpt
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nbddp.notebook.output import fair_excerpt
 from nbddp.notebook.output.excerpt import HEAD, TAIL
-from nbddp.notebook.output.items import LEFT_OUT
 from nbddp.notebook.output.sinks import Live, Sink
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
@@ -53,6 +52,7 @@ class FoldedSink:
         self._sink = sink
         self._block_id = block_id
         self._is_labelled = is_labelled
+        self.notices: set[str] = set()  #: lines about left out text: they stay in sight
         self._blocks = 0
         self._head_room = HEAD
         self._lines: list[str] = []  # of the open block
@@ -106,7 +106,7 @@ class FoldedSink:
     def close(self) -> None:
         """Fold the open block; later lines begin a new one."""
         if self._lines:
-            self._show(folded(self._lines, is_labelled=self._is_labelled))
+            self._show(folded(self._lines, is_labelled=self._is_labelled, notices=self.notices))
             self._lines, self._shown_lines = [], 0
 
     def _show(self, bundle: dict[str, str]) -> None:
@@ -142,9 +142,20 @@ def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]
 
 
 def folded(
-    lines: Sequence[str], tail_lines: int = TAIL.lines, *, is_labelled: bool = False
+    lines: Sequence[str],
+    tail_lines: int = TAIL.lines,
+    *,
+    is_labelled: bool = False,
+    notices: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return all lines as a MIME bundle, the last ones open; its text form has only the last."""
+    """Return all lines as a MIME bundle, the last ones open; its text form has only the last.
+
+    Args:
+        lines: printed lines.
+        tail_lines: number of last lines that stay open.
+        is_labelled: whether lines begin with the ranks that printed them.
+        notices: lines, without labels, that stay open.
+    """
     hidden, tail = fair_excerpt.tail(lines, tail_lines, is_labelled=is_labelled)
     if len(hidden) < _MIN_HIDDEN:
         return {"text/plain": "\n".join(lines), "text/html": printed_html(lines, is_coloured=True)}
@@ -152,9 +163,8 @@ def folded(
     by_rank = fair_excerpt.amounts(hidden) if is_labelled else ""
     if by_rank:
         amount += f" ({by_rank})"
-    # Notices about text that is only in the logs must not be hidden.
-    notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
-    shown = [*notices, *tail]
+    in_sight = tuple(notices)
+    shown = [*[line for line in hidden if line.endswith(in_sight)][-_MAX_NOTICES:], *tail]
     return {
         "text/plain": "\n".join([f"... {amount}", *shown]),
         "text/html": details(amount, printed_html(hidden)) + printed_html(shown, is_coloured=True),

@@ -404,6 +404,7 @@ class Gatherer:
                 self._screen.put_bundles(ranks, items)
             elif isinstance(item, Notice):
                 notice = item.text(self._spec.log_paths(ranks))
+                self._spec.notices.add(notice)
                 self._budget.spend(len(notice))
                 self._screen.put_text(ranks, "stdout", notice)
             elif isinstance(item, Gap):

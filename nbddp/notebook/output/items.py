@@ -130,10 +130,6 @@ class Gap(Item):
         return self.text.skip_all_but_the_end(text)
 
 
-#: Part of every notice.
-LEFT_OUT = " left out here"
-
-
 class Notice(Item):
     """A line about left out text; it folds for ranks with the same amount."""
 
@@ -149,8 +145,8 @@ class Notice(Item):
         if self._lines:
             amount = f"{self._lines:,} line{'' if self._lines == 1 else 's'} ({amount})"
         if not log_paths:
-            return f"... {amount}{LEFT_OUT}"
-        return f"... {amount}{LEFT_OUT}; the whole output: {path_range(log_paths)}"
+            return f"... {amount} left out here"
+        return f"... {amount} left out here; the whole output: {path_range(log_paths)}"
 
 
 def path_range(paths: Sequence[str]) -> str:

@@ -230,14 +230,12 @@ def _title(finding: Finding) -> str:
     word = _word(finding)
     headline = _headline(finding)
     is_alone = not (finding.waiting or finding.culprits)
-    return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"
+    return headline if is_alone else f"{word}: {headline}"
 
 
 def _headline(finding: Finding) -> str:
     """The headline of a finding, as it stands behind a colon."""
-    text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
-    has_ranks = text.startswith(("Rank", "Odd ranks", "Even ranks"))
-    return text[0].lower() + text[1:] if has_ranks or finding.is_consequence else text
+    return shorten(one_line(finding.clause), _MAX_TITLE)
 
 
 def _no_finding(report: Report) -> Finding:
@@ -250,6 +248,7 @@ def _no_finding(report: Report) -> Finding:
         reason="",
         next_step="",
         ranks=report.ranks,
+        begins_with_ranks=False,
     )
 
 

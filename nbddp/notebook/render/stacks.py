@@ -44,12 +44,15 @@ class _Block:
     lines: tuple[str, ...]
 
 
-def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[str, str]:
+def stacks(
+    views: Mapping[int, RankView], ranks: RankSet | None = None, *, state: str = ""
+) -> dict[str, str]:
     """The stacks of ranks as a MIME bundle, the innermost line first.
 
     Args:
         views: the probed state of each rank.
         ranks: the ranks to show; None: all.
+        state: words behind the names of ranks: `` is busy``.
     """
     blocks = {rank: _block(view) for rank, view in views.items() if ranks is None or rank in ranks}
     exact = blocks
@@ -74,7 +77,9 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         text = predicate.describe(len(block_ranks), has_duration=has_duration)
         text += peers_of(doing) if is_folded else ""
         since = f" for {duration(since_ns[block])}" if since_ns[block] else ""
-        entries.append((RankSet.of(block_ranks).describe(), f"{text}{since}", block.lines))
+        entries.append(
+            (f"{RankSet.of(block_ranks).describe()}{state}", f"{text}{since}", block.lines)
+        )
     rest = len(entries) - _MAX_BLOCKS
     entries = entries[:_MAX_BLOCKS]
     more = f"and {rest} more kinds of stacks; %ddp stacks -r RANKS shows them" if rest > 0 else ""

@@ -43,7 +43,7 @@ class LibraryFrames:
 
         Returns:
             Empty if nothing is to be folded: the user asked for all frames, or has no frame. A part
-            that is no frame, or one of the user's, has an empty name.
+            that is no frame, or a frame of the user, has an empty name.
         """
         library_by_text, self._library_by_text = self._library_by_text, {}
         if self._writer.mode != _FOLDED_MODE or "" not in library_by_text.values():

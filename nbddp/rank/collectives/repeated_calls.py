@@ -1,4 +1,4 @@
-"""The call of the user's code that has led to a stopped operation, read anew: ``retry``.
+"""The call of the user's code that has led to a stopped operation, read again: ``retry``.
 
 Runs in: the rank process, in the thread that has stopped.
 
@@ -63,7 +63,7 @@ def read_call(
     known: Mapping[str, Any],
     typed: str = "",
 ) -> RepeatedCall:
-    """Evaluate the function and the arguments of a stopped call anew.
+    """Evaluate the function and the arguments of a stopped call again.
 
     Args:
         frame: of the user's line.
@@ -72,7 +72,7 @@ def read_call(
         typed: another call that the user has typed; empty: the call as it stands in the line.
 
     Raises:
-        CollectiveRefusedError: the call cannot be made anew.
+        CollectiveRefusedError: the call cannot be made again.
         Exception: the user's expressions raise it.
     """
     written = None if frame is None else written_call(frame.f_code, frame.f_lasti)

@@ -1,4 +1,4 @@
-"""Makes the call of a stopped operation anew: ``retry``.
+"""Makes the call of a stopped operation again: ``retry``.
 
 Runs in: the rank process, in the thread that has stopped.
 
@@ -30,7 +30,7 @@ class _Attempt:
 
 
 class Retries:
-    """The calls that this rank makes anew, at most one in each thread."""
+    """The calls that this rank makes again, at most one in each thread."""
 
     def __init__(self) -> None:
         self._now = threading.local()
@@ -81,7 +81,7 @@ class Retries:
         return Instead(result if isinstance(result, dist.Work) else None)
 
     def come(self, signature: Signature, peer: int) -> None:
-        """Note an operation before it stops: that of a call made anew takes the place of the other.
+        """Note an operation before it stops: that of a repeated call takes the place of the other.
 
         Args:
             signature: of the operation.

@@ -126,7 +126,7 @@ class Stops:
 
         Raises:
             CollectiveRefusedError: code that the user has typed at a stop calls it, or it cannot
-                take the place of the operation whose call was made anew.
+                take the place of the operation whose call was made again.
             EOFError: no user can be asked.
             KeyboardInterrupt: the cell was interrupted.
         """
@@ -186,7 +186,7 @@ class Stops:
         Args:
             counters: of the group.
             wrong: the mismatch.
-            withdraw: uncounts the operation, so that its call can be made anew; None: it cannot.
+            withdraw: uncounts the operation, so that its call can be made again; None: it cannot.
 
         Returns:
             What stands for the operation; None: the mismatch is raised.
@@ -205,7 +205,7 @@ class Stops:
         frame: types.FrameType | None,
         withdraw: Callable[[], None] | None = lambda: None,
     ) -> tuple[StepReply, Instead | None]:
-        """Ask until the reply lets the program go on; with what a call made anew has given."""
+        """Ask until the reply lets the program go on; with what a call made again has given."""
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -240,7 +240,7 @@ class Stops:
         frame: types.FrameType | None,
         withdraw: Callable[[], None] | None,
     ) -> Instead | None:
-        """Make the call of a stopped operation anew; its operation stops, too, and goes on instead.
+        """Make the call of a stopped operation again; the new one stops, too, and goes on instead.
 
         Args:
             typed: another call; empty: the same one, with its arguments evaluated now.

@@ -1,4 +1,4 @@
-"""What the data loaders of one rank have read during a cell, as facts; see docs/sanitizer.md.
+"""The data that the loaders of one rank have read during a cell, as facts; see docs/sanitizer.md.
 
 Runs in: every process. Pure. `nbddp.controller.diagnosis` compares those of all ranks.
 """
@@ -11,7 +11,6 @@ class SamplerFacts(_Part, frozen=True):
 
     name: str = ""  #: its class
     is_torch: bool = False  #: a class of torch: it goes once over all samples, or is distributed
-    is_random: bool = False  #: torch's `RandomSampler`
     draws_again: bool = False  #: a sample may come twice, or never: on purpose
     is_distributed: bool = False  #: a `DistributedSampler`; else what follows is not known
     site: Site = Site()  #: the line that made it in this cell; without a line: an earlier cell

@@ -311,7 +311,7 @@ def nth(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
-#: The name of the error of an operation whose call was made anew: another one stands for it.
+#: The name of the error of an operation whose call was made again: another one stands for it.
 REPLACED: Final = "Replaced"
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors.build import restarted_text
+from nbddp.controller.cell_errors import restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.lost_names import LeftOut, Reason

@@ -58,8 +58,7 @@ def test_an_error_below_a_card_is_brief():
 )
 def test_an_error_that_says_more_than_the_card_is_shown_in_full(other: RankResult):
     error = cell_error(freed(0), ok(1), other, report=report(), is_plain=False)
-    without_blank = text(error).replace("in finally>\n\n", "in finally>\n")
-    assert rendered(error) == without_blank
+    assert rendered(error).split() == text(error).split()  # long lines are broken
 
 
 def test_a_deadlock_after_which_the_groups_are_not_ready():

@@ -1,4 +1,4 @@
-"""The call that has led to a stopped operation, read anew."""
+"""The call that has led to a stopped operation, read again."""
 
 import ast
 import linecache

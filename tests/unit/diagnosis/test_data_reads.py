@@ -42,7 +42,7 @@ def share(rank: int, replicas: int = 2, **facts: Any) -> SamplerFacts:
     )
 
 
-PLAIN = SamplerFacts(name="RandomSampler", is_torch=True, is_random=True)
+PLAIN = SamplerFacts(name="RandomSampler", is_torch=True)
 
 
 def loader(sampler: SamplerFacts, *epochs: ReadEpoch, length: int = 8, **facts: Any) -> LoaderReads:

@@ -34,13 +34,15 @@ def test_a_rank_that_exited_is_named_first():
         "RankExitedError: rank 1 exited with code 3 while it ran cell [3]",
         *("  detail",) * 5,
     ]
-    opened, _, folded = told(RankExitedError("\n".join(lines)))["text/html"].partition("<details>")
+    opened, _, folded = told(RankExitedError("\n".join(lines), headline=lines[0]))[
+        "text/html"
+    ].partition("<details>")
     assert "rank 1 exited with code 3 while it ran cell [3]" in opened
     assert folded.count("  detail") == 5
 
 
 def test_the_short_error_below_a_card_is_not_folded():
-    error = DeadlockError("long\n" * 50, brief="DeadlockError: why\n  kept  every variable")
+    error = DeadlockError("long\n" * 50, displayed="DeadlockError: why\n  kept  every variable")
     found = told(error)
     assert "<details>" not in found["text/html"]
     assert found["text/html"].endswith("</b>: why\n  kept  every variable</pre>")

@@ -214,3 +214,10 @@ def test_tab_behind_sanitize_offers_its_values_and_other_options():
     assert offered[:3] == ["on", "data", "all"]
     assert "--step" in offered
     assert "--sanitize" not in offered
+
+
+def test_the_legal_choices_are_said_once():
+    with pytest.raises(BadOptionError) as caught:
+        parse_cell("--out all")
+    text = "argument --out: invalid choice: 'all'; legal: --out folded|merged|ranks|quiet"
+    assert str(caught.value) == f"%%ddp: {text}. Next: %ddp help"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.recovery.group_plan import groups_to_form
+from nbddp.controller.recovery.rebuild import groups_to_form
 from nbddp.controller.state.stimuli import RebuildRequested
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark

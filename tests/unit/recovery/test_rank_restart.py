@@ -2,6 +2,7 @@
 
 from nbddp.controller.state.actions import RanksRestarted
 from nbddp.controller.state.stimuli import AgentExited, RestartRanksRequested, RestartRequested
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import RanksStopped, StartFailed, StoreReady
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import Pool, kinds, of_type, outcome_of
@@ -131,7 +132,7 @@ def test_ranks_that_cannot_be_replaced_on_request():
     [answer] = of_type(plain.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
     assert "plain" in answer.failure
     lost = Pool(1, nnodes=2)
-    lost.feed(AgentExited(1, -9, ""))
+    lost.feed(AgentExited(1, AgentEnd("exited", -9), ""))
     [answer] = of_type(lost.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
     assert answer.failure == "the agent of node 1 has ended"
     stopping = Pool(2)

@@ -3,6 +3,7 @@
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.stimuli import AgentExited, InterruptRequested
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     AbortOperations,
     DescribeRank,
@@ -172,7 +173,7 @@ def test_a_survivor_that_dies_while_it_is_asked_for_its_groups():
 def test_ranks_of_a_node_whose_agent_is_gone_are_not_replaced():
     pool = Pool(1, nnodes=2)
     run_id = pool.run()
-    pool.feed(AgentExited(1, -9, ""))
+    pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))
     look = pool.finished(0, run_id, "E", marks=(BROKEN,))
     assert kinds(look) == ["DescribeRank 0"]
     outcome = outcome_of(pool.answer_looks(look))
@@ -184,7 +185,7 @@ def test_fresh_ranks_that_start_are_waited_for_when_another_rank_is_lost_for_goo
     pool = Pool(1, 3)
     pool.exited(0)
     assert kinds(pool.tick(after_s=0.05)) == ["StartRanks 0"]
-    pool.feed(AgentExited(node=2, exit_code=-9, last_output=""))
+    pool.feed(AgentExited(2, AgentEnd("exited", -9)))
     assert kinds(pool.tick(after_s=0.05)) == []
     pool.spawned(0)
     assert requests(pool.ready(0), DescribeRank)[0][0] == (1,)

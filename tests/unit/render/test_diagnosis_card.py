@@ -151,9 +151,9 @@ def test_an_error_has_a_card_only_if_no_error_tells_of_the_ranks_that_waited():
     assert text(found).startswith("Error: rank 2 raised OSError: boom\n")  # on_deadlock=report
 
 
-def test_a_title_does_not_say_its_word_twice():
-    found = text(verdict(missing(headline="Deadlock of ranks 0-1.")))
-    assert found.startswith("Deadlock of ranks 0-1\n")
+def test_a_title_goes_on_behind_its_word():
+    found = text(verdict(missing(headline="DDP(net) was never called.", begins_with_ranks=False)))
+    assert found.startswith("Deadlock: DDP(net) was never called\n")
     assert text(verdict(missing(headline="Rank 2 sleeps."))).startswith("Deadlock: rank 2 sleeps\n")
 
 

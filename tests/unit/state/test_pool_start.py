@@ -10,7 +10,7 @@ from nbddp.controller.state.rank_state import LEGAL_MOVES, Phase, RankState
 from nbddp.controller.state.stimuli import AgentExited, RestartRequested, Tick
 from nbddp.errors import InvalidTransitionError
 from nbddp.settings import Settings
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import AgentEnd, ErrorInfo
 from nbddp.wire.messages import RanksStopped, StartFailed, StartRanks, StartStore, StopRanks
 from tests.support.machines import Pool, announced_exits, outcome_in, statuses
 
@@ -171,7 +171,9 @@ def test_an_agent_lost_during_the_start_is_a_failed_start(steps: int):
     pool = Pool()
     for step in [pool.hello, pool.store_ready][:steps]:
         step()
-    failure = failure_in([*pool.feed(AgentExited(0, 3, "no module named zmq\n"))])
+    failure = failure_in(
+        [*pool.feed(AgentExited(0, AgentEnd("exited", 3), "no module named zmq\n"))]
+    )
     assert failure.reason == "the agent of node 0 ended (exit code 3): no module named zmq"
     assert pool.machine.lost_agents == {0}
     assert pool.phase() is Phase.FAILED
@@ -179,7 +181,10 @@ def test_an_agent_lost_during_the_start_is_a_failed_start(steps: int):
 
 def test_an_agent_lost_later_takes_its_ranks_and_no_others():
     pool = Pool(n=2, nnodes=2).start()
-    assert announced_exits(pool.feed(AgentExited(1, -9, ""))) == [2, 3]
+    assert announced_exits(pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))) == [
+        2,
+        3,
+    ]
     assert pool.states() == "IDLE IDLE EXITED EXITED"
     assert pool.phase() is Phase.UP
     assert pool.machine.refusal(pool.machine.ranks.in_state(RankState.IDLE)) is None
@@ -189,14 +194,14 @@ def test_an_agent_lost_while_a_cell_runs_ends_the_cell():
     pool = Pool(n=1, nnodes=2).start()
     run_id = pool.run()
     pool.finished(0, run_id)
-    outcome = outcome_in(pool.feed(AgentExited(1, -9, "")))
+    outcome = outcome_in(pool.feed(AgentExited(1, AgentEnd("exited", -9), "")))
     assert statuses(outcome) == {0: "ok", 1: "exited"}
 
 
 def test_a_rank_that_exited_before_its_agent_is_not_told_twice():
     pool = Pool().start()
     pool.exited(0, exit_code=7)
-    pool.feed(AgentExited(0, -9, ""))
+    pool.feed(AgentExited(0, AgentEnd("exited", -9), ""))
     first = pool.machine.ranks[0].exited
     assert first is not None
     assert first.exit_code == 7
@@ -206,7 +211,7 @@ def test_a_rank_that_exited_before_its_agent_is_not_told_twice():
 def test_an_agent_lost_during_a_restart_fails_the_restart():
     pool = Pool().start()
     pool.feed(RestartRequested())
-    failure = failure_in([*pool.feed(AgentExited(0, -11, ""))])
+    failure = failure_in([*pool.feed(AgentExited(0, AgentEnd("exited", -11), ""))])
     assert failure.reason == "the agent of node 0 ended (SIGSEGV)"
     assert pool.phase() is Phase.FAILED
 

@@ -407,7 +407,7 @@ def test_a_call_that_was_made_anew_is_one_part():
         first,
         record_id=first.record_id + 9,
         state="failed",
-        error="Replaced: its call was made anew",
+        error="Replaced: its call was made again",
     )
     assert [row.label for row in rows({0: [replaced]}, GROUPS)] == []
     assert len(rows({0: [replaced, first]}, GROUPS)) == 1

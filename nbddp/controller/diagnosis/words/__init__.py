@@ -81,6 +81,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         change=words.change,
         is_consequence=cause.is_consequence,
         is_handled=cause.proven and _is_handled(cause, reports),
+        begins_with_ranks=words.begins_with_ranks,
     )
 
 

@@ -15,7 +15,7 @@ from nbddp.controller.diagnosis.data_reads import (
     batches_by_count,
     compare_reads,
 )
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, place, subject
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words, code_change
@@ -92,6 +92,7 @@ def samples_unread(cause: Cause, reports: RankReports) -> Words:
         f"Leave out `rank=` and `num_replicas=` of {made}: the sampler asks the process group.",
         code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
         ranks=_rows(fault, reports, lambda each: f"read share {each.sampler.rank} of {shares}"),
+        begins_with_ranks=False,
     )
 
 
@@ -149,7 +150,7 @@ def data_notes(
 
 def _note_text(note: DataNote) -> str:
     some = next(iter(note.reads.values()))
-    where = place(some.epochs[0].site).partition(": ")[0]
+    where = str(some.epochs[0].site)
     of = f"of the {note.length} samples of {some.dataset}"
     match note.kind:
         case "padding":

@@ -110,6 +110,7 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
             "all ranks have ended their cells, and this was left open.",
             "Call it on all ranks, and wait for asynchronous operations: the next operation of "
             "this group would match the wrong one.",
+            begins_with_ranks=False,
         )
     assigned = _assigned(cause, disagreement, reports)
     is_wrong = bool(disagreement.differences.hard)
@@ -168,6 +169,7 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
                 f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
             ),
         ),
+        begins_with_ranks=False,
     )
 
 

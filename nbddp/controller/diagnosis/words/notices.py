@@ -33,6 +33,7 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
             f"All ranks have come to {name(cause, reports)}, and it is not over yet.",
             "nothing is missing: much data, or a slow or broken connection.",
             "Wait, or interrupt the cell.",
+            begins_with_ranks=False,
         )
     # The call is left out of a sentence that has one line on the screen, and ends with the place.
     call = (

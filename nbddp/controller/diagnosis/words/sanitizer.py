@@ -32,6 +32,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
                 f"{waits}, in the cell that uses the result.",
                 code=_code((opened.site, ranks)),
                 ranks=_rows(cause, reports, f"called {name}"),
+                begins_with_ranks=False,
             )
         return Words(
             f"{called}, and nothing can: its handle was deleted.",
@@ -39,6 +40,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             f"Keep what {_line(opened.site)} returns, and call its `wait()`.",
             code=_code((opened.site, ranks)),
             ranks=_rows(cause, reports, f"called {name}"),
+            begins_with_ranks=False,
         )
     if fault.other is not None:
         other = _name(rank, fault.other, reports)

@@ -29,6 +29,7 @@ class Words:
     change: CodeChange | None = None  #: the next step, as a change of the code
     places: Places = ()  #: the parts of the code that culprits did not run
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: not as `RankReports` has them
+    begins_with_ranks: bool = True  #: the headline does
 
 
 def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None:

@@ -39,6 +39,7 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
             f"{_nobody_has_set(operation, reports)} yet: {for_it}.",
             f"it may still be set by {describe_running(reports.graph)}.",
             "Wait, or interrupt the cell.",
+            begins_with_ranks=False,
         )
     if operation is not None and operation.is_rendezvous:
         return Words(
@@ -57,6 +58,7 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         f"{them}.",
         f"{_NOBODY_LEFT}; only a process outside of the pool could still set it.{in_turn(cause)}",
         step,
+        begins_with_ranks=False,
     )
 
 
@@ -77,13 +79,12 @@ def _nobody_has_set(operation: Operation | None, reports: RankReports) -> str:
 def _poll(operation: Operation, ranks: RankSet, reports: RankReports) -> Words:
     """A loop asks the store the same question again and again."""
     key, other = operation.signature.keys[0], describe_running(reports.graph, without=ranks)
-    asks, changed = f"asks for {key!r}", "its value does not change"
+    changed = "its value does not change"
     if operation.signature.op == "store.check":
         changed = "no rank has set it"
     loop = f"a loop with {operation.signature.op}, at {quote(operation)}"
     return Words(
-        f"{subject(ranks)} {ranks.verb(asks, asks.replace('asks', 'ask'))} again and again, and "
-        f"{changed}.",
+        f"{subject(ranks)} {ranks.verb('asks', 'ask')} for {key!r} again and again, and {changed}.",
         f"{loop}; it may still be changed by {other}.",
         "Set the key on another rank, or interrupt the cell.",
     )
@@ -140,6 +141,7 @@ def _creation(cause: Cause, operation: Operation, waits: str, reports: RankRepor
         f"{ranks.describe()} {ranks.verb('waits', 'wait')} for that.",
         f"{needs}{in_turn(cause)}",
         f"Call {op} on all ranks, in the same order.",
+        begins_with_ranks=False,
     )
 
 
@@ -185,6 +187,7 @@ def _several_numbers(cause: Cause, operation: Operation, reports: RankReports) -
         f"by that number.{first}{in_turn(cause)}",
         f"Call {operation.signature.op} for every group on all ranks, members or not, in the same "
         "order; or pass use_local_synchronization=True.",
+        begins_with_ranks=False,
     )
 
 

@@ -38,7 +38,7 @@ _SWEEP_AT = 16
 _MAX_TORN = 4
 #: The error of an operation at a break point, before the user lets a mismatch be raised.
 _STOPPED = "Stopped: at a break point"
-_REPLACED = f"{REPLACED}: its call was made anew"
+_REPLACED = f"{REPLACED}: its call was made again"
 
 
 class Recorder:
@@ -341,7 +341,7 @@ class Recorder:
 
         Raises:
             CollectiveMismatchError: ``on_mismatch`` is ``raise``.
-            CallReplacedError: the user has let the call be made anew.
+            CallReplacedError: the user has let the call be made again.
         """
         error = mismatch_error(wrong)
         if self.on_mismatch == "raise":

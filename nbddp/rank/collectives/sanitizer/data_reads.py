@@ -248,7 +248,6 @@ class DataReads:
         facts = SamplerFacts(
             name=shortened(kind.__name__),
             is_torch=kind.__module__.startswith("torch."),
-            is_random=isinstance(sampler, torch_data.RandomSampler),
             draws_again=bool(getattr(sampler, "replacement", False))
             or isinstance(sampler, torch_data.SubsetRandomSampler),
             site=self._site_of(sampler),
