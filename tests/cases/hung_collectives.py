@@ -150,7 +150,7 @@ for step in range(3):
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
-        quotes="`except IndexError:` (line 5) perhaps caught an exception of rank 0, which then skipped",
+        quotes="`except IndexError:` (line 5) perhaps caught an exception of rank 0",
     ),
     HungCell(
         name="barrier on some",

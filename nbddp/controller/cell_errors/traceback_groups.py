@@ -130,7 +130,8 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
     texts = [line.text for line, _ in pairs]
     if len(names) == 1 and len(pairs) > _MAX_ROWS and max(map(len, texts)) <= _MAX_SHORT:
         listed = [*texts[:_MAX_MESSAGES], *(["..."] if len(texts) > _MAX_MESSAGES else [])]
-        return [quoted(f"{head}: {names.pop()}: {', '.join(listed)}"), quoted("")]
+        # Front ends break a long line inside a number.
+        return [Line(f"{head}: {names.pop()}: {', '.join(listed)}"), quoted("")]
     lines = [labelled(ranks.describe(), line.summary) for line, ranks in pairs[:_MAX_MESSAGES]]
     more = RankSet.of(rank for _, ranks in pairs[_MAX_MESSAGES:] for rank in ranks)
     if more:

@@ -228,6 +228,8 @@ def _tested(test: ast.expr) -> str:
 
 def _is_number(test: ast.expr) -> bool:
     """Whether a condition is a bool, or a tensor with one."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_number, test.values))
     is_question = isinstance(test, ast.Call) and re.match(r"is|any$|all$", called(test))
     is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
     return bool(is_question) or is_not or isinstance(test, ast.Compare)

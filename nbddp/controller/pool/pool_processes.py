@@ -126,6 +126,13 @@ class PoolProcesses:
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
                 "Next: %ddp restart gives a fresh pool"
             )
+        if not done.fresh:
+            raise PoolBrokenError(
+                f"{ranks.describe()} could not be replaced: the fresh "
+                f"{ranks.verb('process', 'processes')} ended before "
+                f"{ranks.verb('it was', 'they were')} ready. Next: %ddp log shows why; "
+                "%ddp restart gives a fresh pool"
+            )
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
