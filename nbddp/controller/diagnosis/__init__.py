@@ -1,7 +1,7 @@
 """Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
 
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
-from nbddp.controller.diagnosis.control_flow import Code, Sources
+from nbddp.controller.diagnosis.control_flow import Code, Sources, no_sources
 from nbddp.controller.diagnosis.divergence import is_met
 from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
 from nbddp.controller.diagnosis.phrases import (
@@ -69,6 +69,7 @@ __all__ = [
     "last_operation",
     "late_ranks",
     "marked_lines",
+    "no_sources",
     "place",
     "quote",
     "rank_at",

@@ -12,12 +12,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from nbddp.controller.diagnosis import Sources, compare_records, diagnose
+from nbddp.controller.diagnosis import Sources
 from nbddp.controller.hub import HubThread, RemoteNodes
 from nbddp.controller.launch import (
     Engine,
@@ -27,6 +26,7 @@ from nbddp.controller.launch import (
     make_engine,
 )
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AnnounceFailure,
@@ -197,7 +197,7 @@ class PoolStartup:
         return self._hub
 
     def _make_machines(self, default_host: str) -> RecoveryMachine:
-        options = self._options
+        options, diagnosis = self._options, GuardedDiagnosis(self._sources)
         return RecoveryMachine(
             PoolMachine(
                 self._spec(),
@@ -207,8 +207,8 @@ class PoolStartup:
                 port=int(options.env.get("MASTER_PORT", "0")),
             ),
             self._settings,
-            partial(diagnose, sources=self._sources),
-            partial(compare_records, sources=self._sources),
+            diagnosis.diagnose,
+            diagnosis.compare,
         )
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
