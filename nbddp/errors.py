@@ -165,6 +165,10 @@ class PoolStartError(NbddpError):
     """The pool did not come up; all processes that had been started were ended."""
 
 
+class PoolAttachError(NbddpError):
+    """A pool could not be taken back, or let go; the message says why."""
+
+
 class AgentJoinError(NbddpError):
     """An agent on another machine could not join a pool; `nbddp agent` prints it."""
 

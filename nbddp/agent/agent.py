@@ -21,17 +21,19 @@ from typing import assert_never
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import ExitReader, start_failure
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.hub_link import HubLink
+from nbddp.agent.keeping import Keeping
 from nbddp.agent.leftovers import Leftovers, reap_orphans
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.agent.parent_watch import ParentWatch
-from nbddp.agent.rank_process import RankProcess, log_path_of
+from nbddp.agent.rank_logs import read_log
+from nbddp.agent.rank_process import RankProcess
 from nbddp.agent.stack_dumps import StackDumps
 from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.agent.store_process import StoreKeeper
 from nbddp.agent.termination import Termination
 from nbddp.errors import BadMessageError, BadOptionError
 from nbddp.system import process_tree
-from nbddp.system.log_tail import read_tail
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import AgentDownlink, AgentUplink, Uplink
 from nbddp.wire.launch_specs import AgentLaunch
@@ -41,19 +43,22 @@ from nbddp.wire.messages import (
     AgentEnded,
     AgentHello,
     AgentRequest,
+    AttachAgent,
     DescribeValue,
+    DetachAgent,
     DumpStack,
     Event,
     Execute,
+    InputReply,
     Interrupt,
     KillRanks,
-    LogRead,
     OutputDrained,
     PullValue,
     RankSpawned,
     RanksStopped,
     ReadLog,
     RefuseAgent,
+    SettleRun,
     ShutdownAgent,
     StartRanks,
     StartStore,
@@ -65,10 +70,8 @@ _ORPHAN_GRACE_S = 0.2
 #: After some text was read, more text is collected for this long. Otherwise a rank that prints
 #: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
-#: The end of a log that is sent at once: the agent does nothing else meanwhile.
-_MAX_LOG_BYTES = 4 * 1024 * 1024
-#: Requests that run the user's code, which can be interrupted.
-_RUNS_CODE = ("Execute", "PullValue", "DescribeValue")
+#: Requests that are decoded: they run the user's code, which can be interrupted, or answer it.
+_DECODED_REQUESTS = ("Execute", "PullValue", "DescribeValue", "InputReply")
 #: The agent decodes this message of ranks; it forwards the others as they are.
 _DECODED = "RunStarted"
 #: Answers after which no code runs any longer for a request about values.
@@ -100,11 +103,13 @@ class Agent:
         self._parent_watch = parent_watch
         self._is_remote = uplink is not None
         self._address = address
-        self._uplink = uplink or AgentUplink(launch.hub, launch.node, launch.token)
+        channel = uplink or AgentUplink(launch.hub, launch.node, launch.token)
+        self._uplink = HubLink(channel, launch.node, self._run_of)
         #: Why this agent ends although the hub has not asked for it; empty: it does not.
         self.end = AgentEnd("asked")
         self._downlink = AgentDownlink(launch.rank_socket)
-        self._loop = EventLoop(self._uplink, self._downlink)
+        self._loop = EventLoop(channel, self._downlink)
+        self._keeping = Keeping(launch, self._uplink, self._loop, parent_watch)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(launch.node, maker, self._loop, self._uplink.send)
@@ -154,7 +159,7 @@ class Agent:
             self._flush_uplink()
         if self._is_remote:
             self._uplink.send(AgentEnded(node=self._launch.node, end=self.end))
-        self._uplink.close(linger_s=0.5)
+        self._uplink.uplink.close(linger_s=0.5)
         self._downlink.close()
         self._stall_monitor.close()
 
@@ -165,8 +170,12 @@ class Agent:
             if not ranks:
                 self._handle_agent_request(codec.decode_agent_request(frames[0]))
                 return
-            if codec.peek_type(frames[0]) in _RUNS_CODE:
+            if codec.peek_type(frames[0]) in _DECODED_REQUESTS:
                 request = codec.decode_rank_request(frames[0])
+                if isinstance(request, Execute):
+                    self._uplink.kept.begin_cell(request, time.monotonic())
+                elif isinstance(request, InputReply):
+                    self._uplink.kept.answer(request, ranks)
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
@@ -174,7 +183,7 @@ class Agent:
                         process.pulling = request.request_id
                         process.await_begin(request.request_id)
         except BadMessageError:
-            self._uplink.bad_frames += 1
+            self._uplink.drop_bad_frame()
             return
         for rank in ranks:
             if rank in self._ranks:
@@ -201,7 +210,7 @@ class Agent:
                 for process in self._living(request.ranks):
                     self._stack_dumps.begin(request, process, time.monotonic())
             case ReadLog():
-                self._send_log(request)
+                self._uplink.send(read_log(self._launch, request))
             case Interrupt():
                 for process in self._living(request.ranks):
                     if request.run_id in (process.pipes.run_id, process.pulling):
@@ -210,6 +219,12 @@ class Agent:
                 self._end_all(request.grace_s)
             case ShutdownAgent():
                 self.shut_down(request.grace_s)
+            case DetachAgent():
+                self._keeping.let_go(request, "its ranks are being ended" * self._is_ending)
+            case AttachAgent():
+                self._keeping.take_back(request, {r: self._run_of(r) for r in self._ranks})
+            case SettleRun():
+                self._uplink.kept.settle(request.run_id)
             case AdmitAgent():
                 pass  # a replay of what made this agent
             case RefuseAgent():
@@ -217,21 +232,18 @@ class Agent:
             case _:
                 assert_never(request)
 
-    def _send_log(self, request: ReadLog) -> None:
-        text, size, problem = "", 0, ""
-        try:
-            path = log_path_of(self._launch, request.rank)
-            text, size = read_tail(path, min(request.max_bytes, _MAX_LOG_BYTES))
-        except OSError as error:
-            problem = error.strerror or str(error)
-        self._uplink.send(
-            LogRead(number=request.number, rank=request.rank, text=text, size=size, problem=problem)
-        )
+    def _run_of(self, rank: int) -> str | None:
+        return self._ranks[rank].pipes.run_id if rank in self._ranks else None
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._is_shutting_down or self._termination is not None
 
     def _living(self, ranks: tuple[int, ...]) -> list[RankProcess]:
         return [self._ranks[rank] for rank in ranks if rank in self._ranks]
 
     def _start_ranks(self, request: StartRanks) -> None:
+        self._uplink.kept.begin_start(request)
         ranks_per_node = request.pool.nproc_per_node
         first = self._launch.node * ranks_per_node
         for rank in request.ranks or range(first, first + ranks_per_node):
@@ -303,7 +315,7 @@ class Agent:
             pipes.drain(time.monotonic())
             self._send_text(pipes, last=True)
             pipes.run_id = None
-        self._uplink.forward(list(frames))
+        self._uplink.forward(rank, tag, list(frames))
         if tag.sync:
             self._held_syncs.append((rank, tag.sync))
             self._release_syncs()
@@ -403,7 +415,7 @@ class Agent:
         self._release_syncs()
         if all_sent == self._writes_wanted:
             self._writes_wanted = not all_sent
-            self._loop.also_writable(self._uplink, self._writes_wanted)
+            self._loop.also_writable(self._uplink.uplink, self._writes_wanted)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -420,7 +432,7 @@ class Agent:
     def _read_parent_watch(self) -> None:
         for news in self._parent_watch.news():
             self._uplink.send(news)
-        if self._parent_watch.has_lost_notebook:
+        if self._keeping.ends_with_notebook(is_ending=self._is_ending):
             self.end_without_hub(AgentEnd("notebook-ended"))
 
     def listen_for_end(self, lifeline_fd: int) -> None:
@@ -434,8 +446,10 @@ class Agent:
         self._loop.listen(lifeline_fd, read)
 
     def _check_hub(self) -> None:
-        if self._uplink.lost_reason():
+        if self._uplink.uplink.lost_reason():
             self.end_without_hub(AgentEnd("notebook-lost"))
+        if self._keeping.is_over:
+            self.end_without_hub(AgentEnd("not-attached"))
 
     @property
     def owns_folder(self) -> bool:

@@ -4,7 +4,6 @@ Runs in: the agent process, its main thread.
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nbddp.agent.agent import Agent
-from nbddp.system import process_tree
+from nbddp.system import kept_pools, process_tree
 
 _TRACKER_S = 1.0
 
@@ -35,7 +34,7 @@ def serve_and_exit(agent: Agent, folder: Path) -> NoReturn:
     finally:
         end_helpers()
         if agent.owns_folder:
-            shutil.rmtree(folder, ignore_errors=True)
+            kept_pools.end(folder, agent.end.cause)
         sys.stdout.flush()
         sys.stderr.flush()
         # sys.exit would let multiprocessing wait for processes that it believes to be its own.

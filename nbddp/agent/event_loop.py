@@ -19,6 +19,12 @@ class EventLoop:
             self._sockets.add(channel)
         self._actions: dict[int, Callable[[], None]] = {}  # by file descriptor
 
+    def replace(self, old: Channel, new: Channel) -> None:
+        """Wait for ``new`` in the place of ``old``, which is to be closed afterwards."""
+        for poller in (self._all, self._sockets):
+            poller.remove(old)
+            poller.add(new)
+
     def listen(self, fd: int, action: Callable[[], None]) -> None:
         """Call ``action`` in each turn in which ``fd`` is readable."""
         self._actions[fd] = action

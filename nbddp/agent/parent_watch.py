@@ -15,11 +15,15 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _INTERVAL_S = 0.25
 
@@ -39,7 +43,10 @@ class ParentWatch:
         self._controller_pid = controller_pid
         #: True if the notebook has ended.
         self.has_lost_notebook = False
+        #: Whether this process goes on after the end of the notebook.
+        self.is_kept: Callable[[], bool] = lambda: False
         self._pidfd = self._open()
+        self._retired: deque[int] = deque()  #: descriptors that the thread is to close
         self._store_pid = 0
         self._stopped_processes = StoppedProcesses()
         self._news: deque[HelperStopped] = deque()
@@ -65,6 +72,31 @@ class ParentWatch:
         """Watch from now on, until this process ends."""
         threading.Thread(target=self._serve, name="nbddp-lifeline", daemon=True).start()
 
+    def release(self) -> None:
+        """Watch no notebook any longer."""
+        if self._pidfd >= 0:
+            self._retired.append(self._pidfd)
+        self._pidfd, self._controller_pid = -1, 0
+        self.has_lost_notebook = False
+
+    def follow(self, pid: int, started: int) -> bool:
+        """Watch this notebook from now on; False: the process has ended.
+
+        Args:
+            pid: its process.
+            started: the start of the process, which tells it from a later one of the same number.
+        """
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        if process_tree.start_time(pid) != started:
+            os.close(fd)
+            return False
+        self.release()
+        self._controller_pid, self._pidfd = pid, fd
+        return True
+
     def watch_store(self, pid: int) -> None:
         """Watch the process of the store; 0: there is none."""
         self._store_pid = pid
@@ -81,17 +113,19 @@ class ParentWatch:
     # --- the thread ----------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        poller = select.poll()
-        if self._pidfd >= 0:
-            poller.register(self._pidfd, select.POLLIN)
         while True:
+            fd = self._pidfd
+            poller = select.poll()
+            if fd >= 0 and not self.has_lost_notebook:
+                poller.register(fd, select.POLLIN)
             ended = poller.poll(_INTERVAL_S * 1000)
-            if (ended or self._has_lost_parent()) and not self.has_lost_notebook:
+            is_current = fd == self._pidfd  # else the agent follows another process by now
+            if is_current and (ended or self._has_lost_parent()) and not self.has_lost_notebook:
                 self.has_lost_notebook = True
                 self._wake_agent()
-            if ended:
-                poller.unregister(self._pidfd)
-            if self.has_lost_notebook:
+            while self._retired:
+                os.close(self._retired.popleft())
+            if self.has_lost_notebook and not self.is_kept():
                 self._maker.give_up_start()
             self._check("the fork server", self._maker.fork_server_pid)
             self._check("the store", self._store_pid)

@@ -4,7 +4,6 @@ Runs in: the notebook's process.
 """
 
 import itertools
-import json
 import os
 import sys
 import threading
@@ -13,7 +12,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -22,12 +20,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
-from nbddp.notebook.consoles import is_console
+from nbddp.notebook.consoles import is_console, write_kernel_file
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -50,7 +48,8 @@ from nbddp.notebook.output import (
 )
 from nbddp.notebook.render import rank_strip, status_table, step_panel
 from nbddp.notebook.widgets import Relay, StepPanel
-from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
+from nbddp.settings import LIVE_PREFIX, Settings, is_rank
+from nbddp.system.kept_pools import known_pools
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
 
@@ -100,7 +99,9 @@ def pool() -> Pool:
     await_start()
     living = current_pool()
     if living is None:
-        raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
+        free = [each.pool_id for each in known_pools() if each.state == "detached"]
+        back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
+        raise NoPoolError(f"no pool is running. Next: %ddp start -n 2, or nbddp.start(2){back}")
     return living
 
 
@@ -123,6 +124,7 @@ def start(
     address: str = "",
     port: int = 0,
     slurm: str = "",
+    keep: str | float = 0.0,
     plain: bool = False,
 ) -> Pool:
     """Start a pool of rank processes, or give the running one if its options are the same.
@@ -152,6 +154,8 @@ def start(
         address: of this machine, at which the other machines reach it.
         port: of this machine for the other machines; 0: any free one.
         slurm: more options for ``srun``.
+        keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
+            `attach` takes it back. Default: it ends with this process.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
 
     Returns:
@@ -198,21 +202,40 @@ def start_with_text(arguments: dict[str, Any], text_of: Callable[[Pool], str]) -
     return pool
 
 
-def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) -> Pool:
+def make_current(
+    options: PoolOptions,
+    on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None,
+    kept: KeptPool | None = None,
+) -> tuple[Pool, bool]:
+    """Make the pool of this process, unless it has one.
+
+    Args:
+        options: of the pool.
+        on_progress: gets the state of the pool while it starts.
+        kept: a pool that lives already.
+
+    Returns:
+        The pool, and whether it was made now.
+    """
     global _current  # noqa: PLW0603 - %ddp means the one pool of the process
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
     try:
         current = current_pool()
-        if current is None:
-            settings, check_source = Settings.from_env(), source_check.check_source
-            _current = Pool(options, settings, make_view, check_source, on_progress)
-            _current.break_points = break_points
-            _connect_listeners(_current)
-            _write_kernel_file(_current)
-            return _current
+        if current is not None:
+            return current, False
+        settings, check_source = Settings.from_env(), source_check.check_source
+        _current = Pool(options, settings, make_view, check_source, on_progress, kept=kept)
+        _current.break_points = break_points
+        _connect_listeners(_current)
+        write_kernel_file(_current)
+        return _current, True
     finally:
         _start_lock.release()
+
+
+def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) -> Pool:
+    current, _ = make_current(options, on_progress)
     differences = current.options.differences(options)
     if not differences:
         return current
@@ -306,22 +329,6 @@ def _start_display() -> StartDisplay:
     return StartDisplay(sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
 
 
-def _write_kernel_file(pool: Pool) -> None:
-    """Describe the kernel, if any, for ``nbddp console``; only this user enters the folder."""
-    if pool.options.has_machines:
-        return  # its folders are elsewhere
-    app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
-    kernel_fields = {
-        "world_size": pool.world_size,
-        "pid": os.getpid(),
-        "cwd": str(Path.cwd()),
-        "connection_file": "" if app is None else app.abs_connection_file,
-    }
-    with suppress(OSError):  # only the console needs it
-        folder = Path(pool.log_path_by_rank[0]).parent
-        (folder / NOTEBOOK_FILE).write_text(json.dumps(kernel_fields), encoding="utf-8")
-
-
 def _connect_listeners(pool: Pool) -> None:
     """Show the output of ranks between cells, and connect their widgets to the front end."""
     global _relay, _sockets  # noqa: PLW0603 - one pool per process
@@ -343,6 +350,7 @@ def _connect_listeners(pool: Pool) -> None:
                 relay.end()
 
     pool.listeners.background = on_background
+    pool.listeners.release_background()
     if relay is None:
         return
 

@@ -21,7 +21,7 @@ _NAME_BYTES = 15
 _SOCKET_NAME_BYTES = 34
 #: Each process that uses the folder holds a shared lock on this file. A folder without the file
 #: does not belong to a pool.
-_IN_USE = "in-use.lock"
+IN_USE = "in-use.lock"
 #: Logs of a pool that was killed are kept this long, because they may say why.
 _KEPT_S = 24 * 60 * 60.0
 
@@ -41,7 +41,7 @@ def make() -> Path:
 
 def hold(folder: Path) -> int:
     """Lock the folder until the returned descriptor is closed, or the process ends."""
-    fd = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(folder / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # a disk without locks: no process gets one, so nothing is removed
         fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
@@ -62,7 +62,7 @@ def remove_stale_folders(fresh: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    fd = os.open(folder / _IN_USE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(folder / IN_USE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

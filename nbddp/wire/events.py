@@ -20,14 +20,17 @@ from nbddp.wire.message_types import (
     AgentEnd,
     CommType,
     ErrorInfo,
+    KeptRank,
     MessageBase,
     Node,
     NodeFacts,
+    PoolSpec,
     Rank,
     RunId,
     Stream,
     ValueHeader,
 )
+from nbddp.wire.requests import Execute
 from nbddp.wire.values.value_questions import ValueAnswer
 
 # --- agent -> hub ------------------------------------------------------------------------------
@@ -58,6 +61,35 @@ class AgentEnded(MessageBase, frozen=True):
 
     node: int  #: -1: it had none yet
     end: AgentEnd
+
+
+class AgentDetached(MessageBase, frozen=True):
+    """Answer to `DetachAgent`, and the last message to this hub."""
+
+    node: Node
+    problem: str = ""  #: why the agent stays attached; empty: it goes on without a hub
+
+
+class AgentAttached(MessageBase, frozen=True):
+    """Answer to `AttachAgent`: what a new hub has to know; the events that were kept follow.
+
+    States are those before these events. So a rank is in a cell whose end follows.
+    """
+
+    number: str  #: as in the request
+    version: int
+    token: str  #: see `AgentHello`
+    node: Node
+    pid: int
+    pool: PoolSpec
+    master_addr: str
+    master_port: int
+    store_is_lost: bool
+    keep_s: float
+    ranks: tuple[KeptRank, ...]  #: of this node
+    #: The last cell, unless its end was settled: its ranks are in it, or its end follows.
+    run: Execute | None
+    run_age_s: float = 0.0  #: since its begin
 
 
 class StoreReady(MessageBase, frozen=True):

@@ -26,6 +26,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     folder: str  #: the pool's folder, 0700: sockets and logs
     controller_pid: int  #: the agent ends when this process ends; 0: it runs on another machine
     settings: Settings
+    #: Seconds for which it goes on without a hub after the end of that process; 0: it ends then.
+    keep_s: float = 0.0
 
     @property
     def rank_socket(self) -> Path:

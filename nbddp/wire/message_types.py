@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from nbddp.wire.flight_recorder import ExceptionLine, Site
+from nbddp.wire.mesh_ranks import Mesh
 
 RunId: TypeAlias = str
 Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,6 +36,8 @@ AgentEndCause: TypeAlias = Literal[
     "starter-ended",
     "notebook-ended",
     "notebook-lost",
+    "not-attached",
+    "not-known",
     "refused",
     "silent",
     "no-answer",
@@ -100,6 +103,22 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
     job: str = ""  #: the engine's name of the job: ``4711``
+
+
+class KeptRank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rank as its agent knows it, for a hub that takes the pool back: see `AgentAttached`."""
+
+    rank: Rank
+    pid: int  #: 0: its process could not be made
+    log_path: str = ""
+    is_ready: bool = False  #: it has initialised its process group, or waits for its groups
+    device: str = ""
+    backend: str = ""
+    note: str = ""
+    run_id: RunId | None = None  #: of the cell that it is in, or whose end the hub has not settled
+    joins: bool = False  #: it has taken the place of another, and has no groups yet
+    is_replacement: bool = False  #: it had a predecessor in this pool
+    meshes: tuple[Mesh, ...] = ()  #: that its variables hold, as of the end of its last cell
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,8 @@ its target ranks: ``[ranks, payload, *buffers]``. No ranks: it is for the agent 
 from typing import TypeAlias
 
 from nbddp.wire.events import (
+    AgentAttached,
+    AgentDetached,
     AgentEnded,
     AgentHello,
     AgentJoined,
@@ -65,6 +67,7 @@ from nbddp.wire.requests import (
     AbortOperations,
     AdmitAgent,
     AskWhileStuck,
+    AttachAgent,
     BindPushed,
     CommToRank,
     Complete,
@@ -72,6 +75,7 @@ from nbddp.wire.requests import (
     DescribeAtPrompt,
     DescribeRank,
     DescribeValue,
+    DetachAgent,
     DumpStack,
     Execute,
     ForgetValue,
@@ -87,6 +91,7 @@ from nbddp.wire.requests import (
     RebuildGroups,
     RefuseAgent,
     ReleaseSegment,
+    SettleRun,
     Shutdown,
     ShutdownAgent,
     StartRanks,
@@ -98,12 +103,15 @@ __all__ = [
     "PROTOCOL_VERSION",
     "AbortOperations",
     "AdmitAgent",
+    "AgentAttached",
+    "AgentDetached",
     "AgentEnded",
     "AgentEvent",
     "AgentHello",
     "AgentJoined",
     "AgentRequest",
     "AskWhileStuck",
+    "AttachAgent",
     "BindPushed",
     "ClearOutput",
     "CommFromRank",
@@ -117,6 +125,7 @@ __all__ = [
     "DescribeAtPrompt",
     "DescribeRank",
     "DescribeValue",
+    "DetachAgent",
     "Display",
     "DumpStack",
     "Event",
@@ -163,6 +172,7 @@ __all__ = [
     "RunId",
     "RunStarted",
     "SegmentReleased",
+    "SettleRun",
     "Shutdown",
     "ShutdownAgent",
     "StackDumped",
@@ -192,6 +202,9 @@ AgentRequest: TypeAlias = (
     | Interrupt
     | StopRanks
     | ShutdownAgent
+    | DetachAgent
+    | AttachAgent
+    | SettleRun
 )
 RankRequest: TypeAlias = (
     Execute
@@ -219,6 +232,8 @@ AgentEvent: TypeAlias = (
     AgentHello
     | AgentJoined
     | AgentEnded
+    | AgentDetached
+    | AgentAttached
     | StoreReady
     | StoreExited
     | HelperStopped

@@ -105,6 +105,26 @@ class ShutdownAgent(MessageBase, frozen=True):
     grace_s: float
 
 
+class DetachAgent(MessageBase, frozen=True):
+    """Go on without a hub, for a time. Answered by `AgentDetached`, the last message."""
+
+    keep_s: float
+
+
+class AttachAgent(MessageBase, frozen=True):
+    """Serve this hub from now on. Answered by `AgentAttached`, once for each number."""
+
+    number: str  #: of the attempt, which is sent again and again
+    controller_pid: int  #: the agent follows the end of this process, as `AgentLaunch` says
+    started: int  #: start of that process in clock ticks
+
+
+class SettleRun(MessageBase, frozen=True):
+    """The notebook has the outcome of this cell: keep nothing of it for another hub. No answer."""
+
+    run_id: RunId
+
+
 # --- hub -> rank -------------------------------------------------------------------------------
 
 

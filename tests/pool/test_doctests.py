@@ -37,6 +37,7 @@ WITHOUT_EXAMPLE = {
     "BadMessageError": "never reaches the user: such a message is dropped",
     "InvalidTransitionError": "a bug in nbddp",
     "NoTorchError": "needs an environment without torch",
+    "PoolAttachError": "needs a pool that does not answer",
     "PoolStartError": "needs a start that fails",
     "PoolInterruptedError": "needs the stop button",
     "TransferInterruptedError": "needs the stop button",
@@ -70,6 +71,10 @@ def ends_the_pool(test: doctest.DocTest) -> bool:
     return any(".stop()" in example.source for example in test.examples)
 
 
+def lets_the_pool_go(test: doctest.DocTest) -> bool:
+    return any(".detach(" in example.source for example in test.examples)
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[InteractiveShell]:
     traits = Config()
@@ -88,8 +93,10 @@ def started(shell: InteractiveShell) -> Iterator[Pool]:
 
 @pytest.mark.timeout(180)
 def test_the_examples_show_what_they_quote(started: Pool, shell: InteractiveShell):
-    """On one pool, which the last examples end."""
+    """On one pool, which some examples end; the last ones let another one go, and take it back."""
     tests = examples_of([*NAMES, *(name for name in ERROR_NAMES if name not in WITHOUT_EXAMPLE)])
+    leaving = [test for test in tests if lets_the_pool_go(test)]
+    tests = [test for test in tests if test not in leaving]
     lasting = [test for test in tests if not ends_the_pool(test)]
     ending = [test for test in tests if ends_the_pool(test)]
     assert len(ending) >= 3
@@ -102,6 +109,12 @@ def test_the_examples_show_what_they_quote(started: Pool, shell: InteractiveShel
             names = {"nbddp": nbddp, "pool": started, "get_ipython": lambda: shell}
         test.globs = names
         doctest.DocTestRunner(optionflags=_FLAGS).run(test, out=said.append, clear_globs=False)
+    names = {"nbddp": nbddp, "pool": nbddp.start(2)}
+    for test in leaving:
+        test.globs = names
+        doctest.DocTestRunner(optionflags=_FLAGS).run(test, out=said.append, clear_globs=False)
+    names["pool"].stop()
+    assert len(leaving) >= 2
     assert not said, "".join(said)
 
 

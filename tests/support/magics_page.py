@@ -26,6 +26,7 @@ _PROMPT = re.compile(r"^(?:\[\d+\] +ipdb> |\((?:step|deadlock)\) )")
 _VARYING = (
     (re.compile(r"\*(?=\d)"), ""),  # in a trace: this rank came last
     (re.compile(r"/\S*/nbddp-\w+"), "FOLDER"),
+    (re.compile(r"\b[0-9a-f]{8}\b"), "POOL"),
     (re.compile(r"(?<![\w.])\d[\d.]*\s?(ns|us|µs|ms|s)\b"), "TIME"),
     (re.compile(r"(?<![\w.])\d[\d.]*\s?([kMG]?B)\b"), "SIZE"),
     (re.compile(r"[/·A-Z!]{3,}$"), "BAR"),

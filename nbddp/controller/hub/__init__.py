@@ -1,5 +1,6 @@
 """The one thread with the one socket to all agents, and the runs it serves."""
 
+from nbddp.controller.hub.attachment import Attachment, attach_agents
 from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent, Listeners
 from nbddp.controller.hub.rank_requests import RankRequests
@@ -16,6 +17,7 @@ from nbddp.controller.hub.transfer import (
 __all__ = [
     "NO_RANK",
     "Answer",
+    "Attachment",
     "BackgroundEvent",
     "CellEvent",
     "HubThread",
@@ -27,5 +29,6 @@ __all__ = [
     "Run",
     "Transfer",
     "WaitInterrupt",
+    "attach_agents",
     "interrupt_as_error",
 ]

@@ -25,12 +25,15 @@ from msgspec.structs import replace
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
-from nbddp.controller.hub.listeners import NO_RANK, Listeners
+from nbddp.controller.hub.attachment import EarlyEvent
+from nbddp.controller.hub.let_go import LetGo
+from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import Answer, Transfer
+from nbddp.controller.hub.waiting_commands import WaitingCommands
 from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -57,16 +60,19 @@ from nbddp.controller.state import (
     VerdictReached,
 )
 from nbddp.errors import InvalidTransitionError
-from nbddp.system.process_tree import is_ending
 from nbddp.wire.channels import AgentsChannel, Frame, Poller, Waker
 from nbddp.wire.messages import (
+    AgentAttached,
+    AgentDetached,
     AgentEnded,
     AgentJoined,
+    AgentRequest,
     ClearOutput,
     CommFromRank,
     Completed,
     DebugEvent,
     Debugged,
+    DetachAgent,
     Display,
     Event,
     FaultStruck,
@@ -85,18 +91,17 @@ from nbddp.wire.messages import (
     RunFinished,
     RunStarted,
     SegmentReleased,
+    SettleRun,
     ShutdownAgent,
     ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import RankSet
 
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
-#: A cell waits this long for ranks that are still in an old cell, or whose end is not reported yet.
-_LATE_S = 2.0
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
 
@@ -134,13 +139,9 @@ class HubThread:
         self._agents = Agents()
         self._run: Run | None = None
         self._transfers: dict[str, Transfer] = {}
-        #: Commands that wait until the pool is repaired.
-        self._waiting: list[Callable[[], object]] = []
-        #: Ranks that are still in an old cell, and the end of the wait for them and for ranks that
-        #: have just died.
-        self._late = RankSet()
-        self._settles_until = 0.0
-        self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
+        self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
+        self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
+        self.let_go = LetGo()
         self._verdict: VerdictReached | None = None
         self._stopping = False
         self._failure = ""
@@ -150,6 +151,17 @@ class HubThread:
         self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
 
     # --- for other threads ---------------------------------------------------------------------
+
+    def resume(self, run: Run | None, early: Iterable[EarlyEvent]) -> None:
+        """Go on with what another hub has begun; called before `start`.
+
+        Args:
+            run: of the cell that goes on; None: there is none.
+            early: events that have come before, in order.
+        """
+        self._run = run
+        for event in early:  # before any other: the first ones say who the agents are
+            self._receive(*event)
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; ``agents`` are watched from now on."""
@@ -209,7 +221,7 @@ class HubThread:
             if refusal is not None and not has_asked and self._recovery.may_rebuild_again:
                 has_asked = True
                 self._feed(RebuildRequested())
-                self._when_whole(begin)
+                self._waiting.when_whole(begin)
                 return
             if refusal is None:
                 self._run = run
@@ -220,20 +232,18 @@ class HubThread:
             answer.put(refusal)
 
         def give_up() -> None:
-            if begin in self._waiting:
-                self._waiting.remove(begin)
+            if self._waiting.remove(begin):
                 answer.put("fresh ranks are still taking their places")
 
-        self._call(lambda: self._when_settled(requested.ranks, begin))
+        self._call(lambda: self._waiting.when_settled(requested.ranks, begin))
         began = time.monotonic()
         while self.is_alive:
             with suppress(queue.Empty):
                 return answer.get(timeout=0.2)
             if time.monotonic() - began > self._settings.start_timeout_s:
                 self._call(give_up)
-        return self._end_reason
+        return self._end_reason()
 
-    @property
     def _end_reason(self) -> str:
         return f"its hub has ended{self._failure and ': '}{self._failure}"
 
@@ -266,7 +276,7 @@ class HubThread:
                 self._publish()
                 transfer.refuse(refusal)
 
-        self._call(lambda: self._when_settled(transfer.ranks, open_it))
+        self._call(lambda: self._waiting.when_settled(transfer.ranks, open_it))
 
     def interrupt_transfer(self, transfer: Transfer) -> None:
         """Interrupt the ranks that still evaluate a value that no thread waits for any longer."""
@@ -287,7 +297,7 @@ class HubThread:
             if transfer.request_id in self._transfers:
                 self._send(transfer.ranks, request, frames)
 
-        self._call(lambda: self._when_whole(send))
+        self._call(lambda: self._waiting.when_whole(send))
 
     def close_transfer(self, transfer: Transfer) -> None:
         """Route no more answers, and release the memory of those that were not taken out."""
@@ -295,7 +305,7 @@ class HubThread:
             self._release_unwanted(answer)
 
         pop = partial(self._transfers.pop, transfer.request_id, None)
-        self._call(lambda: self._when_whole(pop))
+        self._call(lambda: self._waiting.when_whole(pop))
 
     def shut_down(self, grace_s: float) -> None:
         """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
@@ -303,10 +313,28 @@ class HubThread:
         def shut_down() -> None:
             self._stopping = True
             self._feed(StopRequested())
-            for node in self._agents.nodes:
-                self._channel.send_to_agent(node, ShutdownAgent(grace_s=grace_s))
+            self._send_to_agents(ShutdownAgent(grace_s=grace_s))
 
         self._call(shut_down)
+
+    def settle(self, run_id: str) -> None:
+        """Tell the agents that the end of a cell was shown: they keep it for no other notebook."""
+        self._call(lambda: self._send_to_agents(SettleRun(run_id=run_id)))
+
+    def ask_to_go_on(self, keep_s: float) -> None:
+        """Ask the agents to go on without a hub for a time; `let_go` has their answers."""
+        self._call(lambda: self._send_to_agents(DetachAgent(keep_s=keep_s)))
+
+    def leave(self, by: str) -> None:
+        """End the thread, and no agent: they go on without a hub."""
+
+        def leave() -> None:
+            self._stopping = True
+            self._feed(StopRequested(by))
+            self._agents = Agents()
+
+        self._call(leave)
+        self._thread.join()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the thread; False: it is still alive after ``timeout_s``."""
@@ -316,34 +344,6 @@ class HubThread:
     def _call(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
         self._waker.wake()
-
-    def _when_whole(self, command: Callable[[], object]) -> None:
-        """Call ``command`` now, or after the waiting ones when the pool is repaired. Hub thread."""
-        if self._waiting or not self._is_whole:
-            self._waiting.append(command)
-        else:
-            command()
-
-    def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
-        """The same, but first wait for ranks that are in an old cell, or have just died."""
-        late = self._machine.late(ranks)
-        if late or self._ending():
-            self._late = RankSet.of({*self._late, *late})
-            self._settles_until = time.monotonic() + _LATE_S
-        self._when_whole(command)
-
-    def _ending(self) -> RankSet:
-        """Idle ranks whose processes are about to end, as the system of this machine shows it."""
-        return NO_RANKS if self._remote_nodes is not None else self._machine.ending(is_ending)
-
-    @property
-    def _is_whole(self) -> bool:
-        if self._recovery.is_rebuilding:
-            return False
-        if time.monotonic() < self._settles_until:
-            return not self._machine.late(self._late) and not self._ending()
-        self._late = RankSet()
-        return True
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -367,8 +367,7 @@ class HubThread:
                     watched.discard(fd)
                 self._look_at_agents()
                 self._feed(Tick())
-                while self._waiting and self._is_whole:
-                    self._waiting.pop(0)()
+                self._waiting.call_due()
                 self._publish()
         except Exception as error:  # a bug in nbddp: threads that wait must be notified
             self._failure = f"{type(error).__name__}: {error}"
@@ -410,9 +409,7 @@ class HubThread:
         """Handle the first or last message of an agent on another machine."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
-        elif isinstance(event, AgentEnded):
-            self._remote_nodes.end(node, event, self._agents)
-        elif failure := self._remote_nodes.join(node, event, self._agents):
+        elif failure := self._remote_nodes.receive(node, event, self._agents):
             self.start_results.put(AnnounceFailure(failure))
 
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
@@ -443,8 +440,10 @@ class HubThread:
                 self.listeners.debug(event)
             case HelperStopped():
                 self._do_all(helper_notices.record_stop(event, self._machine))
-            case AgentJoined() | AgentEnded():
-                pass  # `_receive` has handled it
+            case AgentDetached():
+                self.let_go.put(event)
+            case AgentJoined() | AgentEnded() | AgentAttached():
+                pass  # it was handled before
             case _:
                 self._feed(event)
 
@@ -516,10 +515,11 @@ class HubThread:
             case Diagnosed() | RanksRestarted():
                 self.replies.put(action)
             case NotifyUser():
-                text = f"nbddp: {action.text}\n"
-                rank = NO_RANK if action.rank is None else action.rank
-                notice = Output(run_id=None, rank=rank, stream="stderr", text=text)
-                self.listeners.background(notice)
+                self.listeners.background(notice_of(action))
+
+    def _send_to_agents(self, request: AgentRequest) -> None:
+        for node in self._agents.nodes:
+            self._channel.send_to_agent(node, request)
 
     def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self._machine.ranks.by_node(ranks).items():

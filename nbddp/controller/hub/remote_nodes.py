@@ -58,6 +58,13 @@ class RemoteNodes:
         self._look_at = 0.0
         self.view = NodeView()
 
+    def receive(self, node: int, event: AgentJoined | AgentEnded, agents: Agents) -> str:
+        """Take the first or last message of an agent; see `join` for what is returned."""
+        if isinstance(event, AgentJoined):
+            return self.join(node, event, agents)
+        self.end(node, event, agents)
+        return ""
+
     def join(self, guest: int, joined: AgentJoined, agents: Agents) -> str:
         """Take in an agent that has come.
 

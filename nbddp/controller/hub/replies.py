@@ -27,12 +27,18 @@ class Replies:
     Args:
         is_served: whether the hub thread is alive.
         end_reason: why it has ended.
+        first_number: of the questions.
     """
 
-    def __init__(self, is_served: Callable[[], bool], end_reason: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        is_served: Callable[[], bool],
+        end_reason: Callable[[], str],
+        first_number: int = 1,
+    ) -> None:
         self._is_served = is_served
         self._end_reason = end_reason
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first_number)
         self._waiting: dict[int, queue.SimpleQueue[Reply]] = {}
 
     def ask(self, kind: type[_Reply], question: Callable[[int], None]) -> _Reply:

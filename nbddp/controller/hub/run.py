@@ -71,6 +71,8 @@ class Run:
         self._dropped: dict[tuple[int, Stream], int] = {}
         self._lock = threading.Lock()
         self._when_ended: list[Callable[[], None]] = []
+        #: Called when its end was shown, by the thread that waits.
+        self.on_shown: Callable[[], None] = lambda: None
         self.put_count = 0  #: events put in so far
         self.taken_count = 0  #: events taken out so far
 

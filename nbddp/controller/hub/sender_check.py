@@ -6,7 +6,7 @@ Runs in: the hub thread.
 import secrets
 
 from nbddp.controller.state import PoolMachine
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentHello, Event
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentAttached, AgentHello, Event
 
 
 class SenderCheck:
@@ -32,7 +32,7 @@ class SenderCheck:
         self.last_refusal = reason
 
     def _is_ours(self, node: int, event: Event) -> bool:
-        if isinstance(event, AgentHello):
+        if isinstance(event, AgentHello | AgentAttached):
             is_known = secrets.compare_digest(event.token.encode(), self._token.encode())
             if is_known and event.version == PROTOCOL_VERSION and event.node == node:
                 self._nodes.add(node)

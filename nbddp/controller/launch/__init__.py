@@ -1,14 +1,17 @@
 """Starts agents: on this machine, or on others through an engine such as ssh or Slurm."""
 
+from nbddp.controller.launch.adopted import AdoptedAgent
 from nbddp.controller.launch.engine import Engine, EngineOptions
-from nbddp.controller.launch.engines import make_engine
+from nbddp.controller.launch.engines import engine_options, make_engine
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.launch.remote import RemoteAgent
 
 __all__ = [
+    "AdoptedAgent",
     "Engine",
     "EngineOptions",
     "LocalAgent",
     "RemoteAgent",
+    "engine_options",
     "make_engine",
 ]

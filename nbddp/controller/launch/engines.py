@@ -3,6 +3,7 @@
 Runs in: the notebook's process.
 """
 
+import shlex
 from collections.abc import Callable
 from importlib import metadata
 
@@ -10,7 +11,7 @@ from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import ENTRY_POINTS, launcher_names
+from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
@@ -18,6 +19,18 @@ _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "ssh": SshEngine,
     "slurm": SlurmEngine,
 }
+
+
+def engine_options(options: PoolOptions) -> EngineOptions:
+    """Return what an engine gets of the options of a pool."""
+    return EngineOptions(
+        nnodes=options.nnodes,
+        nproc_per_node=options.nproc_per_node,
+        hosts=options.hosts,
+        python=options.python,
+        tunnel=options.tunnel,
+        arguments=tuple(shlex.split(options.slurm)),
+    )
 
 
 def make_engine(name: str, options: EngineOptions) -> Engine:

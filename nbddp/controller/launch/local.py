@@ -19,12 +19,26 @@ from nbddp.wire.message_types import AgentEnd
 _PACKAGE_PARENT = str(Path(__file__).parents[3])
 
 
+#: Agents that this process has started and let go: it is still their parent.
+_let_go: list["subprocess.Popen[bytes]"] = []
+
+
+def collect_ended() -> None:
+    """Collect the exit codes of agents that were let go and have ended since."""
+    _let_go[:] = [process for process in _let_go if process.poll() is None]
+
+
+def agent_mark(pool_id: str, node: int) -> str:
+    """Return what all descendants of an agent have in their environment."""
+    return f"{pool_id}/{node}"
+
+
 class LocalAgent:
     """One agent process that this pool has started."""
 
     def __init__(self, launch: AgentLaunch, env: dict[str, str]) -> None:
         self.node = launch.node
-        self._mark = f"{launch.pool_id}/{launch.node}"
+        self._mark = agent_mark(launch.pool_id, launch.node)
         folder = Path(launch.folder)
         connection_file = folder / f"agent-{launch.node}.json"
         launch.write(connection_file)
@@ -93,7 +107,13 @@ class LocalAgent:
             process_tree.kill_quietly(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor. An agent that still runs was let go, and goes on."""
+        if not self.has_exited():
+            _let_go.append(self._process)
+        self._close_fd()
+
+    def _close_fd(self) -> None:
+        collect_ended()
         if self.exit_fd >= 0:
             os.close(self.exit_fd)
             self.exit_fd = -1

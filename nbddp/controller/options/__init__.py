@@ -4,18 +4,21 @@ Runs in: the notebook's process. It imports neither a pool nor torch, so that ``
 install`` starts fast.
 """
 
-from nbddp.controller.options.checks import check_seconds, check_text
+from nbddp.controller.options.checks import DEFAULT_KEEP_S, check_seconds, check_text, checked_keep
 from nbddp.controller.options.launcher_checks import ENTRY_POINTS, LOCAL, launcher_names
-from nbddp.controller.options.line_option import seconds
+from nbddp.controller.options.line_option import duration, seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
 __all__ = [
+    "DEFAULT_KEEP_S",
     "ENTRY_POINTS",
     "LINE_OPTIONS",
     "LOCAL",
     "PoolOptions",
     "check_seconds",
     "check_text",
+    "checked_keep",
+    "duration",
     "launcher_names",
     "seconds",
 ]

@@ -10,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nbddp.durations import parse_duration, write_duration
 from nbddp.errors import BadOptionError, NoTorchError
+from nbddp.system import process_tree
 
 _MAX_PORT = 65535
 _MAX_THREADS = 4096
+#: Of a pool that the user lets go without saying for how long.
+DEFAULT_KEEP_S = 2 * 3600.0
+_LONGEST_KEEP_S = 30 * 86400.0
 _THREADS_ENV = "OMP_NUM_THREADS"
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
@@ -61,6 +66,38 @@ def check_seconds(name: str, value: Any) -> None:
         raise BadOptionError(f"{name} {value!r} is not a positive number of seconds")
     if not 0 < value < math.inf:
         raise BadOptionError(f"{name} {value:g} is not a positive number of seconds")
+
+
+def checked_keep(keep: Any, *, has_machines: bool, command: str = "--keep") -> float:
+    """Return the seconds for which a pool outlives its notebook; 0: it does not.
+
+    Args:
+        keep: seconds, or text such as ``4h``; None or 0: it does not.
+        has_machines: the nodes are machines of their own.
+        command: names the option.
+
+    Raises:
+        BadOptionError: it is no duration, is too long, or such a pool cannot be kept.
+    """
+    seconds = parse_duration(keep) if isinstance(keep, str) else keep
+    if keep is None or (seconds == 0 and not isinstance(keep, str)):
+        return 0.0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise BadOptionError(
+            f"{command} {keep!r} is not a duration; legal: 4h, 30min, 2d, or a number of seconds"
+        )
+    if seconds > _LONGEST_KEEP_S:
+        raise BadOptionError(
+            f"{command} {keep} is too long; legal: up to {write_duration(_LONGEST_KEEP_S)}"
+        )
+    if has_machines:
+        raise BadOptionError(
+            f"{command} goes with pools on the notebook's machine: agents on other machines end "
+            "with their notebook. Next: leave out one of the two"
+        )
+    if not process_tree.IS_LINUX:
+        raise BadOptionError(f"{command} needs Linux, where a process can watch another one")
+    return float(seconds)
 
 
 def checked_folder(cwd: Any) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nbddp.durations import UNITS_S, parse_duration, write_duration
+
 
 class TakesArguments(Protocol):
     """A parser, or a group of one."""
@@ -74,6 +76,21 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
+
+
+def duration(text: str) -> float:
+    """Read ``4h``."""
+    value = parse_duration(text)
+    if not value:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration such as 4h; units: {', '.join(UNITS_S)}"
+        )
+    return value
+
+
+def write_duration_word(value: float) -> list[str]:
+    """Write ``4h``."""
+    return [write_duration(value)]
 
 
 def devices(text: str) -> tuple[int, ...]:

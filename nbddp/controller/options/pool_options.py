@@ -22,6 +22,7 @@ from nbddp.controller.options.checks import (
     check_switch,
     check_torch,
     checked_folder,
+    checked_keep,
     checked_threads,
     checked_variables,
 )
@@ -192,6 +193,16 @@ class PoolOptions:
             "--slurm", metavar="OPTIONS", help='for srun: "--partition=gpu --time=1:00:00"'
         ),
     )
+    keep: float = field(  #: seconds; 0: it ends with the notebook
+        default=0.0,
+        metadata=_on_line(
+            "--keep",
+            metavar="TIME",
+            read=line_option.duration,
+            write=line_option.write_duration_word,
+            help="goes on for so long after the end of the kernel, such as 4h",
+        ),
+    )
     plain: bool = field(
         default=False,
         metadata=_on_line(
@@ -253,6 +264,7 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
+            keep=checked_keep(asked.keep, has_machines=asked.has_machines),
         )
 
     @property

@@ -1,6 +1,7 @@
 """The pool as Python code calls it: start, run, restart, stop."""
 
 from nbddp.controller.pool.cell_options import CellOptions
+from nbddp.controller.pool.kept_pool import KeptPool, find_kept
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.rank_logs import LogTail, log_tails
@@ -8,8 +9,10 @@ from nbddp.controller.pool.rank_logs import LogTail, log_tails
 __all__ = [
     "CatchUp",
     "CellOptions",
+    "KeptPool",
     "LogTail",
     "Pool",
     "catch_up",
+    "find_kept",
     "log_tails",
 ]

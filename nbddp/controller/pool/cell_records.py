@@ -59,6 +59,13 @@ class CellRecords:
         return None if self.last_run is None else self.last_run.outcome
 
     @property
+    def how_to_wait(self) -> str:
+        """How the user waits for the end of the last cell."""
+        if self.last_name == NO_NAME:
+            return "wait for it"
+        return f"Out[{self.last_number}].wait() if it has --async"
+
+    @property
     def history(self) -> CellHistory:
         """The cells that have ended."""
         self._history.end(self.last_outcome)

@@ -162,6 +162,7 @@ class CellWait:
             if outcome.missed_faults:
                 self._view.tell(missed_text(outcome.missed_faults))
             self._view.end(outcome)
+            self._run.on_shown()
             return outcome
 
     def _take(self, event: CellEvent) -> None:

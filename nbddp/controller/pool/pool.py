@@ -3,27 +3,34 @@
 Runs in: the notebook's process, or any script. Blocking; one cell at a time.
 """
 
-import itertools
 import keyword
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from nbddp.controller.catch_up import CellHistory
-from nbddp.controller.cell_errors import cell_error, exit_calls, exit_report
-from nbddp.controller.diagnosis import Code, Report
+from nbddp.controller.cell_errors import cell_error
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
-from nbddp.controller.options import PoolOptions, check_seconds, check_text
+from nbddp.controller.options import (
+    DEFAULT_KEEP_S,
+    PoolOptions,
+    check_seconds,
+    check_text,
+    checked_keep,
+)
 from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
 from nbddp.controller.pool.cell_view import CellView, SilentView
 from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.pool.exits import explained
+from nbddp.controller.pool.kept_pool import KeptPool
+from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
@@ -72,6 +79,7 @@ class Pool:
         make_view: makes what shows the output of a cell.
         check_source: raises SyntaxError if the code of a cell is not legal.
         on_progress: gets the state of the pool some times a second while it starts.
+        kept: a pool that lives already, to be taken back; ``options`` are its own.
 
     Raises:
         PoolStartError: a process could not start, or the ranks were not ready in time.
@@ -95,18 +103,21 @@ class Pool:
         make_view: "Callable[[Pool, Run], CellView]",
         check_source: Callable[[str], None] = lambda code: None,
         on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None,
+        *,
+        kept: KeptPool | None = None,
     ) -> None:
         self.options = options  #: what the user has chosen
         self.settings = settings  #: limits and durations; for the notebook layer
         self._make_view = make_view
         self._check_source = check_source  # this layer does not know what IPython adds to Python
-        self._run_numbers = itertools.count(1)
         self._cells = CellRecords()
         self._sources = SourceTexts()
         self._pauses = Pauses(lambda: self.snapshot.offset_by_rank)
         self.break_points = BreakPoints()  #: of all later cells; for the notebook layer
-        self._processes = PoolProcesses(options, settings, self._sources, on_progress)
+        self._processes = PoolProcesses(options, settings, self._sources, on_progress, kept)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
+        if self.left_cell is not None:
+            self.left_cell.note(self._cells, self._sources)
         #: For the notebook layer.
         self.listeners = self._processes.listeners
         self.talk = self._processes.talk
@@ -222,10 +233,10 @@ class Pool:
                 f"{options.needs_traces}, and a pool with --plain traces none. Nothing was run. "
                 "Next: %ddp stop, then %ddp start without --plain"
             )
-        run_id = f"{self.pool_id}-{next(self._run_numbers)}"
+        run = self._processes.new_run(options.ranks)
+        run_id = run.run_id
         self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
-        run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
         sanitized = () if options.replay is not None else checks_of(self.config.sanitize)
         execute = Execute(
             run_id=run_id,
@@ -254,6 +265,11 @@ class Pool:
         self._cells.begin(run, code, options)
         return run
 
+    @property
+    def left_cell(self) -> LeftCell | None:
+        """The cell that ran while the pool had no notebook. For the notebook layer."""
+        return self._processes.left_cell
+
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
         """Show a run until it has ended. For the notebook layer.
 
@@ -275,7 +291,7 @@ class Pool:
                 interrupt=lambda: self.interrupt_run(run),
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
-                explain=self._explained,
+                explain=partial(explained, self._cells.history, len(self.all_ranks)),
                 describe=partial(prompt_sights.places, self),
                 look=partial(prompt_sights.show, self),
                 paused=self._pauses.add_of,
@@ -284,24 +300,6 @@ class Pool:
                 compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),
                 meshes=self.snapshot.meshes,
             ).wait(early)
-
-    def _explained(self, outcome: RunOutcome) -> RunOutcome:
-        """Return the outcome, with a report on ranks that exited."""
-        exited = outcome.ranks("exited")
-        if not exited or outcome.ended_by:
-            return outcome
-        history = self._cells.history
-        history.end(outcome)
-        if (cell := history.last) is not None:
-            code = Code(cell.code, cell.first_line)
-            calls = exit_calls(outcome, code, len(self.all_ranks))
-            outcome = replace(outcome, exit_calls=calls)
-        return replace(
-            outcome,
-            report=exit_report(
-                outcome, history.lost_names(exited, len(self.all_ranks))
-            ).with_injected(outcome.injected),
-        )
 
     @contextmanager
     def given_up_on_failure(self, run: Run) -> Iterator[None]:
@@ -627,6 +625,60 @@ class Pool:
             self._cells = CellRecords()
         return text
 
+    def detach(self, keep: str | float | None = None) -> float:
+        """Let the pool go on without this process: ranks, variables, and the running cell.
+
+        `nbddp.attach` takes it back, in any process of this user on this machine. If none does so
+        in time, the pool ends by itself.
+
+        Args:
+            keep: for so long, such as ``"4h"`` or a number of seconds; default: as `nbddp.start`
+                was told, or 2 hours.
+
+        Returns:
+            The time for which the pool is kept, in seconds.
+
+        Raises:
+            BadOptionError: ``keep`` is not legal, or the pool has agents on other machines.
+            PoolAttachError: the pool cannot be let go now.
+            PoolBrokenError: the pool was stopped or let go before.
+            PoolBusyError: another thread restarts the pool.
+
+        Example:
+            >>> pool.push(step=7)
+            >>> pool.detach("10min")
+            600.0
+            >>> pool = nbddp.attach(pool.pool_id)
+            >>> pool.pull("step")
+            [7, 7]
+        """
+        keep_s = checked_keep(
+            keep or self.options.keep or DEFAULT_KEEP_S, has_machines=self.options.has_machines
+        )
+        self._processes.let_go(keep_s, self._cells.last_run)
+        return keep_s
+
+    def rejoin(self) -> RunOutcome | None:
+        """Show the cell that ran while the pool had no notebook, and wait for its end.
+
+        Returns:
+            How the cell ended on each rank; None: no cell ran.
+
+        Raises:
+            CellError: the cell failed on at least one rank.
+
+        Example:
+            >>> pool.rejoin()  # this process has run all cells
+        """
+        left = self.left_cell
+        if left is None:
+            return None
+        outcome = self.wait(left.run, self._make_view(self, left.run))
+        error = self.error_of(outcome, self._cells.last_name)
+        if error is not None:
+            raise error
+        return outcome
+
     def stop(self) -> None:
         """End all processes of the pool; the variables of the ranks are gone.
 
@@ -745,7 +797,7 @@ class Pool:
 
     def __repr__(self) -> str:
         if self.is_stopped:
-            return "<Pool: stopped>"
+            return "<Pool: let go>" if self._processes.is_let_go else "<Pool: stopped>"
         return f"<Pool {self.options.describe()}: {self.snapshot.summary()}>"
 
     def rank_set(self, ranks: Sequence[int] | str | int | None) -> RankSet:
@@ -963,11 +1015,7 @@ class Pool:
             raise PoolBusyError(self._busy_text())
 
     def _busy_text(self) -> str:
-        cell = self._cells.last_name
-        wait = "wait for it"
-        if cell != NO_NAME:
-            wait = f"Out[{self._cells.last_number}].wait() if it has --async"
-        return refusals.busy_text(cell, self.unfinished, wait)
+        return refusals.busy_text(self._cells.last_name, self.unfinished, self._cells.how_to_wait)
 
     def _refuse(self, reason: str, ranks: RankSet) -> None:
         if reason == "a cell is running":

@@ -4,17 +4,21 @@ Runs in: the notebook's process, or any script; all of it in any thread.
 """
 
 import atexit
+import itertools
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
 from nbddp.controller.diagnosis import Report, Sources
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.kept_pool import KeptPool
+from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -27,7 +31,13 @@ from nbddp.controller.state import (
     with_changes,
 )
 from nbddp.controller.values import Exchange, PromptExchange
-from nbddp.errors import PoolBrokenError, PoolBusyError, PoolInterruptedError
+from nbddp.errors import (
+    NbddpError,
+    PoolBrokenError,
+    PoolBusyError,
+    PoolInterruptedError,
+    PoolStartError,
+)
 from nbddp.settings import Settings
 from nbddp.wire.messages import InterruptCallback
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -44,6 +54,7 @@ class PoolProcesses:
         settings: limits and durations.
         sources: the code of the user; called by the hub thread.
         on_progress: gets the state of the pool some times a second while it starts.
+        kept: a pool that lives already, to be taken back.
     """
 
     def __init__(
@@ -52,23 +63,30 @@ class PoolProcesses:
         settings: Settings,
         sources: Sources,
         on_progress: Callable[[PoolSnapshot], None],
+        kept: KeptPool | None = None,
     ) -> None:
+        _refuse_without_gil()
         self._settings = settings
+        self._keep_s = options.keep
+        self._run_numbers = itertools.count(1)
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
-        self.is_stopped = False  #: `stop` was called, or the start failed
+        self.is_stopped = False  #: `stop` was called, or the start failed, or it was let go
+        self.is_let_go = False  #: it goes on without this process
         self._end_lock = threading.RLock()  # one thread ends all, others wait for that
         self._restart_lock = threading.Lock()
         self.config = Config()
         self._config_lock = threading.Lock()
         self._seen_report: Report | None = None  # the latest verdict that was seen here
         self._last_report: Report | None = None
-        self.pool_id = secrets.token_hex(4)
+        self.pool_id = secrets.token_hex(4) if kept is None else kept.record.pool_id
+        self._run_prefix = self.pool_id + (f".{kept.record.attachments + 1}" if kept else "")
         self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
         self.talk = RankRequests(lambda: self.hub)
         # The memory of this machine is out of reach for ranks on others.
         has_arena = settings.arena and shared_memory.is_supported() and not options.has_machines
-        self.arena = shared_memory.Arena() if has_arena else None
+        use_arena = has_arena if kept is None else kept.record.use_arena
+        self.arena = shared_memory.Arena() if use_arena else None
         with EarlyInterrupts() as interrupts:
             self._startup = PoolStartup(
                 options,
@@ -78,15 +96,32 @@ class PoolProcesses:
                 on_segment_released=self._release_segment,
                 sources=sources,
                 on_progress=on_progress,
+                kept=kept,
             )
-            with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
-                self._use(self._startup.start(lambda: interrupts.count > 0))
-            atexit.register(self._end)
+            if kept is None:
+                with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
+                    self._use(self._startup.start(lambda: interrupts.count > 0))
+            else:
+                self._take_back(interrupts)
+            atexit.register(self._leave)
 
     @property
     def snapshot(self) -> PoolSnapshot:
         """The state of the pool that the hub has published last."""
         return self.hub.snapshot
+
+    def new_run(self, ranks: RankSet) -> Run:
+        """Make the run of another cell, whose id no notebook before this one has used."""
+        run_id = f"{self._run_prefix}-{next(self._run_numbers)}"
+        run = Run(run_id, ranks, self._settings.output_backlog_bytes)
+        if self._keep_s:
+            run.on_shown = lambda: self.hub.settle(run_id)
+        return run
+
+    @property
+    def left_cell(self) -> LeftCell | None:
+        """The cell that ran while the pool had no notebook; None: there was none."""
+        return self._startup.left_cell
 
     # --- start and end -------------------------------------------------------------------------
 
@@ -95,6 +130,42 @@ class PoolProcesses:
         self.exchange = Exchange(hub, self.arena, self._settings)
         hub.listeners = self.listeners
         hub.post(Configured(self.config))
+
+    def _take_back(self, interrupts: EarlyInterrupts) -> None:
+        try:
+            self.listeners.hold_background()
+            self._startup.listeners = self.listeners
+            self._use(self._startup.start(lambda: interrupts.count > 0))
+        except KeyboardInterrupt:
+            raise PoolInterruptedError(
+                f"%ddp attach was interrupted: pool {self.pool_id} goes on without a notebook. "
+                f"Next: %ddp attach {self.pool_id}"
+            ) from None
+
+    def let_go(self, keep_s: float, last_run: Run | None = None) -> None:
+        """Let the pool go on without this process; see `Pool.detach`.
+
+        Args:
+            keep_s: for so many seconds.
+            last_run: of the last cell; if it has ended, it is not kept.
+        """
+        self.check_alive()
+        with self._restarting(), EarlyInterrupts(), self._end_lock:
+            if last_run is not None and last_run.outcome is not None:
+                self.hub.settle(last_run.run_id)
+            self._startup.let_go(keep_s)
+            self.is_stopped = self.is_let_go = True
+            if self.arena is not None:
+                self.arena.close()
+            atexit.unregister(self._leave)
+
+    def _leave(self) -> None:
+        """Let a pool go that is to outlive this process, which ends; end any other one."""
+        if self._keep_s and not self.is_stopped and os.getpid() == self._pid:
+            with suppress(NbddpError):
+                self.let_go(self._keep_s)
+                return
+        self._end()
 
     def at_prompt(self, run: Run) -> PromptExchange:
         """Return what asks ranks for values while they stand at prompts of a cell."""
@@ -167,7 +238,7 @@ class PoolProcesses:
             self._startup.end()
             if self.arena is not None:
                 self.arena.close()
-            atexit.unregister(self._end)
+            atexit.unregister(self._leave)
         return interrupts.count
 
     @contextmanager
@@ -198,6 +269,10 @@ class PoolProcesses:
         """Raise `PoolBrokenError` if the pool was stopped, or belongs to another process."""
         if os.getpid() != self._pid:
             raise PoolBrokenError("this is a forked child; the pool belongs to its parent")
+        if self.is_let_go:
+            raise PoolBrokenError(
+                f"the pool was let go. Next: %ddp attach {self.pool_id} takes it back"
+            )
         if self.is_stopped:
             raise PoolBrokenError("the pool was stopped. Next: %ddp start")
 
@@ -273,3 +348,13 @@ class PoolProcesses:
     def _release_all(self, rank: int) -> None:
         if self.arena is not None:
             self.arena.release_all(rank)
+
+
+def _refuse_without_gil() -> None:
+    """Refuse a Python without the GIL: one thread at a time may write a record."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise PoolStartError(
+            "the pool did not start: this Python runs without the GIL, which nbddp needs. "
+            "Next: set PYTHON_GIL=1 in the environment before Jupyter starts, "
+            "or use a Python that is not free-threaded"
+        )

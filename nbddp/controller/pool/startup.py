@@ -7,28 +7,33 @@ import math
 import os
 import queue
 import secrets
-import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from nbddp.controller.diagnosis import Sources
-from nbddp.controller.hub import HubThread, RemoteNodes
+from nbddp.controller.hub import HubThread, Listeners, RemoteNodes, Run, attach_agents
 from nbddp.controller.launch import (
+    AdoptedAgent,
     Engine,
-    EngineOptions,
     LocalAgent,
     RemoteAgent,
+    engine_options,
     make_engine,
 )
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
+from nbddp.controller.pool.kept_pool import KeptPool
+from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
+    DETACHED,
     AnnounceFailure,
     AnnounceUp,
     Lobby,
@@ -36,10 +41,13 @@ from nbddp.controller.state import (
     PoolMachine,
     PoolSnapshot,
     RestartRequested,
+    joining_ranks,
+    kept_cell,
+    resumed_pool,
 )
-from nbddp.errors import BadOptionError, PoolStartError
+from nbddp.errors import BadOptionError, PoolAttachError, PoolStartError
 from nbddp.settings import Settings
-from nbddp.system import network, pool_folder
+from nbddp.system import kept_pools, network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
 from nbddp.wire.channels import (
     HubChannel,
@@ -57,6 +65,11 @@ _KILLED_S = 2.0
 _ANSWER_S = 3.0
 #: Agents that have not come after this time may have a reason that only they know.
 _LATE_JOIN_S = 15.0
+#: For agents to answer to a notebook that takes them back, or lets them go.
+_ATTACH_S = 10.0
+_LET_GO_S = 5.0
+#: Questions of a hub have numbers that no hub before it has used.
+_NUMBERS_OF_A_HUB = 1 << 24
 _STOPPED = "the pool did not start: it was stopped"
 
 
@@ -75,6 +88,7 @@ class PoolStartup:
         on_segment_released: called by the hub thread, see `HubThread`.
         sources: the code of the user; called by the hub thread.
         on_progress: gets the state of the pool some times a second while a start is awaited.
+        kept: a pool that lives already, to be taken back by the first `start`.
     """
 
     def __init__(
@@ -87,8 +101,8 @@ class PoolStartup:
         on_segment_released: Callable[[int, int], None],
         sources: Sources,
         on_progress: Callable[[PoolSnapshot], None],
+        kept: KeptPool | None = None,
     ) -> None:
-        _refuse_without_gil()
         self._options = options
         self._settings = settings
         self._pool_id = pool_id
@@ -99,7 +113,8 @@ class PoolStartup:
         #: For sockets and logs; agents on other machines have folders there.
         self._folder: Path | None = None
         self._hold_fd = -1
-        if not options.has_machines:
+        self._kept = kept
+        if kept is None and not options.has_machines:
             self._folder = pool_folder.make()
             self._hold_fd = pool_folder.hold(self._folder)
             pool_folder.remove_stale_folders(self._folder)
@@ -112,6 +127,14 @@ class PoolStartup:
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
+        self._began_at = kept_pools.now()
+        #: Of the hub of a pool that is taken back, before its first event.
+        self.listeners: Listeners | None = None
+        self._token = ""
+        self._socket_path = Path()
+        self._attachments = 0
+        #: The cell that ran while there was no notebook, as the agents were sent it.
+        self.left_cell: LeftCell | None = None
 
     def start(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Start agents and hub, and wait until all ranks are ready.
@@ -133,18 +156,111 @@ class PoolStartup:
         lacking = too_few_descriptors(options.nproc_per_node, options.world_size)
         if lacking and not options.has_machines:
             raise PoolStartError(f"the pool did not start: {lacking}")
-        token = secrets.token_hex(16)
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return self._take_back(kept, is_interrupted)
+        token = self._token = secrets.token_hex(16)
         if self._folder is None:
             self._hub = self._start_remote_agents(token)
         else:
             self._hub = self._start_local_agents(token, self._folder)
         self._wait_until_up(self._hub, is_interrupted)
+        self._write_record(os.getpid(), options.keep)
         return self._hub
+
+    def _take_back(self, kept: KeptPool, is_interrupted: Callable[[], bool]) -> HubThread:
+        """Serve a pool that another notebook has started.
+
+        Raises:
+            KeyboardInterrupt: the user has interrupted the wait; the pool goes on alone.
+            PoolAttachError: its agents do not answer.
+        """
+        record = kept.record
+        self._began_at, self._token = record.began_at, record.token
+        self._attachments = record.attachments + 1
+        self._socket_path = Path(record.hub)
+        channel = HubChannel(self._socket_path, record.token, len(record.agents), takes_back=True)
+        agents = [
+            AdoptedAgent(node, process, record.pool_id, kept.folder)
+            for node, process in enumerate(record.agents)
+        ]
+        attachment = attach_agents(
+            channel,
+            agents,
+            kept_pools.ProcessId.of(os.getpid()),
+            keep_s=record.keep_s,
+            limit_s=_ATTACH_S,
+            is_interrupted=is_interrupted,
+        )
+        self._folder, self._hold_fd = kept.folder, pool_folder.hold(kept.folder)
+        self._local += agents
+        answers = attachment.agents
+        host, port = self._store_place(_LOCAL_HOST)
+        pool = resumed_pool(answers, self._settings, time.monotonic(), host=host, port=port)
+        recovery = self._recovery_of(pool, self._attachments * _NUMBERS_OF_A_HUB + 1)
+        recovery.resume(joining_ranks(answers))
+        self._generation = pool.spec.generation
+        self._hub = HubThread(channel, record.token, recovery, self._on_segment_released)
+        execute, cell, run = kept_cell(answers), pool.run, None
+        if cell is not None and execute is not None:
+            run = Run(cell.run_id, cell.ranks, self._settings.output_backlog_bytes)
+            self.left_cell = LeftCell(run, execute)
+            run.on_shown = partial(self._hub.settle, run.run_id)
+        if self.listeners is not None:
+            self._hub.listeners = self.listeners
+        self._hub.resume(run, attachment.early)
+        self._hub.start(agents)
+        self._write_record(os.getpid(), record.keep_s)
+        return self._hub
+
+    def let_go(self, keep_s: float) -> None:
+        """Let the processes go on without this one, for ``keep_s`` seconds.
+
+        Raises:
+            PoolAttachError: they cannot; the pool is as it was.
+        """
+        hub = self._hub
+        if hub is None or not hub.is_alive or self._folder is None:
+            raise PoolAttachError("the pool has no hub any longer. Next: %ddp stop")
+        self._write_record(os.getpid(), keep_s)
+        hub.ask_to_go_on(keep_s)
+        problem = hub.let_go.wait(len(self._local), _LET_GO_S)
+        if problem:
+            raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: try again")
+        hub.leave(DETACHED)
+        self._write_record(None, keep_s)
+        while self._local:
+            self._local.pop().close()
+        self._release_folder()
+        self._folder = None  # it is not ours any longer: `end` must not remove it
+
+    def _write_record(self, notebook: int | None, keep_s: float) -> None:
+        """Write down what another notebook needs to take the pool back, if it is kept."""
+        folder, options = self._folder, self._options
+        if folder is None:
+            return
+        record = kept_pools.PoolRecord(
+            pool_id=self._pool_id,
+            described=options.describe(),
+            options=asdict(options) if keep_s else {},  # variables may be secret
+            world_size=options.world_size,
+            began_at=self._began_at,
+            notebook=None if notebook is None else kept_pools.ProcessId.of(notebook),
+            notebook_since=kept_pools.now(),
+            agents=tuple(kept_pools.ProcessId.of(agent.pid) for agent in self._local),
+            keep_s=keep_s,
+            hub=str(self._socket_path) if keep_s else "",
+            token=self._token if keep_s else "",
+            use_arena=self._use_arena,
+            attachments=self._attachments,
+        )
+        with suppress(OSError):  # the disk is full: the pool works all the same
+            kept_pools.write(folder, record)
 
     def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
         env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
-        socket_path = folder / f"hub-{self._generation}.sock"
+        self._socket_path = socket_path = folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
             token,
@@ -160,6 +276,7 @@ class PoolStartup:
                 folder=str(folder),
                 controller_pid=os.getpid(),
                 settings=self._settings,
+                keep_s=options.keep,
             )
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
@@ -169,7 +286,7 @@ class PoolStartup:
 
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
-        engine = make_engine(options.launcher, _engine_options(options))
+        engine = make_engine(options.launcher, engine_options(options))
         address = options.address or engine.address()
         try:
             channel = RemoteHubChannel(address, options.port)
@@ -197,18 +314,23 @@ class PoolStartup:
         return self._hub
 
     def _make_machines(self, default_host: str) -> RecoveryMachine:
-        options, diagnosis = self._options, GuardedDiagnosis(self._sources)
+        host, port = self._store_place(default_host)
+        return self._recovery_of(
+            PoolMachine(self._spec(), self._settings, time.monotonic(), host=host, port=port)
+        )
+
+    def _store_place(self, default_host: str) -> tuple[str, int]:
+        env = self._options.env
+        return env.get("MASTER_ADDR", default_host), int(env.get("MASTER_PORT", "0"))
+
+    def _recovery_of(self, pool: PoolMachine, first_number: int = 1) -> RecoveryMachine:
+        diagnosis = GuardedDiagnosis(self._sources)
         return RecoveryMachine(
-            PoolMachine(
-                self._spec(),
-                self._settings,
-                time.monotonic(),
-                host=options.env.get("MASTER_ADDR", default_host),
-                port=int(options.env.get("MASTER_PORT", "0")),
-            ),
+            pool,
             self._settings,
             diagnosis.diagnose,
             diagnosis.compare,
+            first_number,
         )
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
@@ -257,9 +379,12 @@ class PoolStartup:
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-            if self._hold_fd >= 0:
-                os.close(self._hold_fd)
-                self._hold_fd = -1
+            self._release_folder()
+
+    def _release_folder(self) -> None:
+        if self._hold_fd >= 0:
+            os.close(self._hold_fd)
+            self._hold_fd = -1
 
     def _end_processes(self) -> None:
         hub = self._hub
@@ -363,17 +488,6 @@ class PoolStartup:
             )
 
 
-def _engine_options(options: PoolOptions) -> EngineOptions:
-    return EngineOptions(
-        nnodes=options.nnodes,
-        nproc_per_node=options.nproc_per_node,
-        hosts=options.hosts,
-        python=options.python,
-        tunnel=options.tunnel,
-        arguments=tuple(shlex.split(options.slurm)),
-    )
-
-
 def _user_paths(paths: Iterable[str]) -> list[str]:
     """The folders of modules that do not belong to the interpreter or its environment.
 
@@ -394,13 +508,3 @@ def _start_error(failure: AnnounceFailure) -> Exception:
     if failure.error is not None:
         error.add_note("".join(failure.error.traceback))
     return error
-
-
-def _refuse_without_gil() -> None:
-    """Refuse a Python without the GIL: one thread at a time may write a record."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise PoolStartError(
-            "the pool did not start: this Python runs without the GIL, which nbddp needs. "
-            "Next: set PYTHON_GIL=1 in the environment before Jupyter starts, "
-            "or use a Python that is not free-threaded"
-        )

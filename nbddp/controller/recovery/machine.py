@@ -23,6 +23,7 @@ from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
+from nbddp.controller.recovery.published import snapshot_of
 from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
 from nbddp.controller.recovery.rebuild import PoolRebuild
 from nbddp.controller.recovery.silence import SilentRanks
@@ -79,6 +80,7 @@ class RecoveryMachine:
         settings: limits.
         diagnose: explains views of ranks, see `nbddp.controller.diagnosis.diagnose`.
         compare: compares the records of a cell, see `nbddp.controller.diagnosis.compare_records`.
+        first_number: of the questions to ranks; another hub has asked those before it.
     """
 
     def __init__(
@@ -87,11 +89,13 @@ class RecoveryMachine:
         settings: Settings,
         diagnose: Diagnose,
         compare: Compare = compare_records,
+        first_number: int = 1,
     ) -> None:
         self.pool = pool
         self.settings = settings
         self.config = Config()
-        self._questions = PendingAnswers()
+        self.first_number = first_number
+        self._questions = PendingAnswers(first_number)
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self._silent = SilentRanks(pool)
         self._rebuild = PoolRebuild(pool, self._questions, settings, self._silent, self._rebuilt)
@@ -106,6 +110,12 @@ class RecoveryMachine:
         self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
         self._fresh: set[Rank] = set()  #: ranks that were replaced since the cell ended
+
+    def resume(self, joining: RankSet) -> None:
+        """Go on with a pool that ran without a hub: its cell, and ranks without groups."""
+        self._begin()
+        self._rebuild.expect(joining)
+        self._is_rebuild_due = bool(joining)
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -124,17 +134,7 @@ class RecoveryMachine:
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state that other threads read; equal to the last one if nothing changed."""
-        pool = self.pool
-        return PoolSnapshot(
-            phase=pool.phase,
-            generation=pool.spec.generation,
-            ranks=pool.ranks.infos,
-            run_id=pool.active_run_id,
-            active_run_id=self.active_run_id,
-            joining=self._rebuild.joining,
-            lost_agents=frozenset(pool.lost_agents),
-            store_is_lost=pool.store_is_lost,
-        )
+        return snapshot_of(self.pool, self.active_run_id, self._rebuild.joining)
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""
@@ -218,7 +218,7 @@ class RecoveryMachine:
             actions += self._forget("%ddp restart")
         elif isinstance(stimulus, StopRequested):
             self._is_ending = True
-            actions += self._forget("%ddp stop")
+            actions += self._forget(stimulus.by)
         elif isinstance(stimulus, RunRequested):
             dead = self.pool.ranks.in_state(RankState.EXITED).ranks
             execute = msgspec.structs.replace(stimulus.execute, dead=dead)

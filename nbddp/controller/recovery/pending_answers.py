@@ -32,8 +32,8 @@ class _Question:
 class PendingAnswers:
     """Questions that are not settled yet. Answers that arrive too late are ignored."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    def __init__(self, first_number: int = 1) -> None:
+        self._numbers = itertools.count(first_number)
         self._open: dict[tuple[Kind, int], _Question] = {}
 
     def new_number(self) -> int:

@@ -125,6 +125,10 @@ class PoolRebuild:
             return None
         return self._settle_until if self._step is _Step.SETTLE else self._until
 
+    def expect(self, joining: RankSet) -> None:
+        """Note that these ranks have no groups yet."""
+        self._joining.update(joining)
+
     # --- events --------------------------------------------------------------------------------
 
     def start(

@@ -39,9 +39,10 @@ from nbddp.controller.state.exit_text import (
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
 from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
-from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.controller.state.outcome import DETACHED, MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.resumed import joining_ranks, kept_cell, resumed_pool
 from nbddp.controller.state.silent_nodes import (
     Silence,
     SilentNode,
@@ -70,6 +71,7 @@ from nbddp.controller.state.stimuli import (
 )
 
 __all__ = [
+    "DETACHED",
     "LEGAL_CONFIG",
     "MISMATCH_ERROR",
     "AbandonRequested",
@@ -130,9 +132,12 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
+    "joining_ranks",
+    "kept_cell",
     "meaning",
     "memory_then",
     "offset_by_rank",
+    "resumed_pool",
     "silence_text",
     "silent_since_text",
     "with_changes",

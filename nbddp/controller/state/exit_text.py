@@ -116,6 +116,8 @@ _AGENT_ENDS: Mapping[AgentEndCause, str] = {
     "starter-ended": "the program that has started it has ended",
     "notebook-ended": "the notebook's process has ended",
     "notebook-lost": "it heard nothing of the notebook",
+    "not-attached": "nobody attached in the time for which it was kept",
+    "not-known": "its exit status is not known",
     "refused": "the notebook has refused it",
     "no-answer": "it did not answer",
 }

@@ -23,6 +23,10 @@ MISMATCH_ERROR = CollectiveMismatchError.__name__
 RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 
 
+#: The command after which the ranks of a pool go on without its process.
+DETACHED = "%ddp detach"
+
+
 @dataclass(frozen=True)
 class RankResult:
     """The end of a cell on one rank.
@@ -92,6 +96,16 @@ class RunOutcome:
             if self.ranks(status)
         ]
         return f"<RunOutcome: {', '.join(counts)}; {self.elapsed_s:.2f} s>"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its ranks go on without this process: `Pool.detach`.
+
+        Example:
+            >>> outcome.goes_on
+            False
+        """
+        return self.ended_by == DETACHED
 
     def ranks(self, *statuses: RankStatus) -> RankSet:
         """Get the ranks on which the cell ended in one of these ways.

@@ -100,6 +100,12 @@ class PoolMachine:
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
 
+    def resume(self, run: CellRun | None) -> None:
+        """Go on with ranks that live already, and with the cell that they are in, if any."""
+        self.phase = Phase.UP
+        self._starts_until = None
+        self.run = run
+
     # --- questions -----------------------------------------------------------------------------
 
     @property
@@ -215,7 +221,7 @@ class PoolMachine:
             case RespawnRequested():
                 return self._respawn(stimulus.ranks)
             case StopRequested():
-                return self._end_run(self.run, now, "%ddp stop") if self.run else []
+                return self._end_run(self.run, now, stimulus.by) if self.run else []
             case AgentExited():
                 return self._agent_exited(stimulus, now)
             case Tick():

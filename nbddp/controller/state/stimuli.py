@@ -78,7 +78,9 @@ class RestartRequested:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The pool is about to end."""
+    """The pool is about to end, or to be left to itself."""
+
+    by: str = "%ddp stop"  #: the command of the user
 
 
 @dataclass(frozen=True)

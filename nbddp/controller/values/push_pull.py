@@ -4,6 +4,7 @@ Runs in: the thread of the caller.
 """
 
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -32,8 +33,9 @@ from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 from nbddp.wire.values import pickling
 from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableError
 
-#: Of requests, which the hub tells from each other.
+#: Of requests, which the hub tells from each other, and from those of a notebook before this one.
 _numbers = itertools.count(1)
+_OURS = secrets.token_hex(4)
 
 
 class Exchange:
@@ -222,7 +224,7 @@ class Exchange:
         return transfer
 
     def _new_transfer(self, ranks: RankSet) -> Transfer:
-        request_id = f"value-{next(_numbers)}"
+        request_id = f"value-{_OURS}-{next(_numbers)}"
         return Transfer(request_id, ranks, lambda: self._hub.is_alive, self._check)
 
     def _check(self, missing: set[Rank]) -> None:

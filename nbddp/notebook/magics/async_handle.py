@@ -136,6 +136,8 @@ class CellHandle:
         after = "" if outcome is None else f" after {outcome.elapsed_s:.1f} s"
         ended_by = "" if outcome is None else outcome.ended_by
         state = f"ended by {ended_by}" if ended_by else self.state
+        if outcome is not None and outcome.goes_on:
+            state = f"goes on without this kernel, since {ended_by}"
         if state == "failed" and isinstance(self._error(), CellInterruptedError):
             state = "interrupted"
         return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"

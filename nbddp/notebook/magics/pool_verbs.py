@@ -16,6 +16,7 @@ from nbddp.errors import CellInterruptedError, PoolInterruptedError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode
+from nbddp.notebook.magics.keep_verbs import kept_text, others_text
 from nbddp.notebook.render import status_table
 from nbddp.wire.rank_set import RankSet
 
@@ -39,11 +40,14 @@ def start(shell: InteractiveShell, **options: Any) -> None:
     """
     before = session.current_pool()
     is_auto = auto_mode.current(shell).options is not None
-    pool = session.start_with_text(
-        options, lambda pool: status_table.introduction(pool, every_cell=is_auto)
-    )
+    pool = session.start_with_text(options, lambda pool: _introduction(pool, is_auto=is_auto))
     if pool is before:
         print(with_line_breaks(f"already running: {status_table.headline(pool)}"))
+
+
+def _introduction(pool: Pool, *, is_auto: bool) -> str:
+    sentences = status_table.introduction(pool, every_cell=is_auto), kept_text(pool), others_text()
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def listen(shell: InteractiveShell, **options: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.options import LINE_OPTIONS
+from nbddp.controller.options import LINE_OPTIONS, duration
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,
@@ -26,6 +26,7 @@ from nbddp.notebook.magics import (
     config_verb,
     debug_verbs,
     inspect_verbs,
+    keep_verbs,
     log_verb,
     output_verb,
     pool_verbs,
@@ -238,6 +239,28 @@ def _clear_parser() -> Parser:
     return parser
 
 
+def _detach_parser() -> Parser:
+    parser = Parser("%ddp detach")
+    parser.add_argument(
+        "--keep",
+        type=duration,
+        metavar="TIME",
+        help="end it after this time, such as 4h; default: that of %%ddp start, or 2h",
+    )
+    return parser
+
+
+def _attach_parser() -> Parser:
+    parser = Parser("%ddp attach")
+    parser.add_argument("name", nargs="?", metavar="POOL")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="show the cell that ran in the foreground, with its questions, until it ends",
+    )
+    return parser
+
+
 def _log_parser() -> Parser:
     parser = Parser("%ddp log")
     parser.add_argument("chosen", nargs="?", metavar="RANKS")
@@ -338,6 +361,22 @@ _SECTIONS = (
             action=log_verb.show_logs,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
+        Verb(
+            _detach_parser(),
+            "let the pool go on without this kernel, with the running cell",
+            action=keep_verbs.detach,
+        ),
+        Verb(
+            _attach_parser(),
+            "take a pool back that goes on without a kernel; default: the only one",
+            usage="%ddp attach [POOL]",
+            action=keep_verbs.attach,
+        ),
+        Verb(
+            Parser("%ddp pools"),
+            "your pools on this machine: which has a kernel, which goes on until when",
+            action=keep_verbs.pools,
+        ),
         Verb(
             _listen_parser(),
             "start a pool whose agents you start on other machines",

@@ -68,10 +68,13 @@ class HubChannel(AgentsChannel):
         path: path of the socket.
         token: the secret of the agents.
         nnodes: number of agents.
+        takes_back: the agents live already, and had another hub.
     """
 
-    def __init__(self, path: Path, token: str, nnodes: int) -> None:
+    def __init__(self, path: Path, token: str, nnodes: int, *, takes_back: bool = False) -> None:
         super().__init__()
         for node in range(nnodes):
             self._peers.admit(node, agent_identity(node, token))
+        # An agent that is taken back may have a new connection before the old one is known to end.
+        self._socket.router_handover = takes_back
         self._socket.bind(ipc_address(path))

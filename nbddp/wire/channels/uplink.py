@@ -17,6 +17,8 @@ from nbddp.wire.messages import Event
 
 #: Events that ranks send at the same time are sent as one message, up to this size.
 _BATCH_BYTES = 1 << 16
+#: An agent without a hub tries to connect this often, in milliseconds.
+_WAITING_MS = 250
 #: The first frame of a message that holds several events in one frame.
 BATCH_MARK = b""
 
@@ -107,9 +109,18 @@ class Uplink(Channel):
 
 
 class AgentUplink(Uplink):
-    """The end of an agent on the notebook's machine."""
+    """The end of an agent on the notebook's machine.
 
-    def __init__(self, address: str, node: int, token: str) -> None:
+    Args:
+        address: of the hub.
+        node: number of the agent's node.
+        token: the secret of the agents.
+        is_waiting: there may be no hub for hours.
+    """
+
+    def __init__(self, address: str, node: int, token: str, *, is_waiting: bool = False) -> None:
         super().__init__(agent_identity(node, token))
         self._socket.sndhwm = EVENT_HIGH_WATER
+        if is_waiting:
+            self._socket.reconnect_ivl = _WAITING_MS
         self._socket.connect(address)

@@ -35,10 +35,13 @@ OTHER: dict[str, Any] = {
     "address": "10.0.0.1",
     "port": 7777,
     "slurm": "--partition=gpu --time=10",
+    "keep": 14400.0,
     "plain": True,
 }
 #: For whatever starts the agents, and not for ranks.
 OF_ENGINES = ("hosts", "python", "tunnel", "address", "port", "slurm")
+#: For agents, and not for ranks.
+OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
 COMPANIONS: dict[str, dict[str, Any]] = {
     "hosts": {"launcher": "ssh"},
@@ -51,7 +54,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 #: Options that go together, with a second value for each that is legal then.
 SETS: list[dict[str, Any]] = [
     {name: value for name, value in OTHER.items() if name not in ("launcher", *OF_ENGINES)},
-    {name: value for name, value in OTHER.items() if name not in ("init", "slurm")},
+    {name: value for name, value in OTHER.items() if name not in ("init", "slurm", "keep")},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
 ]
 
@@ -84,14 +87,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PoolOptions]:
     """Options of the pools that were started; each of them has ended at once."""
     found: list[PoolOptions] = []
 
-    def make_pool(options: PoolOptions, *_: object) -> SimpleNamespace:
+    def make_pool(options: PoolOptions, *_: object, kept: object) -> SimpleNamespace:
         found.append(options)
         return SimpleNamespace(options=options, is_stopped=True)
 
     monkeypatch.setattr(session, "_current", None)
     monkeypatch.setattr(session, "Pool", make_pool)
     monkeypatch.setattr(session, "_connect_listeners", lambda pool: None)
-    monkeypatch.setattr(session, "_write_kernel_file", lambda pool: None)
+    monkeypatch.setattr(session, "write_kernel_file", lambda pool: None)
     return found
 
 
@@ -114,7 +117,9 @@ def test_an_option_as_it_is_written_is_read_as_the_same(name: str):
     assert vars(parser.parse_args(options.words([name]))) == {name: OTHER[name]}
 
 
-@pytest.mark.parametrize("name", [name for name in LINE_OPTIONS if name not in OF_ENGINES])
+@pytest.mark.parametrize(
+    "name", [name for name in LINE_OPTIONS if name not in (*OF_ENGINES, *OF_AGENTS)]
+)
 def test_ranks_are_told_every_option(name: str):
     def spec(options: PoolOptions) -> object:
         return options.spec(

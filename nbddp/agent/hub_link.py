@@ -1,0 +1,109 @@
+"""The agent's connection to its hub, or, while it has none, what is kept for the next one.
+
+Runs in: the agent's thread.
+
+    attached: events --> uplink --> hub            detached: events --> KeptState
+                    '--> KeptState                           AttachAgent <-- a new hub
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from nbddp.agent.kept_state import KeptState
+from nbddp.errors import BadMessageError
+from nbddp.wire import codec
+from nbddp.wire.channels import Uplink
+from nbddp.wire.messages import AttachAgent, Event
+
+
+class HubLink:
+    """Sends events up, and keeps those that a later hub needs.
+
+    Args:
+        uplink: the connection to the hub.
+        node: number of the node.
+        run_of: gives the cell in which a rank is.
+    """
+
+    def __init__(self, uplink: Uplink, node: int, run_of: Callable[[int], str | None]) -> None:
+        self.uplink = uplink
+        self.kept = KeptState(node)
+        self._run_of = run_of
+        self.is_detached = False  #: the uplink waits for a new hub
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait for the hub; 0 without one, since what is kept has a limit of its own."""
+        return 0 if self.is_detached else self.uplink.backlog_bytes
+
+    def send(self, event: Event) -> None:
+        """Send one event of the agent itself, at once."""
+        rank = getattr(event, "rank", None)
+        run_id = None if rank is None else self._run_of(rank)
+        self.kept.note(event, run_id, is_detached=self.is_detached)
+        if not self.is_detached:
+            self.uplink.send(event)
+
+    def forward(self, rank: int, tag: codec.Tag, frames: list[bytes]) -> None:
+        """Send one event of a rank unchanged, no later than the next `flush`."""
+        self.kept.note_of_rank(tag, rank, frames, self._run_of(rank), is_detached=self.is_detached)
+        if not self.is_detached:
+            self.uplink.forward(frames)
+
+    def flush(self) -> bool:
+        """Send the messages that fit, and return whether all of them did."""
+        return self.is_detached or self.uplink.flush()
+
+    def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
+        """Yield the requests; without a hub, only one that takes the agent back."""
+        uplink = self.uplink
+        for ranks, frames in uplink.receive():
+            if not self.is_detached or (not ranks and _is_attachment(frames[0])):
+                yield ranks, frames
+            if self.uplink is not uplink:  # the request has closed this one
+                return
+
+    def drop_bad_frame(self) -> None:
+        """Count a request that was not valid."""
+        self.uplink.bad_frames += 1
+
+    def detach(self, fresh: Uplink) -> Uplink:
+        """Wait for a new hub at ``fresh``; returns the old connection, which is to be closed."""
+        old, self.uplink = self.uplink, fresh
+        self.is_detached = True
+        return old
+
+    def attach(self, event: Event) -> None:
+        """Send ``event`` to a new hub, then the events that were kept for it."""
+        self.is_detached = False
+        self.uplink.send(event)
+        for frames in self.kept.replay():
+            self.uplink.forward(frames)
+        self.uplink.flush()
+
+
+class KeptTime:
+    """The time for which an agent goes on without a hub; the machine may sleep meanwhile."""
+
+    def __init__(self) -> None:
+        self.until: float | None = None  #: None: it has a hub
+
+    def begin(self, keep_s: float) -> None:
+        """Begin to count."""
+        self.until = time.clock_gettime(time.CLOCK_BOOTTIME) + keep_s
+
+    def end(self) -> None:
+        """There is a hub again."""
+        self.until = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no hub has come in time."""
+        return self.until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.until
+
+
+def _is_attachment(payload: bytes) -> bool:
+    try:
+        return codec.peek_type(payload) == AttachAgent.__name__
+    except BadMessageError:
+        return False

@@ -1,0 +1,129 @@
+"""Takes back the agents that another notebook has left.
+
+Runs in: the notebook's process, in the thread that attaches, before there is a hub thread.
+
+    AttachAgent, again and again --> agents --AgentAttached, kept events--> Attachment
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nbddp.controller.launch import LocalAgent
+from nbddp.errors import PoolAttachError
+from nbddp.system.kept_pools import ProcessId
+from nbddp.wire.channels import HubChannel, Poller
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentAttached, AttachAgent, DetachAgent, Event
+
+#: An agent without a notebook looks for a new one some times a second.
+_ASK_S = 0.1
+_LAST_WORDS_S = 1.0
+
+#: An event, its node, and the frames beside it.
+EarlyEvent: TypeAlias = tuple[int, Event, list[bytes]]
+
+
+@dataclass
+class Attachment:
+    """What the agents have said so far."""
+
+    by_node: dict[int, AgentAttached] = field(default_factory=dict)
+    early: list[EarlyEvent] = field(default_factory=list)  #: events for the hub, in order
+
+    @property
+    def agents(self) -> list[AgentAttached]:
+        """The answers, by node."""
+        return [answer for _, answer in sorted(self.by_node.items())]
+
+
+def attach_agents(
+    channel: HubChannel,
+    agents: Sequence[LocalAgent],
+    notebook: ProcessId,
+    *,
+    keep_s: float,
+    limit_s: float,
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> Attachment:
+    """Ask the agents to serve this process, and wait for all of them.
+
+    Args:
+        channel: at the address and with the token that the agents know; closed after a failure.
+        agents: those that live.
+        notebook: this process; the agents follow its end from now on.
+        keep_s: for so long they go on if not all of them answer.
+        limit_s: time for that, in seconds.
+        is_interrupted: asked again and again.
+
+    Raises:
+        KeyboardInterrupt: the user has interrupted the wait.
+        PoolAttachError: an agent does not answer, or is of another version of nbddp.
+    """
+    attachment = Attachment()
+    try:
+        _attach(
+            attachment, channel, agents, notebook, limit_s=limit_s, is_interrupted=is_interrupted
+        )
+    except BaseException:
+        for node in attachment.by_node:
+            channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
+        channel.close(linger_s=_LAST_WORDS_S)
+        raise
+    return attachment
+
+
+def _attach(
+    attachment: Attachment,
+    channel: HubChannel,
+    agents: Sequence[LocalAgent],
+    notebook: ProcessId,
+    *,
+    limit_s: float,
+    is_interrupted: Callable[[], bool],
+) -> None:
+    number = secrets.token_hex(8)
+    missing = {agent.node for agent in agents}
+    poller = Poller()
+    poller.add(channel)
+    give_up_at = time.monotonic() + limit_s
+    ask_at = 0.0
+    while missing:
+        now = time.monotonic()
+        missing -= {agent.node for agent in agents if agent.has_exited()}
+        if is_interrupted():
+            raise KeyboardInterrupt
+        if now >= give_up_at:
+            nodes = ", ".join(map(str, sorted(missing)))
+            raise PoolAttachError(
+                f"the agent of node {nodes} does not answer in {limit_s:g} s. Next: try again; "
+                "the pool ends by itself when its time is over"
+            )
+        if now >= ask_at:
+            ask_at = now + _ASK_S
+            for node in missing:
+                request = AttachAgent(
+                    number=number, controller_pid=notebook.pid, started=notebook.started
+                )
+                channel.send_to_agent(node, request)
+        poller.wait(_ASK_S)
+        for node, event, frames in channel.receive():
+            if isinstance(event, AgentAttached):
+                if event.number == number:
+                    _check_version(event)
+                    attachment.by_node[node] = event
+                    attachment.early.append((node, event, frames))
+                    missing.discard(node)
+            elif node in attachment.by_node:  # else it was sent to the last notebook
+                attachment.early.append((node, event, frames))
+    if not attachment.by_node:
+        raise PoolAttachError("the agents of the pool have ended. Next: %ddp start")
+
+
+def _check_version(answer: AgentAttached) -> None:
+    if answer.version != PROTOCOL_VERSION:
+        raise PoolAttachError(
+            "the pool was started by another version of nbddp. Next: attach with that one, or let "
+            "the pool end when its time is over"
+        )

@@ -1,0 +1,73 @@
+"""The commands that wait until the pool is repaired, in order.
+
+Runs in: the hub thread.
+"""
+
+import time
+from collections.abc import Callable
+
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.system.process_tree import is_ending
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+#: A cell waits this long for ranks that are still in an old cell, or whose end is not reported yet.
+_LATE_S = 2.0
+
+
+class WaitingCommands:
+    """Calls commands when the pool is whole.
+
+    Args:
+        recovery: repairs the pool.
+        sees_processes: the ranks are processes of this machine.
+    """
+
+    def __init__(self, recovery: RecoveryMachine, *, sees_processes: bool) -> None:
+        self._recovery = recovery
+        self._machine = recovery.pool
+        self._sees_processes = sees_processes
+        self._waiting: list[Callable[[], object]] = []
+        #: Ranks that are still in an old cell, and the end of the wait for them and for ranks that
+        #: have just died.
+        self._late = RankSet()
+        self._settles_until = 0.0
+
+    def when_whole(self, command: Callable[[], object]) -> None:
+        """Call ``command`` now, or after the waiting ones when the pool is repaired."""
+        if self._waiting or not self._is_whole:
+            self._waiting.append(command)
+        else:
+            command()
+
+    def when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
+        """The same, but first wait for ranks that are in an old cell, or have just died."""
+        late = self._machine.late(ranks)
+        if late or self._ending():
+            self._late = RankSet.of({*self._late, *late})
+            self._settles_until = time.monotonic() + _LATE_S
+        self.when_whole(command)
+
+    def remove(self, command: Callable[[], object]) -> bool:
+        """Remove a command; False: it does not wait."""
+        if command not in self._waiting:
+            return False
+        self._waiting.remove(command)
+        return True
+
+    def call_due(self) -> None:
+        """Call those that may be called now."""
+        while self._waiting and self._is_whole:
+            self._waiting.pop(0)()
+
+    def _ending(self) -> RankSet:
+        """Idle ranks whose processes are about to end, as the system of this machine shows it."""
+        return self._machine.ending(is_ending) if self._sees_processes else NO_RANKS
+
+    @property
+    def _is_whole(self) -> bool:
+        if self._recovery.is_rebuilding:
+            return False
+        if time.monotonic() < self._settles_until:
+            return not self._machine.late(self._late) and not self._ending()
+        self._late = RankSet()
+        return True

@@ -1,0 +1,99 @@
+"""A pool that lives without a notebook, and the search for it.
+
+Runs in: the notebook's process.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from nbddp.controller.options import PoolOptions
+from nbddp.errors import BadOptionError, PoolAttachError
+from nbddp.system import kept_pools
+from nbddp.system.kept_pools import KnownPool, PoolRecord
+
+
+@dataclass(frozen=True)
+class KeptPool:
+    """A pool that lives without a notebook, and that this process may take back."""
+
+    folder: Path
+    record: PoolRecord
+
+    @property
+    def options(self) -> PoolOptions:
+        """The options with which it was started, and for how long it is kept now.
+
+        Raises:
+            PoolAttachError: another version of nbddp has started it.
+        """
+        try:
+            options = msgspec.convert(self.record.options, PoolOptions)
+        except msgspec.ValidationError as error:
+            raise PoolAttachError(
+                f"pool {self.record.pool_id} was started by another version of nbddp ({error}). "
+                "Next: attach with that one, or let the pool end when its time is over"
+            ) from None
+        return replace(options, keep=self.record.keep_s)
+
+
+@contextmanager
+def find_kept(name: str | None) -> Iterator[KeptPool]:
+    """Find a pool without a notebook, and let no other process take it meanwhile.
+
+    Args:
+        name: of the pool, or its beginning; None: the only one.
+
+    Raises:
+        BadOptionError: no such pool is without a notebook; the message names those that are.
+        PoolAttachError: another process takes it at this moment.
+    """
+    pool = _choose(kept_pools.known_pools(), name)
+    with kept_pools.attaching(pool.folder) as is_ours:
+        record = kept_pools.read(pool.folder) if is_ours else None
+        is_free = record is not None and (record.notebook is None or not record.notebook.is_alive)
+        if record is None or not is_free or not record.token:
+            raise PoolAttachError(
+                f"pool {pool.pool_id} is being taken back by another process. "
+                "Next: %ddp pools says which"
+            )
+        yield KeptPool(pool.folder, record)
+
+
+def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
+    free = [pool for pool in pools if pool.state == "detached"]
+    if name is None:
+        if len(free) == 1:
+            return free[0]
+        if not free:
+            raise BadOptionError(f"no pool of yours is detached on this machine{_others(pools)}")
+        raise BadOptionError(f"%ddp attach needs the name of a pool; legal: {_names(free)}")
+    named = [pool for pool in pools if pool.pool_id.startswith(name)] if name else []
+    if len(named) > 1:
+        raise BadOptionError(f"several pools begin with {name!r}: {_names(named)}")
+    if not named:
+        legal = f"; legal: {_names(free)}" if free else _others(pools)
+        raise BadOptionError(f"there is no pool {name!r} of yours on this machine{legal}")
+    pool = named[0]
+    if pool.state == "attached":
+        raise BadOptionError(
+            f"pool {pool.pool_id} is attached to process {pool.pid}. Next: %ddp detach there, or "
+            "end that kernel"
+        )
+    if pool.state == "ended":
+        raise BadOptionError(f"pool {pool.pool_id} has ended: {pool.reason}. Next: %ddp start")
+    return pool
+
+
+def _names(pools: Sequence[KnownPool]) -> str:
+    return ", ".join(pool.pool_id for pool in pools)
+
+
+def _others(pools: Sequence[KnownPool]) -> str:
+    attached = [pool for pool in pools if pool.state == "attached"]
+    if not attached:
+        return ". Next: %ddp start"
+    return f", and {_names(attached)} is attached: %ddp pools says where"

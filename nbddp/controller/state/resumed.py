@@ -1,0 +1,102 @@
+"""A pool that ran without a hub, as its agents tell of it.
+
+Runs in: the notebook's process. Pure.
+
+    AgentAttached of each agent --resumed_pool--> PoolMachine, whose cell goes on
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from nbddp.controller.state.cell_run import CellRun
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import RankState
+from nbddp.settings import Settings
+from nbddp.wire.message_types import KeptRank
+from nbddp.wire.messages import AgentAttached, Execute
+from nbddp.wire.rank_set import RankSet
+
+_WHY = "taken back"
+
+
+def resumed_pool(
+    attached: Sequence[AgentAttached], settings: Settings, now: float, *, host: str, port: int
+) -> PoolMachine:
+    """Make the state machine of a pool whose ranks live already.
+
+    Args:
+        attached: what each living agent has said; at least one.
+        settings: limits of time.
+        now: `time.monotonic` of the caller.
+        host: address on which a later store listens.
+        port: of that store; 0: any.
+    """
+    first = attached[0]
+    machine = PoolMachine(first.pool, settings, now, host=host, port=port)
+    machine.master = (first.master_addr, first.master_port)
+    machine.store_is_lost = any(agent.store_is_lost for agent in attached)
+    kept = {each.rank: each for agent in attached for each in agent.ranks}
+    for rank in machine.ranks:
+        _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
+    machine.resume(_last_cell(machine, attached, now))
+    return machine
+
+
+def kept_cell(attached: Sequence[AgentAttached]) -> Execute | None:
+    """The last cell whose end was not settled: the youngest, if agents differ; None: there is none.
+
+    A notebook that is killed may have sent a cell to some agents only.
+    """
+    runs = [(agent.run_age_s, agent.run) for agent in attached if agent.run is not None]
+    return min(runs, key=lambda each: each[0])[1] if runs else None
+
+
+def joining_ranks(attached: Sequence[AgentAttached]) -> RankSet:
+    """The ranks that have taken the places of others, and have no groups yet."""
+    kept = [each for agent in attached for each in agent.ranks]
+    return RankSet.of(each.rank for each in kept if each.joins and each.pid)
+
+
+def _put(machine: PoolMachine, kept: KeptRank) -> None:
+    rank, ranks = kept.rank, machine.ranks
+    ranks.move(rank, RankState.STARTING, _WHY)
+    known = replace(
+        ranks[rank],
+        pid=kept.pid,
+        log_path=kept.log_path,
+        is_replacement=kept.is_replacement,
+        meshes=kept.meshes,
+        device=kept.device,
+        backend=kept.backend,
+        note=kept.note,
+    )
+    ranks.put(known)
+    if not kept.pid:
+        ranks.move(rank, RankState.EXITED, _WHY)
+        return
+    if kept.is_ready:
+        ranks.move(rank, RankState.IDLE, _WHY)
+    if kept.is_ready and kept.run_id is not None:
+        ranks.move(rank, RankState.BUSY, _WHY, run_id=kept.run_id)
+
+
+def _last_cell(
+    machine: PoolMachine, attached: Sequence[AgentAttached], now: float
+) -> CellRun | None:
+    execute = kept_cell(attached)
+    if execute is None:
+        return None
+    inside = [rank for rank, info in machine.ranks.items() if info.run_id == execute.run_id]
+    if not inside:
+        return None
+    age_s = min(agent.run_age_s for agent in attached if agent.run is not None)
+    return CellRun(
+        execute.run_id,
+        RankSet.of(inside),
+        now - age_s,
+        is_plain=machine.spec.plain,
+        replacements=RankSet.of(r for r, info in machine.ranks.items() if info.is_replacement),
+        asks_at_deadlock=any(point.on == "deadlock" for point in execute.break_points),
+        faults=execute.faults,
+    )

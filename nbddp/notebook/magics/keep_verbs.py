@@ -1,0 +1,119 @@
+"""The verbs of ``%ddp`` about pools that outlive their kernel: ``detach``, ``attach``, ``pools``.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+import os
+import time
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.controller.pool import Pool
+from nbddp.durations import write_duration
+from nbddp.line_breaks import with_line_breaks
+from nbddp.notebook import keeping, session
+from nbddp.notebook.magics.async_handle import CellHandle
+from nbddp.notebook.render import status_table
+from nbddp.notebook.render.pools_table import moment, pools_table
+from nbddp.system.kept_pools import known_pools
+
+
+def detach(shell: InteractiveShell, *, keep: float | None) -> None:
+    """Let the pool go on without this kernel.
+
+    Args:
+        shell: not used.
+        keep: for so many seconds; None: as the pool was started, or 2 hours.
+
+    Raises:
+        BadOptionError: the time is not legal, or the pool has agents on other machines.
+        NoPoolError: no pool is running.
+        PoolAttachError: the pool cannot be let go now.
+    """
+    pool = session.pool()
+    running, count = pool.running_cell, status_table.count_ranks(pool)
+    keep_s = pool.detach(keep)
+    goes_on = "" if running is None else f"; {running[0]} goes on"
+    print(
+        with_line_breaks(
+            f"detached: pool {pool.pool_id}, {count}{goes_on}. It is kept until "
+            f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
+            f"Next: %ddp attach {pool.pool_id}, in any kernel on this machine, takes it back"
+        )
+    )
+
+
+def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHandle | None:
+    """Take back a pool, and show the cell that ran when its last kernel ended.
+
+    Args:
+        shell: not used.
+        name: of the pool, or its beginning; None: the only one.
+        wait: show that cell in the foreground, until it ends.
+
+    Returns:
+        The cell, if one ran and is not waited for.
+
+    Raises:
+        BadOptionError: there is no such pool without a kernel.
+        CellError: the cell failed, and was waited for.
+        PoolAttachError: the pool does not answer.
+        PoolExistsError: this kernel has a pool.
+    """
+    pool = keeping.attach(name)
+    print(
+        with_line_breaks(
+            f"attached: pool {pool.pool_id}, {status_table.headline(pool)}. {_states(pool)}"
+            f"{kept_text(pool)}"
+        )
+    )
+    left = pool.left_cell
+    if left is None:
+        return None
+    print(f"{left.name} of the last kernel, with the output that was kept:")
+    if wait:
+        pool.rejoin()
+        return None
+    with pool.given_up_on_failure(left.run):
+        view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
+        return CellHandle(pool, left.run, view, left.name)
+
+
+def pools(shell: InteractiveShell) -> None:
+    """List the pools of this user on this machine."""
+    known = known_pools()
+    if not known:
+        print("no pool of yours is on this machine")
+        return
+    print(pools_table(known, time.time_ns() / 1e9, os.getpid()))
+
+
+def kept_text(pool: Pool) -> str:
+    """For how long the pool goes on after its kernel; empty: it ends with it."""
+    if not pool.options.keep:
+        return ""
+    return (
+        f"Pool {pool.pool_id} goes on for {write_duration(pool.options.keep)} after the end of "
+        "this kernel: %ddp attach takes it back."
+    )
+
+
+def others_text() -> str:
+    """The pools of the user that go on without a kernel; empty: there is none."""
+    now = time.time_ns() / 1e9
+    free = [pool for pool in known_pools() if pool.state == "detached"]
+    return " ".join(
+        f"Pool {pool.pool_id} ({pool.described}) goes on without a kernel"
+        f"{'' if pool.until is None else f' until {moment(pool.until, now)}'}: %ddp stop, then "
+        f"%ddp attach {pool.pool_id} takes it back."
+        for pool in free
+    )
+
+
+def _states(pool: Pool) -> str:
+    return f"Now: {pool.snapshot.summary()}. "
+
+
+def _until(keep_s: float) -> str:
+    now = time.time_ns() / 1e9
+    return moment(now + keep_s, now)

@@ -1,0 +1,56 @@
+"""The table of ``%ddp pools``, and moments as a reader of the notebook writes them.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from nbddp.system.kept_pools import KnownPool
+
+_HEADINGS = ("pool", "ranks", "options", "state", "since", "until", "kernel")
+
+
+def moment(at: float, now: float) -> str:
+    """``17:02``, or ``25 Nov 17:02`` on another day.
+
+    Args:
+        at: seconds since 1970, here and below.
+        now: the present.
+    """
+    there, here = (datetime.fromtimestamp(each).astimezone() for each in (at, now))
+    time = f"{there:%H:%M}"
+    return time if there.date() == here.date() else f"{there.day} {there:%b} {time}"
+
+
+def pools_table(pools: Sequence[KnownPool], now: float, pid: int) -> str:
+    """The pools of this user, a line for each.
+
+    Args:
+        pools: in the order of the lines.
+        now: the present.
+        pid: of this process.
+    """
+    rows = [_HEADINGS, *(_row(pool, now, pid) for pool in pools)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    ended = [f"{pool.pool_id}: {pool.reason}" for pool in pools if pool.state == "ended"]
+    return "\n".join([*lines, *ended])
+
+
+def _row(pool: KnownPool, now: float, pid: int) -> tuple[str, ...]:
+    kernel = ""
+    if pool.pid:
+        kernel = "this one" if pool.pid == pid else f"process {pool.pid}"
+    return (
+        pool.pool_id,
+        str(pool.world_size),
+        pool.described,
+        pool.state,
+        moment(pool.since, now),
+        "" if pool.until is None else moment(pool.until, now),
+        kernel,
+    )

@@ -1,0 +1,244 @@
+"""The pools of this user on this machine: the records in their folders.
+
+Runs in: the notebook's process and the agents. The folder of a pool (`pool_folder`) can be entered
+by its owner only. The record in it, with mode 0600, says which processes the pool has and which
+notebook has it. That of a pool which may outlive its notebook also holds the secret with which
+another notebook takes it back.
+
+    notebook --write--> pool.json <--read-- another notebook
+    agent without a notebook --> detached-0.json;  the last one --> ended.json, and no secret
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from nbddp.system import pool_folder, process_tree
+
+State: TypeAlias = Literal["attached", "detached", "ended"]
+#: The cause where all processes of a pool were killed, so that no agent could say one.
+_KILLED = "killed"
+_RECORD, _ENDED, _LOCK = "pool.json", "ended.json", "attach.lock"
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process, told from a later one that has the same number."""
+
+    pid: int
+    started: int  #: in clock ticks since the machine started
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId":
+        """Describe a living process."""
+        return cls(pid, process_tree.start_time(pid))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not process_tree.has_ended(self.pid) and (
+            process_tree.start_time(self.pid) == self.started
+        )
+
+
+class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a pool."""
+
+    pool_id: str  #: its name
+    described: str  #: its options in one line
+    options: dict[str, Any]  #: its options by name
+    world_size: int
+    began_at: float  #: seconds since 1970, here and below
+    notebook: ProcessId | None  #: that has the pool; None: it has let go of it
+    notebook_since: float
+    agents: tuple[ProcessId, ...]  #: by node
+    keep_s: float = 0.0  #: for which it lives without a notebook; 0: it ends with the notebook
+    hub: str = ""  #: path of the hub's socket
+    token: str = ""  #: secret of the agents; empty: no other notebook can take the pool back
+    use_arena: bool = True
+    attachments: int = 0  #: how often it was taken back
+
+
+class Detachment(msgspec.Struct, frozen=True):
+    """The time without a notebook, as an agent notes it."""
+
+    since: float
+    until: float
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The note that stays of a pool that has ended without a notebook; it holds no secret."""
+
+    pool_id: str
+    described: str
+    world_size: int
+    since: float
+    reason: str  #: the cause of the end of its agents, see `end_text`
+
+
+class KnownPool(msgspec.Struct, frozen=True):
+    """A pool of this user, as ``%ddp pools`` lists it."""
+
+    pool_id: str
+    folder: Path
+    described: str
+    world_size: int
+    state: State
+    since: float  #: attached, detached or ended since then
+    until: float | None  #: detached until then
+    pid: int = 0  #: of the notebook that has it
+    reason: str = ""  #: why it has ended
+
+
+def end_text(cause: str) -> str:
+    """Why a pool without a notebook has ended."""
+    if cause == "not-attached":
+        return "nobody attached in the time for which it was kept"
+    return "its processes were ended"
+
+
+def write(folder: Path, record: PoolRecord) -> None:
+    """Write the record of a pool, readable by its owner only, at once as a whole."""
+    _write(folder / _RECORD, record)
+
+
+def read(folder: Path) -> PoolRecord | None:
+    """Read the record of a pool; None: there is none."""
+    record: PoolRecord | None = _read(folder / _RECORD, PoolRecord)
+    return record
+
+
+def note_detached(folder: Path, node: int, keep_s: float) -> None:
+    """Note that an agent has no notebook from now on."""
+    since = now()
+    with suppress(OSError):  # the disk is full: the agent knows its time all the same
+        _write(folder / f"detached-{node}.json", Detachment(since, since + keep_s))
+
+
+def note_attached(folder: Path, node: int) -> None:
+    """Note that an agent has a notebook."""
+    (folder / f"detached-{node}.json").unlink(missing_ok=True)
+
+
+def end(folder: Path, reason: str) -> None:
+    """Remove the folder of a pool without a notebook; of a kept one, a note stays for a day."""
+    record = read(folder)
+    if record is None or not record.keep_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    _leave_note(folder, record, reason)
+
+
+def _leave_note(folder: Path, record: PoolRecord, reason: str) -> None:
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.name in (_ENDED, pool_folder.IN_USE):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if not (folder / _ENDED).exists():
+            note = Ended(record.pool_id, record.described, record.world_size, now(), reason)
+            _write(folder / _ENDED, note)
+
+
+@contextmanager
+def attaching(folder: Path) -> Iterator[bool]:
+    """Keep other notebooks from taking the pool meanwhile; False: one of them does so now."""
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+    except OSError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(fd)
+
+
+def known_pools() -> list[KnownPool]:
+    """List the pools of this user on this machine, the oldest first, with those that ended today.
+
+    The record of a pool whose processes were all killed is removed.
+    """
+    pools = [pool for folder in _folders() if (pool := _known(folder)) is not None]
+    return sorted(pools, key=lambda pool: pool.since)
+
+
+def _folders() -> Iterator[Path]:
+    parents = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp")  # noqa: S108
+    for parent in dict.fromkeys(parent for parent in parents if parent):
+        for folder in Path(parent).glob(f"{pool_folder.PREFIX}*"):
+            with suppress(OSError):
+                if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                    yield folder
+
+
+def _known(folder: Path) -> KnownPool | None:
+    record = read(folder)
+    if record is None:
+        ended = _read(folder / _ENDED, Ended)
+        return None if ended is None else _of_note(folder, ended)
+    is_attached = record.notebook is not None and record.notebook.is_alive
+    if not is_attached and not any(agent.is_alive for agent in record.agents):
+        _leave_note(folder, record, _KILLED)
+        ended = _read(folder / _ENDED, Ended)
+        return None if ended is None else _of_note(folder, ended)
+    detachment = None if is_attached else _detachment(folder, len(record.agents))
+    return KnownPool(
+        record.pool_id,
+        folder,
+        record.described,
+        record.world_size,
+        "attached" if is_attached else "detached",
+        record.notebook_since if detachment is None else detachment.since,
+        None if detachment is None else detachment.until,
+        pid=record.notebook.pid if is_attached and record.notebook else 0,
+    )
+
+
+def _of_note(folder: Path, ended: Ended) -> KnownPool:
+    return KnownPool(
+        ended.pool_id,
+        folder,
+        ended.described,
+        ended.world_size,
+        "ended",
+        ended.since,
+        None,
+        reason=end_text(ended.reason),
+    )
+
+
+def _detachment(folder: Path, nnodes: int) -> Detachment | None:
+    notes = [_read(folder / f"detached-{node}.json", Detachment) for node in range(nnodes)]
+    return min((note for note in notes if note), key=lambda note: note.until, default=None)
+
+
+def now() -> float:
+    """Return the seconds since 1970."""
+    return time.time_ns() / 1e9
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(value))
+    fresh.replace(path)
+
+
+def _read(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,91 @@
+"""`%ddp detach`, `attach` and `pools` in real kernels; a kernel is shut down, as by a restart."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kept_site import KeptSite, kept_site
+from tests.support.kernel import running_kernel
+from tests.support.polling import poll_until
+
+
+@pytest.fixture
+def site() -> Iterator[KeptSite]:
+    with kept_site() as made:
+        yield made
+
+
+def flat(text: str) -> str:
+    """Without line breaks."""
+    return " ".join(text.split())
+
+
+def test_a_pool_survives_the_shutdown_of_its_kernel(site: KeptSite):
+    with running_kernel(TMPDIR=str(site.folder)) as first:
+        first.ok("%load_ext nbddp")
+        started = first.ok("%ddp start -n 2 --keep 1h")
+        assert "goes on for 1h after the end of this kernel: %ddp attach" in flat(started.text)
+        first.ok("%%ddp\nx = rank + 10")
+        cell_id = first.execute("%%ddp --async\nimport time\nprint('in')\ntime.sleep(3)\nx += 1\nx")
+        first.wait_text(cell_id, "in")
+        first.shutdown()  # Jupyter interrupts a cell in the foreground before that
+    with running_kernel(TMPDIR=str(site.folder)) as second:
+        second.ok("%load_ext nbddp")
+        assert "%ddp attach takes back" in flat(second.run("%ddp status").error)
+        assert "detached" in second.ok("%ddp pools").text
+        attached = second.execute("handle = %ddp attach\nhandle")
+        second.wait_text(attached, "[1]   Out: 12")
+        cell = second.finish(attached)
+        assert "attached: pool" in cell.text
+        second.ok("handle.wait()")
+        assert "this one" in second.ok("%ddp pools").text
+        assert second.value("%ddp pull x") == "[11, 12]"
+        second.ok("%%ddp\ndist.barrier()")
+        assert "[1]   Out: 12" in second.ok("%ddp output 4").text
+        second.ok("%ddp stop")
+        assert "no pool of yours" in second.ok("%ddp pools").text
+    site.wait_until_nothing_runs()
+
+
+def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: KeptSite):
+    with running_kernel(TMPDIR=str(site.folder)) as kernel:
+        kernel.ok("%load_ext nbddp")
+        assert "no pool is running" in kernel.run("%ddp detach").error
+        assert "no pool of yours is detached" in kernel.run("%ddp attach").error
+        kernel.ok("%ddp start -n 2")
+        assert "is not a duration" in flat(kernel.run("%ddp detach --keep soon").error)
+        assert "Next: %ddp stop, or %ddp detach" in flat(kernel.run("%ddp attach").error)
+        begun = kernel.execute("%%ddp --async\nimport time\nprint('in')\ntime.sleep(1000)")
+        kernel.wait_text(begun, "in")
+        kernel.ok("left = _")
+        detached = kernel.ok("%ddp detach")
+        assert "cell [" in flat(detached.text)
+        assert "(2h), then it ends" in flat(detached.text)
+        poll_until(lambda: "goes on without this kernel" in kernel.ok("print(left)").text)
+        again = kernel.ok("%ddp start -n 1").text  # a reader may have forgotten the pool
+        assert "goes on without a kernel until" in flat(again)
+        kernel.ok("%ddp stop")
+        assert "attached" in kernel.ok("h = %ddp attach").text
+        assert "running" in kernel.ok("print(h)").text
+        kernel.ok("%ddp interrupt")
+        assert "CellInterruptedError" in kernel.run("h.wait()").error
+        assert kernel.value("%ddp pull rank") == "[0, 1]"
+        kernel.ok("%ddp stop")
+    site.wait_until_nothing_runs()
+
+
+def test_the_question_of_a_cell_is_asked_again_in_the_next_kernel(site: KeptSite):
+    with running_kernel(TMPDIR=str(site.folder)) as first:
+        first.ok("%load_ext nbddp")
+        first.ok("%ddp start -n 2 --keep 1h")
+        code = "%%ddp\nname = input('name? ') if rank == 1 else 'Bob'"
+        asks = first.execute(code, stdin=True)
+        first.wait_for(lambda: first.question(asks) is not None, "the question")
+        first.process.kill()
+    with running_kernel(TMPDIR=str(site.folder)) as second:
+        second.ok("%load_ext nbddp")
+        cell = second.run("%ddp attach --wait", "Ada")
+        assert cell.status == "ok", cell.error
+        assert second.value("%ddp pull name") == "['Bob', 'Ada']"
+        second.ok("%ddp stop")
+    site.wait_until_nothing_runs()

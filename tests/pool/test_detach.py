@@ -1,0 +1,149 @@
+"""A pool is let go and taken back: it works as before, and a wrong request is refused."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from nbddp.controller.pool import CellOptions, Pool, find_kept
+from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
+from nbddp.notebook import source_check
+from nbddp.settings import Settings
+from nbddp.system import kept_pools
+from tests.support.polling import poll_until
+from tests.support.views import RecordingView, run_cell
+
+
+class Holder:
+    """The pool of the test at each moment; ended at the end, also if nobody has it then."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def take_back(self, view: RecordingView | None = None) -> Pool:
+        with find_kept(self.pool.pool_id) as kept:
+            self.pool = Pool(
+                kept.options,
+                Settings(),
+                lambda pool, run: view or RecordingView(),
+                source_check.check_source,
+                kept=kept,
+            )
+        return self.pool
+
+    def close(self) -> None:
+        if self.pool.is_stopped:
+            for known in kept_pools.known_pools():
+                if known.pool_id == self.pool.pool_id and known.state == "detached":
+                    self.take_back()
+        self.pool.stop()
+
+
+@pytest.fixture
+def holder(fresh_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Iterator[Holder]:
+    made = Holder(fresh_pool(2, **getattr(request, "param", {})))
+    yield made
+    made.close()
+
+
+def test_a_pool_is_let_go_and_taken_back_again_and_again(holder: Holder):
+    pool = holder.pool
+    run_cell(pool, "x = torch.ones(2) * rank")
+    for attempt in range(3):
+        assert pool.detach(None if attempt else "5min") == 300.0
+        with pytest.raises(PoolBrokenError, match=f"Next: %ddp attach {pool.pool_id} takes it"):
+            pool.run("x")
+        with pytest.raises(PoolBrokenError):
+            pool.detach()
+        assert repr(pool) == "<Pool: let go>"
+        pool.stop()  # has no effect, as at the end of a ``with`` block
+        pool = holder.take_back()
+        assert pool.left_cell is None  # it had ended, and its end was seen
+        run_cell(pool, "dist.all_reduce(x)")
+        pool.push(value=bytes(1 << 20))
+        assert pool.pull("len(value)") == [1 << 20] * 2
+    assert pool.pull("x.tolist()") == [[4.0, 4.0]] * 2
+    view = run_cell(pool, "if rank == 0: dist.barrier()", check=False)
+    assert type(view.error).__name__ == "DeadlockError"
+    pool.restart(1)
+    run_cell(pool, "dist.barrier()")
+    assert pool.pull("'x' in globals()") == [True, False]
+    pool.restart()
+    run_cell(pool, "dist.barrier()")
+
+
+@pytest.mark.parametrize("holder", [{"nnodes": 2}, {"plain": True}], indirect=True)
+def test_a_cell_goes_on_and_asks_its_question_again(holder: Holder):
+    pool = holder.pool
+    options = CellOptions(ranks=pool.all_ranks, execution_count=7, cell_name="cell [7]")
+    run = pool.submit("print('in')\nanswer = input('name? ') if rank == 0 else ''\n", options)
+    poll_until(lambda: run.put_count >= 2 * pool.world_size - 1)
+    poll_until(lambda: pool.snapshot.unfinished.ranks == (0,))
+    pool.detach("5min")
+    assert run.outcome is not None
+    assert run.outcome.goes_on
+    assert "goes on on rank 0 without this kernel" in str(pool.error_of(run.outcome, "cell [7]"))
+    view = RecordingView(["Ada"])
+    pool = holder.take_back(view)
+    assert pool.left_cell is not None
+    assert pool.left_cell.name == "cell [7]"
+    assert pool.running_cell is not None
+    outcome = pool.rejoin()
+    assert outcome is not None
+    assert outcome.ranks("ok") == pool.all_ranks
+    assert view.asked[0].prompt == "name? "
+    assert pool.pull("answer", ranks=0) == "Ada"
+
+
+def test_an_agent_that_dies_after_the_pool_was_taken_back_is_told(holder: Holder):
+    holder.pool.detach("5min")
+    pool = holder.take_back()
+    (agent,) = {process_tree_parent(info.pid) for info in pool.ranks()}
+    os.kill(agent, 9)
+    poll_until(lambda: pool.snapshot.lost_agents == frozenset({0}))
+    with pytest.raises(PoolBrokenError, match="the agent of node 0 ended"):
+        pool.run("1")
+    pool.restart()
+    run_cell(pool, "dist.barrier()")
+    pool.detach("5min")  # the record has the fresh agent
+    run_cell(holder.take_back(), "dist.barrier()")
+
+
+def process_tree_parent(pid: int) -> int:
+    """The agent above a rank, beyond the fork server."""
+
+    parents = psutil.Process(pid).parents()
+    agents = [each.pid for each in parents if "nbddp.agent" in " ".join(each.cmdline())]
+    return int(agents[0])
+
+
+@pytest.mark.parametrize(
+    ("keep", "text"),
+    [("soon", "not a duration"), (-1, "not a duration"), ("4", "not a duration"),
+     ("90d", "up to 30d"), (True, "not a duration")],
+)  # fmt: skip
+def test_a_wrong_time_is_refused_and_the_pool_stays(holder: Holder, keep: Any, text: str):
+    with pytest.raises(BadOptionError, match=text):
+        holder.pool.detach(keep)
+    run_cell(holder.pool, "1")
+
+
+def test_the_names_of_pools(holder: Holder):
+    name = holder.pool.pool_id
+    attached = f"pool {name} is attached to process {os.getpid()}"
+    with pytest.raises(BadOptionError, match=attached):
+        find_kept(name).__enter__()
+    with pytest.raises(BadOptionError, match="there is no pool 'zz' of yours on this machine"):
+        find_kept("zz").__enter__()
+    holder.pool.detach("5min")
+    with pytest.raises(BadOptionError, match=f"there is no pool 'zz' .*legal: {name}"):
+        find_kept("zz").__enter__()
+    with find_kept(name[:3]) as kept:
+        assert kept.options.keep == 300.0
+        with pytest.raises(PoolAttachError, match="taken back by another"):
+            find_kept(name).__enter__()
+    (known,) = [each for each in kept_pools.known_pools() if each.pool_id == name]
+    assert known.until is not None
+    assert known.until - known.since == pytest.approx(300.0)

@@ -1,0 +1,97 @@
+"""The state of a pool that ran without a hub, as its agents tell of it."""
+
+from typing import Any
+
+from nbddp.controller.state import Phase, RankState, joining_ranks, kept_cell, resumed_pool
+from nbddp.settings import Settings
+from nbddp.wire.message_types import KeptRank
+from nbddp.wire.messages import AgentAttached, Execute, RunFinished
+from nbddp.wire.rank_set import RankSet
+from tests.support.machines import make_spec
+
+OLD = Execute(run_id="old", code="1\n", execution_count=1, first_line=1)
+NEW = Execute(run_id="new", code="2\n", execution_count=2, first_line=1)
+
+
+def kept(rank: int, **fields: Any) -> KeptRank:
+    known: dict[str, Any] = {
+        "pid": 100 + rank,
+        "is_ready": True,
+        "device": "cpu",
+        "backend": "gloo",
+    }
+    return KeptRank(rank=rank, **(known | fields))
+
+
+def attached(node: int, *ranks: KeptRank, **fields: Any) -> AgentAttached:
+    return AgentAttached(
+        number="n",
+        version=1,
+        token="t",
+        node=node,
+        pid=1,
+        pool=make_spec(2, 2),
+        master_addr="127.0.0.1",
+        master_port=5,
+        store_is_lost=False,
+        keep_s=1.0,
+        ranks=ranks,
+        **({"run": None} | fields),
+    )
+
+
+def resumed(*agents: AgentAttached) -> Any:
+    return resumed_pool(agents, Settings(), 100.0, host="127.0.0.1", port=0)
+
+
+def states(pool: Any) -> list[str]:
+    return [info.state.name for info in pool.ranks.values()]
+
+
+def test_ranks_without_a_cell_take_one():
+    pool = resumed(attached(0, kept(0), kept(1)), attached(1, kept(2), kept(3)))
+    assert pool.phase is Phase.UP
+    assert pool.master == ("127.0.0.1", 5)
+    assert pool.refusal(RankSet.all(4)) is None
+    assert pool.ranks[3].pid == 103
+    assert pool.next_deadline() is None
+
+
+def test_ranks_are_in_their_cell_and_its_end_is_the_end_of_the_cell():
+    agents = [
+        attached(0, kept(0, run_id="new"), kept(1, run_id="new"), run=NEW, run_age_s=3.0),
+        attached(1, kept(2), kept(3), run=OLD, run_age_s=30.0),
+    ]
+    assert kept_cell(agents) == NEW
+    pool = resumed(*agents)
+    assert pool.run.ranks == RankSet.of([0, 1])
+    assert pool.run.began == 97.0
+    actions = []
+    for rank in (0, 1):
+        finished = RunFinished(run_id="new", rank=rank, elapsed_s=1.0, error=None)
+        actions += pool.handle(finished, 101.0)
+    assert [type(action).__name__ for action in actions] == ["EndRun"]
+    assert pool.refusal(RankSet.all(4)) is None
+
+
+def test_a_rank_that_is_still_in_an_older_cell_is_late():
+    pool = resumed(
+        attached(0, kept(0, run_id="old"), kept(1, run_id="new"), run=NEW),
+        attached(1, kept(2), kept(3)),
+    )
+    assert pool.run.ranks == RankSet.of([1])
+    pool.handle(RunFinished(run_id="new", rank=1, elapsed_s=1.0, error=None), 101.0)
+    assert pool.late(RankSet.all(4)) == RankSet.of([0])
+
+
+def test_ranks_that_start_or_have_no_process_or_no_agent():
+    agents = [attached(0, kept(0, is_ready=False, joins=True), kept(1, pid=0, joins=True))]
+    pool = resumed(*agents)
+    assert states(pool) == ["STARTING", "EXITED", "EXITED", "EXITED"]
+    assert pool.ranks.in_state(RankState.STARTING) == RankSet.of([0])
+    assert joining_ranks(agents) == RankSet.of([0])
+
+
+def test_the_cell_of_an_agent_that_was_lost_is_no_cell():
+    pool = resumed(attached(0, kept(0), kept(1), run=NEW))
+    assert pool.run is None
