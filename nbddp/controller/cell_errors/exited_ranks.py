@@ -119,7 +119,8 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     if result.exited is not None:
         is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
         ended = Predicate(RankVerb.EXITED) if is_alone else _predicate(result)
-        seen = result.exited.last_line
+        # Where the call is known that ended it, a line that was seen before misleads.
+        seen = None if rank in outcome.exit_calls else result.exited.last_line
         before = f", last seen {result.exited.last_line_age_s:.1f} s before its end" if seen else ""
         last = result.exited.last_operation
         aside, site = ("", "") if result.exited.lost_agent else _NO_OPERATION, seen

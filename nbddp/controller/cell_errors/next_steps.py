@@ -89,8 +89,8 @@ def _catch_up_step(fresh: RankSet) -> NextStep:
     process = fresh.verb("its new process the variables that it", "their new processes what they")
     return NextStep(
         "%ddp catchup",
-        f"gives {process} {fresh.verb('lacks', 'lack')}, and the cell can run again",
-        before=f"Remove what ended {fresh.describe()}. Then",
+        f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
+        before=f"Remove what ended {fresh.describe()}. Then run",
     )
 
 

@@ -21,7 +21,7 @@ from nbddp.controller.diagnosis.phrases import (
     quote_branch,
 )
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
-from nbddp.wire.flight_recorder import Operation, Site, shortened
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _BREAK = re.compile(r"\bbreak\s*(?:#|$)")
@@ -50,7 +50,7 @@ def describe_assigned(assigned: AssignedName) -> str:
 
 def next_step(
     places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None,
-    length: LoopLength | None = None,
+    length: LoopLength | None = None, *, skipped: LoopVariable | None = None,
 ) -> str:  # fmt: skip
     """The change of the code after which the culprits make the call.
 
@@ -60,6 +60,7 @@ def next_step(
         culprits: ranks that have not called it.
         change: the change of the code that is shown with it; None: none is known.
         length: why the loop around the line is shorter on the culprits; None: it has none.
+        skipped: the iteration in which the culprits left it out; None: that is not known.
     """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
@@ -73,11 +74,10 @@ def next_step(
             line = f"the call in {_place(divergence)}"
         inside = _inside_step(divergence, culprits, can_move=change is not None)
         return f"{_capital(line)} is inside {inside}"
-    if len(divergence.exits) == 1 and change is not None:
-        is_together = any("ReduceOp.MAX" in line.source for line in change.lines)
-        return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
+    if change is not None and (divergence.exits or divergence.branches):
+        return _changed_step(divergence, operation, culprits, change, skipped)
     if divergence.branches or divergence.loop is None:
-        return _handled_step(divergence, culprits, is_together=change is not None)
+        return _handled_step(divergence, culprits)
     return _loop_step(
         divergence, divergence.loop, operation, culprits, change=change, length=length
     )
@@ -102,17 +102,42 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
     )
 
 
-def _handled_step(divergence: Divergence, culprits: RankSet, *, is_together: bool) -> str:
+def _changed_step(
+    divergence: Divergence, operation: Operation, culprits: RankSet, change: CodeChange,
+    skipped: LoopVariable | None,
+) -> str:  # fmt: skip
+    """The next step that the change of a skipped call shows."""
+    if divergence.branches:
+        return _guarded_step(divergence, culprits, skipped)
+    if any("ReduceOp.MAX" in line.source for line in change.lines):
+        return _together_step(divergence, culprits, skipped)
+    return _leaving_step(divergence, operation, can_move=True)
+
+
+def _guarded_step(divergence: Divergence, culprits: RankSet, skipped: LoopVariable | None) -> str:
+    """The next step where all ranks can skip a call if one of them raises before it."""
+    handlers, at = _handlers(divergence.branches[0]), f" at {skipped}" if skipped else ""
+    return (
+        f"{handlers} perhaps caught an exception of {culprits.describe()}{at}, which then skipped "
+        f"{_place(divergence)}. Let all ranks skip it together."
+    )
+
+
+def _together_step(divergence: Divergence, culprits: RankSet, skipped: LoopVariable | None) -> str:
+    """The next step where all ranks can skip a call if one of them does."""
+    leaving, at = divergence.exits[0], f", at {skipped}" if skipped else ""
+    the = "" if leaving.line == leaving.condition.line else "the "
+    return (
+        f"{_capital(culprits.describe())} took {the}{describe_leaving(leaving)}{at}. Let all ranks "
+        f"skip {_place(divergence)} together."
+    )
+
+
+def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
     """The next step where an ``except`` may have kept ranks from the call."""
     if not divergence.branches:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     handlers = _handlers(divergence.branches[0])
-    if is_together:
-        return (
-            f"Let all ranks skip {_place(divergence)} together, if one of them fails before it: "
-            f"{handlers} perhaps caught an exception of {culprits.describe()}, which then skipped "
-            "that line."
-        )
     does = culprits.verb("skips", "skip")
     return (
         f"Look at {handlers}: perhaps it swallows an exception of {culprits.describe()}, which "
@@ -174,18 +199,11 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def _leaving_step(
-    divergence: Divergence, operation: Operation, *, can_move: bool = False,
-    is_together: bool = False,
-) -> str:  # fmt: skip
+def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
-    if is_together:
-        return (
-            f"Let all ranks skip {_place(divergence)} together, if one of them does: {exit_text}."
-        )
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
         the = "" if is_one_line else "the "

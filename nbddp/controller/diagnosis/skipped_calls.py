@@ -12,8 +12,8 @@ from nbddp.controller.diagnosis.control_flow import Exit
 from nbddp.controller.diagnosis.divergence import Divergence, is_met
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
+from nbddp.wire.rank_set import Rank, RankSet
 
 
 def skipping_exit(
@@ -87,3 +87,37 @@ def _has_left_out(site: Site, loop: ast.For, operations: Iterable[Operation], ru
         and {**one, name: 0} == {**other, name: 0}
         for one, other in pairwise(iterations)
     )
+
+
+def skipped_iteration(
+    site: Site, ranks: RankSet, others: RankSet, graph: WaitForGraph, run_id: str
+) -> LoopVariable | None:
+    """Return the first iteration in which ranks have left out a call that the others made.
+
+    Args:
+        site: the line of the call.
+        ranks: the ranks that left it out.
+        others: ranks that made it.
+        graph: the ranks.
+        run_id: of the cell.
+
+    Returns:
+        The variable of the innermost loop; None: that is not known, or not the same on all ranks.
+    """
+
+    def iterations(rank: Rank) -> list[tuple[LoopVariable, ...]]:
+        return [
+            each.iteration
+            for each in graph.histories[rank].operations.values()
+            if each.run_id == run_id and each.site.position == site.position and each.iteration
+        ]
+
+    if any(graph.histories[rank].is_cut for rank in (*ranks, *others)):
+        return None
+    made = iterations(others.ranks[0])
+    skipped = {
+        next((each for each in made if each not in own), None)
+        for own in (iterations(rank) for rank in ranks)
+    }
+    first = skipped.pop() if len(skipped) == 1 else None
+    return None if first is None else first[-1]

@@ -245,8 +245,8 @@ def test_a_rank_that_was_replaced():
     assert text(error).endswith(
         "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
         "those of ranks 0-1,3 are kept\n"
-        "  next      Remove what ended rank 2. Then %ddp catchup gives its new process the "
-        "variables that it lacks, and the cell can run again"
+        "  next      Remove what ended rank 2. Then run %ddp catchup to give its new process the "
+        "variables that it lacks, and run the cell again"
     )
 
 

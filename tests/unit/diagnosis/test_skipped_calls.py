@@ -230,3 +230,22 @@ def test_a_condition_that_is_not_simple_stays(old: str, new: str):
     text = TOGETHER.replace(old, new, 1 if old != "loss)\n" else -1)
     line = next(n for n, each in enumerate(text.splitlines(), 1) if "all_reduce" in each)
     assert skipped_together(Code(text), line, 3) == ()
+
+
+def test_the_iteration_that_was_skipped_is_named():
+    pool = Ranks(3)
+    pool.code[CELL] = TOGETHER
+    line = next(n for n, each in enumerate(TOGETHER.splitlines(), 1) if "all_reduce" in each)
+    for step in range(3):
+        for rank in (0, 2):
+            pool[rank].done(line=line, iteration=[("step", step)])
+    for step in (0, 2, 3):  # rank 1 has left out step 1
+        pool[1].done(line=line, iteration=[("step", step)])
+    for rank in (0, 2):
+        pool[rank].blocked(line=line, iteration=[("step", 3)])
+    pool[1].finished()
+    finding = pool.diagnose().findings[0]
+    assert finding.next_step == (
+        "Rank 1 took the `continue` in line 4, inside `if torch.isnan(loss):` (line 3), at step 1. "
+        f"Let all ranks skip line {line} together."
+    )

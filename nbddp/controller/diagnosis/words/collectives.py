@@ -15,7 +15,7 @@ from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
-from nbddp.controller.diagnosis.skipped_calls import skipping_exit
+from nbddp.controller.diagnosis.skipped_calls import skipped_iteration, skipping_exit
 from nbddp.controller.diagnosis.suggested_change import (
     moved_before,
     moved_out,
@@ -90,7 +90,13 @@ def call_everywhere(
             return helper_step(helper, culprits), helper.change, code
     change = _change(places, culprits, reports, is_of_all=is_of_all)
     length = _loop_length(places, operation, reports)
-    step = next_step(places, operation, culprits, change, length)
+    skipped = None
+    if len(places) == 1:
+        ((waiting, divergence),) = places
+        skipped = skipped_iteration(
+            divergence.site, culprits, waiting, reports.graph, reports.run_id
+        )
+    step = next_step(places, operation, culprits, change, length, skipped=skipped)
     if length is not None and change is None:
         code = [*length.lines, *code]
     return step, change, code
