@@ -323,7 +323,7 @@ class Finding:
 
         Example:
             >>> finding.clause
-            'rank 1 never called barrier ...; rank 0 waits for it'
+            'rank 1 never called barrier; rank 0 waits for it'
         """
         text = self.headline.rstrip(".")
         is_lower = self.begins_with_ranks or self.is_consequence
