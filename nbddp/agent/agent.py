@@ -205,7 +205,7 @@ class Agent:
                 self._start_ranks(request)
             case KillRanks():
                 for process in self._living(request.ranks):
-                    process.kill(ended_by="%ddp restart -r")
+                    process.kill(on_request=True)
             case DumpStack():
                 for process in self._living(request.ranks):
                     self._stack_dumps.begin(request, process, time.monotonic())

@@ -1,4 +1,4 @@
-"""Messages about ranks that ended, with reasons that the exit code lacks, or that did not start.
+"""Messages about ranks that ended, with causes that the exit code lacks, or that did not start.
 
 Runs in: the agent's thread.
 """
@@ -14,7 +14,7 @@ from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
 from nbddp.system.os_limits import what_to_do
 from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import ErrorInfo, ExitCause, KillRequest, UnknownStatus
 from nbddp.wire.messages import RankExited, StartFailed
 
 
@@ -45,18 +45,18 @@ class ExitReader:
         available, total = _memory()
         kills_before = self._oom_kills_seen
         self._oom_kills_seen = _out_of_memory_kills()
-        reason = ""
+        cause: ExitCause | None = None
         if exit_code is None:
-            reason = "its exit status is not known"
+            cause = UnknownStatus()
         elif exit_code == NOT_REPORTED:
-            reason = self._maker.fork_server_end(END_SHOWS_S)
-        elif exit_code == -signal.SIGKILL:
-            reason = process.ended_by
+            cause = self._maker.fork_server_end(END_SHOWS_S)
+        elif exit_code == -signal.SIGKILL and process.was_killed_on_request:
+            cause = KillRequest()
         return RankExited(
             rank=process.rank,
             pid=process.pid,
             exit_code=NOT_REPORTED if exit_code is None else exit_code,
-            reason=reason,
+            cause=cause,
             out_of_memory=(
                 exit_code == -signal.SIGKILL and (self._oom_kills_seen or 0) > (kills_before or 0)
             ),

@@ -21,6 +21,7 @@ from typing import Any
 from nbddp.agent.child_process import Child
 from nbddp.settings import StartMethod
 from nbddp.system import process_tree
+from nbddp.wire.message_types import ForkServerEnd
 
 _PRELOAD = "nbddp.rank.preload"
 _POLL_S = 0.005
@@ -78,8 +79,8 @@ class ProcessMaker:
         """Return whether the fork server stays stopped in spite of SIGCONT."""
         return bool(self.fork_server_pid) and process_tree.is_held(self.fork_server_pid)
 
-    def fork_server_end(self, patience_s: float = 0.0) -> str:
-        """Return how the fork server ended, which ends all its ranks; empty while it lives.
+    def fork_server_end(self, patience_s: float = 0.0) -> ForkServerEnd | None:
+        """Return how the fork server ended, which ends all its ranks; None while it lives.
 
         Args:
             patience_s: wait this long for its end, because the ends of processes that depend on it
@@ -87,22 +88,21 @@ class ProcessMaker:
         """
         pid = self.fork_server_pid
         if not pid:
-            return ""
+            return None
         give_up_at = time.monotonic() + patience_s
         while True:
             try:
                 # It stays a zombie until the standard library collects it and starts the next one.
                 status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return "the fork server ended"
+                return ForkServerEnd(exit_code=None)
             if status is not None:
                 break
             if time.monotonic() >= give_up_at:
-                return ""
+                return None
             time.sleep(_POLL_S)
-        if status.si_code == os.CLD_EXITED:
-            return f"the fork server ended (exit code {status.si_status})"
-        return f"the fork server ended ({signal.Signals(status.si_status).name})"
+        has_exited = status.si_code == os.CLD_EXITED
+        return ForkServerEnd(exit_code=status.si_status if has_exited else -status.si_status)
 
     def start(self, module: str, launch: object, name: str) -> Child:
         """Run ``module.main(launch)`` in a new process, and wait until the process exists.

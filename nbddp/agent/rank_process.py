@@ -55,7 +55,7 @@ class RankProcess:
     #: A rank that has not reported its begin by then is interrupted in any case.
     interrupt_at: float = _NEVER
     is_ready: bool = False  #: it has sent `RankReady`
-    ended_by: str = ""  #: the command of the user that has ended it
+    was_killed_on_request: bool = False  #: the notebook asked for its end by `KillRanks`
 
     @classmethod
     def start(
@@ -169,13 +169,13 @@ class RankProcess:
         """Send SIGTERM."""
         process_tree.kill_quietly(self.pid, signal.SIGTERM)
 
-    def kill(self, ended_by: str = "") -> None:
+    def kill(self, *, on_request: bool = False) -> None:
         """Send SIGKILL; descendants of the rank end after it has ended.
 
         Args:
-            ended_by: the command that ended it, for the message to the user.
+            on_request: the notebook asked for it, for the message to the user.
         """
-        self.ended_by = ended_by or self.ended_by
+        self.was_killed_on_request |= on_request
         self.record_descendants()
         process_tree.kill_quietly(self.pid, signal.SIGKILL)
 

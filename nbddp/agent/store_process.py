@@ -17,6 +17,7 @@ from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.errors import BadOptionError
 from nbddp.system import process_tree
 from nbddp.wire.launch_specs import InheritedFd, StoreLaunch
+from nbddp.wire.message_types import ForkServerEnd, UnknownStatus
 from nbddp.wire.messages import StartFailed, StartStore, StoreExited, StoreReady
 
 
@@ -134,10 +135,12 @@ class StoreKeeper:
             self._read_answer(store)  # the last message before its end
         self._ignore(store)
         exit_code = store.collect()
-        reason = "its exit status is not known" if exit_code is None else ""
-        if exit_code == NOT_REPORTED:
-            reason = self._maker.fork_server_end(END_SHOWS_S)
-        self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, reason=reason))
+        cause: UnknownStatus | ForkServerEnd | None = None
+        if exit_code is None:
+            cause = UnknownStatus()
+        elif exit_code == NOT_REPORTED:
+            cause = self._maker.fork_server_end(END_SHOWS_S)
+        self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, cause=cause))
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,6 @@
 """The states of the random generators that a process has by itself.
 
-Runs in: the rank process, main thread. The notebook calls `digests` and `Generators` by name.
+Runs in: the rank process, main thread. Cells of the notebook call `Generators` by name.
 """
 
 import hashlib

@@ -20,7 +20,10 @@ from nbddp.wire.message_types import (
     AgentEnd,
     CommType,
     ErrorInfo,
+    ExitCause,
+    ForkServerEnd,
     KeptRank,
+    LostAgent,
     MessageBase,
     Node,
     NodeFacts,
@@ -28,6 +31,7 @@ from nbddp.wire.message_types import (
     Rank,
     RunId,
     Stream,
+    UnknownStatus,
     ValueHeader,
 )
 from nbddp.wire.requests import Execute
@@ -104,8 +108,8 @@ class StoreExited(MessageBase, frozen=True):
     """The process of the TCPStore has ended, and nbddp did not end it."""
 
     pid: int
-    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``reason``
-    reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
+    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``cause``
+    cause: UnknownStatus | ForkServerEnd | None = None  #: None: the exit code shows it
 
 
 class HelperStopped(MessageBase, frozen=True):
@@ -151,11 +155,11 @@ class RankExited(MessageBase, frozen=True):
 
     rank: Rank
     pid: int
-    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``reason``
+    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``cause``
     out_of_memory: bool  #: the operating system killed a process of this control group for memory
     last_output: str  #: the end of its output
     fault: str = ""  #: the Python stack at a fatal signal, as `faulthandler` writes it
-    reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
+    cause: ExitCause | None = None  #: None: the exit code shows it
     #: Whether the operating system counts the processes that it kills for memory.
     counts_memory_kills: bool = False
     last_operation: Operation | None = None  #: that it issued; None: none, or it is not known
@@ -163,8 +167,11 @@ class RankExited(MessageBase, frozen=True):
     last_line_age_s: float = 0.0  #: seconds between that and the notice of the end
     memory_available: int = 0  #: of its machine, in bytes, when its end was noticed; 0: not known
     memory_total: int = 0
-    #: Its agent was lost, as ``reason`` says: its records are not known, and it cannot be replaced.
-    lost_agent: bool = False
+
+    @property
+    def lost_agent(self) -> bool:
+        """Whether its agent was lost: its records are not known, and it cannot be replaced."""
+        return isinstance(self.cause, LostAgent)
 
 
 class RanksStopped(MessageBase, frozen=True):

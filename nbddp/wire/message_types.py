@@ -59,6 +59,38 @@ class AgentEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str = ""
 
 
+class _ExitCause(
+    msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of the causes of an exit; `nbddp.controller.state.exit_text` has the words."""
+
+
+class UnknownStatus(_ExitCause, frozen=True):
+    """The exit status of the process is not known."""
+
+
+class ForkServerEnd(_ExitCause, frozen=True):
+    """The fork server ended, and all processes that it made end with it."""
+
+    exit_code: int | None  #: of the fork server, -n: signal n ended it; None: not known
+
+
+class KillRequest(_ExitCause, frozen=True):
+    """`KillRanks` asked for the end of this rank."""
+
+
+class LostAgent(_ExitCause, frozen=True):
+    """The agent has ended; perhaps the processes of its ranks still run."""
+
+    node: int
+    end: AgentEnd
+    never_came: str = ""  #: the machine, if the agent never came
+
+
+#: The cause of an exit of a process, where its exit code does not show it.
+ExitCause: TypeAlias = UnknownStatus | ForkServerEnd | KillRequest | LostAgent
+
+
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options that all ranks of a pool have in common."""
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from nbddp.system import stack_signals
+from nbddp.wire.message_types import KillRequest
 from nbddp.wire.messages import (
     DumpStack,
     Execute,
@@ -288,7 +289,7 @@ def test_a_killed_rank_is_replaced_and_the_others_stay(make_node: Callable[..., 
     node.next(Output, lambda e: "last words" in e.text)
     node.tell(KillRanks(ranks=(1,)))
     exited = node.next(RankExited)
-    assert (exited.rank, exited.pid, exited.reason) == (1, node.pids[1], "%ddp restart -r")
+    assert (exited.rank, exited.pid, exited.cause) == (1, node.pids[1], KillRequest())
     assert exited.last_output == "last words\n"
     node.tell(KillRanks(ranks=(1,)))  # no rank is there
     node.start_ranks([1], node.request((1,), joins=True))

@@ -7,11 +7,23 @@ import pytest
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError
 from nbddp.notebook.render import variables_table
+from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME
+from nbddp.wire.values.value_questions import RandomStates, RandomStatesOf
 from tests.support.values import MODEL
 from tests.support.views import run_cell
 
 # --- vars -----------------------------------------------------------------------------------------
+
+
+def test_states_of_random_generators_are_compared_by_digests(pool: Pool):
+    run_cell(pool, "import random; random.seed(rank); torch.manual_seed(5)")
+    ranks = RankSet.of([0, 1])
+    told = pool.answers(ranks, "random generators", RandomStatesOf(), RandomStates)
+    first, second = (each.digest_by_generator for each in told)
+    assert {"random", "torch"} <= first.keys()
+    assert first["torch"] == second["torch"]
+    assert first["random"] != second["random"]
 
 
 def test_names_of_the_user_are_told_and_no_others(pool: Pool):

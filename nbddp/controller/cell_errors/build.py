@@ -41,7 +41,7 @@ from nbddp.errors import (
 )
 from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import RENDEZVOUS
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import ErrorInfo, ExitCause
 from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 _LAST_LINES = 6
@@ -390,7 +390,7 @@ def _exits(
 ) -> list[Line]:
     """The evidence on the ends of ranks, and what the others did."""
     lines = []
-    reasons: set[str] = set()
+    causes: set[ExitCause] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
         result = outcome.results[rank]
         exited = result.exited
@@ -412,9 +412,10 @@ def _exits(
             quoted(site, "called by" if number else "at")
             for number, site in enumerate(crash_site(exited.fault))
         ]
-        # Ranks that ended for one reason, such as a lost agent, have the same last output.
-        is_repeated = exited.reason != "" and exited.reason in reasons
-        reasons.add(exited.reason)
+        # Ranks that ended for one cause, such as a lost agent, have the same last output.
+        is_repeated = exited.cause in causes
+        if exited.cause is not None:
+            causes.add(exited.cause)
         printed = [] if is_repeated else exited.last_output.rstrip().splitlines()[-_LAST_LINES:]
         lines += [
             quoted(line, "printed" if number == 0 else " ") for number, line in enumerate(printed)

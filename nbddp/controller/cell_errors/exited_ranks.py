@@ -75,7 +75,7 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
 def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
     """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
     exits = [outcome.results[rank].exited for rank in ranks]
-    hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
+    hows = {"exited" if end is None or end.cause else exit_phrase(end) for end in exits}
     return hows.pop() if len(hows) == 1 else "exited"
 
 

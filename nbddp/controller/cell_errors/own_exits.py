@@ -33,7 +33,7 @@ def exit_calls(outcome: RunOutcome, code: Code, world_size: int) -> dict[Rank, s
     ends = {rank: result.exited for rank, result in outcome.results.items()}
     calls: dict[Rank, str] = {}
     for rank, exited in ends.items():
-        if exited is not None and not exited.reason and not exited.out_of_memory:
+        if exited is not None and exited.cause is None and not exited.out_of_memory:
             places = list(_calls(code, exited, rank, world_size))
             calls |= {rank: places[0]} if len(places) == 1 else {}
     return calls

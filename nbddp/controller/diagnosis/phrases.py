@@ -70,12 +70,14 @@ class Predicate:
     peer: Rank = -1  #: the other end of the message that ``rest`` is about; -1: none
     #: ``rest`` outside of tables, with no number of an operation; empty: as it is.
     spoken: str = field(default="", compare=False)
+    #: Writes ``rest`` with another name for ``peer``; None: there is no peer.
+    rest_with: Callable[[str], str] | None = field(default=None, compare=False)
 
     def with_peer(self, name: str) -> "Predicate":
         """Return the same with another name for the other end: ``recv from the next rank``."""
-        if self.peer < 0:
+        if self.rest_with is None:
             return self
-        return replace(self, rest=self.rest.replace(f"rank {self.peer}", name, 1), peer=-1)
+        return replace(self, rest=self.rest_with(name), peer=-1, rest_with=None)
 
     def describe(self, count: int, *, has_duration: bool = False) -> str:
         """The text that follows the names of ``count`` ranks.
@@ -223,7 +225,7 @@ def peer_of(operations: Collection[Operation]) -> Rank:
 
 def waits_for(
     operations: Iterable[Operation],
-    name: Callable[[Operation], str],
+    name: Callable[[Operation, str], str],
     *,
     needs_all: bool,
     spoken: Callable[[Operation], str] | None = None,
@@ -232,9 +234,12 @@ def waits_for(
 
     Args:
         operations: those that it waits for; ended ones are left out.
-        name: names an operation.
+        name: names an operation, with a name for the other end of a message; empty: its rank.
         needs_all: see `nbddp.controller.diagnosis.wait_graph.Waiting.needs_all`.
         spoken: names an operation outside of tables; None: as ``name``.
+
+    Returns:
+        The predicate; its `with_peer` gives the other end of a message another name.
     """
     open_ones = [each for each in operations if each.state == "scheduled"]
     preposition = "in" if len(open_ones) < 2 else "for"
@@ -249,10 +254,15 @@ def waits_for(
         more = len(open_ones) - _MAX_WAITS
         return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
 
+    def rest_with(peer: str) -> str:
+        return rest(lambda operation: name(operation, peer), preposition)
+
+    peer = peer_of(open_ones)
     return Predicate(
         RankVerb.WAITS,
-        rest(name, preposition),
-        peer=peer_of(open_ones),
+        rest_with(""),
+        peer=peer,
+        rest_with=None if peer < 0 else rest_with,
         spoken=rest(spoken, preposition.removeprefix("inside torch ")) if spoken else "",
     )
 

@@ -5,7 +5,6 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
@@ -74,7 +73,7 @@ class RankReports:
 
     def name(
         self, operation: Operation, *, with_group: bool = True, has_call: bool = True,
-        has_members: bool = True,
+        has_members: bool = True, peer: str = "",
     ) -> str:  # fmt: skip
         """``all_reduce #17 of group 'tp' (ranks 0-1)``.
 
@@ -83,9 +82,10 @@ class RankReports:
             with_group: whether the name has the group, if that is not the default one.
             has_call: see `Operation.label`.
             has_members: whether the group has its members.
+            peer: see `Operation.label`.
         """
         group = self._group(operation, has_members=has_members) if with_group else None
-        return in_group(operation.label(has_call=has_call), operation, group)
+        return in_group(operation.label(has_call=has_call, peer=peer), operation, group)
 
     def said(
         self, rank: Rank, operation: Operation, *, with_group: bool = True, has_call: bool = True,
@@ -165,7 +165,10 @@ class RankReports:
 
     def _waiting(self, waiting: Waiting) -> tuple[Predicate, Site | None]:
         """``waits in all_reduce #17``, and the line of the operation."""
-        name = partial(self.name, has_call=False)
+
+        def name(operation: Operation, peer: str) -> str:
+            return self.name(operation, has_call=False, peer=peer)
+
         spoken = self._in_few_words
         needs_all = waiting.needs_all
         predicate = waits_for(waiting.operations, name, needs_all=needs_all, spoken=spoken)

@@ -50,6 +50,7 @@ from nbddp.controller.state import (
 )
 from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
+    Described,
     Descriptions,
     Difference,
     Exchange,
@@ -63,7 +64,7 @@ from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.mesh_ranks import read_ranks
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import NameKind, Names, NamesOf, Variables
+from nbddp.wire.values.value_questions import ValueQuestion, Variables
 
 
 class Pool:
@@ -525,24 +526,28 @@ class Pool:
         """The process ids of ranks that have caught up. For the layer of the pool."""
         return self._cells.caught_up
 
-    def names_of(self, ranks: RankSet) -> list[dict[str, NameKind]]:
-        """Get the user's names, with the kinds of their values. For the notebook layer.
+    def answers(
+        self, ranks: RankSet, about: str, question: ValueQuestion, kind: type[Described]
+    ) -> list[Described]:
+        """Ask ranks about their namespaces. For the layer of the pool.
 
         Args:
             ranks: the ranks that are asked.
+            about: names what the question is about, for errors: ``names``.
+            question: the question.
+            kind: the type of its answer.
 
         Returns:
-            The names of each rank, in order.
+            The answers, in the order of ranks.
 
         Raises:
             TransferError: a rank cannot answer, or the user interrupted the call.
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
-        failure = "could not look at the names"
-        with interrupt_as_error("looking at names"), self._exchanging(ranks) as exchange:
-            answers = Descriptions(exchange, ranks, failure).ask(NamesOf(), Names)
-        return [answer.kind_by_name for answer in answers]
+        failure = f"could not look at the {about}"
+        with interrupt_as_error(f"looking at {about}"), self._exchanging(ranks) as exchange:
+            return Descriptions(exchange, ranks, failure).ask(question, kind)
 
     def push(
         self,

@@ -22,7 +22,14 @@ from nbddp.errors import (
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import NameKind, Variable
+from nbddp.wire.values.value_questions import (
+    NameKind,
+    Names,
+    NamesOf,
+    RandomStates,
+    RandomStatesOf,
+    Variable,
+)
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
@@ -123,7 +130,7 @@ def catch_up(
     plan = make_plan(pool.history, lacking, fresh, cells)
     aside, failed = _replay(pool, plan, fresh, make_view)
     deleted = _deleted(pool, plan.deleted, fresh, others, run)
-    has = pool.names_of(RankSet.of([source]))[0]
+    has = _names(pool, RankSet.of([source]))[0]
     missing = _lacking(pool, source, fresh)
     bound = {name for cell in plan.cells for name in cell.names.binds}
     synced = tuple(
@@ -169,10 +176,16 @@ def catch_up(
     )
 
 
+def _names(pool: "Pool", ranks: RankSet) -> list[dict[str, NameKind]]:
+    """The user's names on each rank, with the kinds of their values."""
+    answers = pool.answers(ranks, "names", NamesOf(), Names)
+    return [answer.kind_by_name for answer in answers]
+
+
 def _lacking(pool: "Pool", source: int, fresh: RankSet) -> dict[str, NameKind]:
     """The names that ``source`` has and a fresh rank has not."""
     asked = RankSet.of([source, *fresh])
-    names = dict(zip(asked, pool.names_of(asked), strict=True))
+    names = dict(zip(asked, _names(pool, asked), strict=True))
     return {
         name: kind
         for name, kind in names[source].items()
@@ -236,8 +249,8 @@ def _deleted(
     """Delete those names that fresh ranks have again and others have not; return them."""
     if not deleted:
         return ()
-    kept = {name for names in pool.names_of(others) for name in names}
-    has_again = set.intersection(*map(set, pool.names_of(fresh)))
+    kept = {name for names in _names(pool, others) for name in names}
+    has_again = set.intersection(*map(set, _names(pool, fresh)))
     names = tuple(sorted((deleted & has_again) - kept))
     if names:
         run(fresh, f"del {', '.join(names)}")
@@ -257,7 +270,8 @@ def _with_alike_random(
     """
     if len(others) < 2:
         return ()
-    digests = pool.pull("nbddp.rank.random_states.digests()", ranks=others.ranks)
+    answers = pool.answers(others, "random generators", RandomStatesOf(), RandomStates)
+    digests = [answer.digest_by_generator for answer in answers]
     alike = tuple(
         name
         for name, digest in digests[0].items()

@@ -8,12 +8,22 @@ import signal
 from collections.abc import Mapping
 from itertools import islice, takewhile
 from pathlib import PurePath
+from typing import assert_never
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
-from nbddp.wire.message_types import AgentEnd, AgentEndCause, ErrorInfo
+from nbddp.wire.message_types import (
+    AgentEnd,
+    AgentEndCause,
+    ErrorInfo,
+    ExitCause,
+    ForkServerEnd,
+    KillRequest,
+    LostAgent,
+    UnknownStatus,
+)
 from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.rank_set import RankSet
 
@@ -37,8 +47,8 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         For example ``("SIGILL (signal 4)", "native code is not made for this processor")``; the
         cause is empty if it is not known.
     """
-    if exited.reason:
-        return exited.reason, ""
+    if exited.cause is not None:
+        return describe_cause(exited.cause), ""
     name = describe_code(exited.exit_code)
     if exited.exit_code >= 0:
         return name, "the cell, or a library, called os._exit() or C's exit()"
@@ -72,8 +82,8 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
 
 def exit_phrase(exited: RankExited) -> str:
     """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
-    if exited.reason:
-        return f"exited, {exited.reason}"
+    if exited.cause is not None:
+        return f"exited, {describe_cause(exited.cause)}"
     if exited.exit_code >= 0:
         return f"exited with code {exited.exit_code}"
     return f"exited with {describe_exit(exited)[0]}"
@@ -89,12 +99,27 @@ def describe_code(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
+def describe_cause(cause: ExitCause) -> str:
+    """``the fork server ended (SIGKILL)``, ``the agent of node 1 ended (exit code 3)``."""
+    match cause:
+        case UnknownStatus():
+            return "its exit status is not known"
+        case ForkServerEnd(exit_code=code):
+            how = "" if code is None else f" ({describe_code(code)})"
+            return f"the fork server ended{how}"
+        case KillRequest():
+            return "%ddp restart -r"
+        case LostAgent(never_came="", node=node):
+            return f"the agent of node {node} ended ({_agent_end(cause.end)})"
+        case LostAgent(never_came=machine):
+            return f"the agent on {machine} never came: {_agent_end(cause.end)}"
+        case _:
+            assert_never(cause)
+
+
 def describe_agent_exit(exited: AgentExited) -> str:
     """``the agent of node 1 ended (SIGKILL)``, ``the agent on n2 never came: ssh said: ...``."""
-    how = _agent_end(exited.end)
-    if exited.never_came:
-        return f"the agent on {exited.never_came} never came: {how}"
-    return f"the agent of node {exited.node} ended ({how})"
+    return describe_cause(exited.lost)
 
 
 def _agent_end(end: AgentEnd) -> str:
@@ -125,7 +150,8 @@ _AGENT_ENDS: Mapping[AgentEndCause, str] = {
 
 def describe_store_exit(exited: StoreExited) -> str:
     """``the process of the store ended (SIGKILL)``."""
-    return f"the process of the store ended ({exited.reason or describe_code(exited.exit_code)})"
+    how = describe_cause(exited.cause) if exited.cause else describe_code(exited.exit_code)
+    return f"the process of the store ended ({how})"
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:
@@ -169,7 +195,7 @@ def error_summary(error: ErrorInfo) -> str:
 
 def meaning(exited: RankExited) -> str:
     """A signal in plain words; empty if its likely cause says as much."""
-    if exited.exit_code != -signal.SIGKILL or exited.reason:
+    if exited.exit_code != -signal.SIGKILL or exited.cause is not None:
         return ""
     return "the system or another program ended it at once, so Python could not clean up"
 

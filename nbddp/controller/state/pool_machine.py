@@ -462,8 +462,7 @@ class PoolMachine:
                         exit_code=-9,
                         out_of_memory=False,
                         last_output=last,
-                        reason=reason,
-                        lost_agent=True,
+                        cause=agent.lost,
                     ),
                     now,
                 )

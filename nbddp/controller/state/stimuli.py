@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.silent_nodes import SilentNode
-from nbddp.wire.message_types import AgentEnd
+from nbddp.wire.message_types import AgentEnd, LostAgent
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
@@ -124,6 +124,11 @@ class AgentExited:
     end: AgentEnd
     last_output: str = ""
     never_came: str = ""  #: the machine, if the agent never came
+
+    @property
+    def lost(self) -> LostAgent:
+        """The cause of the exits of its ranks."""
+        return LostAgent(self.node, self.end, self.never_came)
 
 
 @dataclass(frozen=True)

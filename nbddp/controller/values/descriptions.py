@@ -17,6 +17,7 @@ from nbddp.wire.values.value_questions import (
     BytesByPath,
     ContentsOf,
     Names,
+    RandomStates,
     TensorBlocks,
     Tree,
     ValueAnswer,
@@ -24,7 +25,7 @@ from nbddp.wire.values.value_questions import (
     Variables,
 )
 
-_Answer = TypeVar("_Answer", Tree, TensorBlocks, Variables, Names)
+Described = TypeVar("Described", Tree, TensorBlocks, Variables, Names, RandomStates)
 _Content = TypeVar("_Content")
 
 
@@ -42,7 +43,7 @@ class Descriptions:
         self._failure = failure
         self._ranks = ranks
 
-    def ask(self, question: ValueQuestion, kind: type[_Answer]) -> list[_Answer]:
+    def ask(self, question: ValueQuestion, kind: type[Described]) -> list[Described]:
         """Ask all ranks.
 
         Args:
@@ -58,7 +59,7 @@ class Descriptions:
             WaitInterrupt: the user interrupted; so were the ranks.
         """
 
-        def read(answer: ValueAnswer | None, _: list[bytes]) -> _Answer | None:
+        def read(answer: ValueAnswer | None, _: list[bytes]) -> Described | None:
             return answer if isinstance(answer, kind) else None
 
         return self._ask(question, read)

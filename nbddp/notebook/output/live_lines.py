@@ -4,6 +4,7 @@ Runs in: the thread that waits for the cell. No clock: the time comes in.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
@@ -64,7 +65,7 @@ class LiveLines:
         self._progress_after_s = progress_after_s
         self._began, self._began_at = began, began_at
         self._done: set[int] = set()
-        self._failed: dict[Rank, str] = {}  # short reason by rank
+        self._failed: dict[Rank, _Failure] = {}
         self._imports: dict[Rank, str] = {}  # the module that a rank imports
         self._preloaded_since: float | None = None  # a rank imports `_PRELOADED`
         self._notice = ""  # a line that names the ranks that wait
@@ -225,15 +226,23 @@ def _name(ranks: RankSet) -> str:
     return name if len(name) <= _MAX_RANKS_CHARS else f"{len(ranks)} ranks"
 
 
-def _failures(reason_by_rank: Mapping[Rank, str]) -> list[str]:
+class _Failure(NamedTuple):
+    """The error of one rank."""
+
+    kind: str  #: ``raised ValueError``
+    message: str  #: shortened; empty: there is none
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def _failures(failure_by_rank: Mapping[Rank, _Failure]) -> list[str]:
     """``17 ranks raised ValueError``, for each kind, the most frequent first."""
-    ranks_by_kind = ranks_by_value(
-        {rank: reason.partition(":")[0] for rank, reason in reason_by_rank.items()}
-    )
+    ranks_by_kind = ranks_by_value({rank: each.kind for rank, each in failure_by_rank.items()})
     in_order = sorted(ranks_by_kind.items(), key=lambda pair: -len(pair[1]))
     failures: list[str] = []
     for kind, ranks in in_order[:_MAX_FAILURES]:
-        reasons = {reason_by_rank[rank] for rank in ranks}
+        reasons = {str(failure_by_rank[rank]) for rank in ranks}
         failures.append(f"{_name(ranks)} {reasons.pop() if len(reasons) == 1 else kind}")
     if len(in_order) > _MAX_FAILURES:
         rest = sum(len(ranks) for _, ranks in in_order[_MAX_FAILURES:])
@@ -241,8 +250,8 @@ def _failures(reason_by_rank: Mapping[Rank, str]) -> list[str]:
     return failures
 
 
-def _failure(error: ErrorInfo) -> str:
+def _failure(error: ErrorInfo) -> _Failure:
     if error.ename == LEFT_DEBUGGER:
-        return "left the debugger"
+        return _Failure("left the debugger", "")
     first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
-    return clean(f"raised {error.ename}: {first_line}".rstrip(": "))
+    return _Failure(clean(f"raised {error.ename}"), clean(first_line).rstrip(": "))

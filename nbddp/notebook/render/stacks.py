@@ -189,8 +189,8 @@ def _thread_predicate(
         return Predicate(RankVerb.RUNS, f" {thread.innermost}()" if is_named else " Python code")
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
 
-    def name(operation: Operation) -> str:
-        label = operation.label(has_call=False)
+    def name(operation: Operation, peer: str) -> str:
+        label = operation.label(has_call=False, peer=peer)
         return in_group(label, operation, groups.get(operation.pg_id))
 
     return waits_for(known, name, needs_all=thread.wait.kind == "operation")

@@ -10,7 +10,14 @@ from pathlib import PurePath
 
 from nbddp.controller.diagnosis import RankView
 from nbddp.controller.pool import Pool
-from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState, Silence
+from nbddp.controller.state import (
+    Diagnosed,
+    PoolSnapshot,
+    RankInfo,
+    RankState,
+    Silence,
+    describe_exit,
+)
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
@@ -128,7 +135,7 @@ def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str
 
 def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
     ends = [info.exited for info in snapshot.ranks if info.node == node and info.exited]
-    reasons = {end.reason for end in ends if end.lost_agent}
+    reasons = {describe_exit(end)[0] for end in ends if end.lost_agent}
     return f": {reasons.pop()}" if len(reasons) == 1 else ""
 
 

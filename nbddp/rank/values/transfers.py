@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, assert_never
 
 from nbddp.errors import BadMessageError, TransferError
+from nbddp.rank import random_states
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import Interrupts, RankShell
 from nbddp.rank.exception_text import error_info
@@ -38,6 +39,8 @@ from nbddp.wire.values.value_questions import (
     BlocksOf,
     ContentsOf,
     NamesOf,
+    RandomStates,
+    RandomStatesOf,
     TreeOf,
     ValueAnswer,
     ValueQuestion,
@@ -155,6 +158,8 @@ class Variables:
             case NamesOf():
                 with self._describing():
                     return variable_table.names(self._shell), []
+            case RandomStatesOf():
+                return RandomStates(random_states.digests()), []
             case _:
                 assert_never(question)
 

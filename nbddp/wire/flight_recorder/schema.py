@@ -244,7 +244,9 @@ class Operation(_Part, frozen=True):
         """Whether no line of the user's code names this operation."""
         return bool(self.site.origin) and not origins.is_function(self.site.origin)
 
-    def label(self, *, is_brief: bool = False, has_tag: bool = True, has_call: bool = True) -> str:
+    def label(
+        self, *, is_brief: bool = False, has_tag: bool = True, has_call: bool = True, peer: str = ""
+    ) -> str:
         """Return the name of the operation, as all texts show it.
 
         ``all_reduce #17``, ``gradient averaging in loss.backward() (all_reduce #17)``, ``send to
@@ -256,8 +258,9 @@ class Operation(_Part, frozen=True):
             has_tag: the name of a message includes its tag, if it has one; never if ``is_brief``.
             has_call: the name includes the user's call, if a library called the operation. False:
                 the line stands beside it.
+            peer: another name for the other end of a message: ``send to the next rank``.
         """
-        name = self._name(is_brief=is_brief, has_tag=has_tag)
+        name = self._name(is_brief=is_brief, has_tag=has_tag, peer=peer)
         site = self.site
         if not site.origin or self.signature.kind == "store":
             return name
@@ -284,13 +287,13 @@ class Operation(_Part, frozen=True):
         phrase = origins.in_call(self.site.origin, self.site.call if has_call else "")
         return f"{phrase} ({name})" if ordinal else phrase
 
-    def _name(self, *, is_brief: bool, has_tag: bool) -> str:
+    def _name(self, *, is_brief: bool, has_tag: bool, peer: str) -> str:
         signature = self.signature
         match signature.kind:
             case "send" | "recv":
                 rank = "" if is_brief else "rank "
                 any_rank = "any" if is_brief else "any rank"
-                peer = any_rank if self.peer < 0 else f"{rank}{self.peer}"
+                peer = peer or (any_rank if self.peer < 0 else f"{rank}{self.peer}")
                 preposition = "to" if signature.kind == "send" else "from"
                 tag = f" (tag {self.tag})" if self.tag and has_tag and not is_brief else ""
                 return f"{signature.op} {preposition} {peer}{tag}"

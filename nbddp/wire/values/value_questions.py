@@ -9,6 +9,7 @@ They travel in `DescribeValue` and `ValueDescribed`: they are typed, and nothing
       ContentsOf({".0.weight": BlockNumbers((0, 2), (5,))})    BlockContents
       VariablesOf(("model", "loss"))                           Variables of Variable
       NamesOf()                                                Names
+      RandomStatesOf()                                         RandomStates
 
 Runs in: the notebook's process asks and compares, ranks answer. Pure.
 """
@@ -70,10 +71,14 @@ class NamesOf(_Tagged, frozen=True):
     """The user's names, with the kinds of their values. Answered by `Names`."""
 
 
+class RandomStatesOf(_Tagged, frozen=True):
+    """The states of all random generators, as digests. Answered by `RandomStates`."""
+
+
 #: Bytes of blocks by path and number.
 BytesByPath: TypeAlias = dict[str, dict[int, bytes]]
 
-ValueQuestion: TypeAlias = TreeOf | BlocksOf | ContentsOf | VariablesOf | NamesOf
+ValueQuestion: TypeAlias = TreeOf | BlocksOf | ContentsOf | VariablesOf | NamesOf | RandomStatesOf
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -166,4 +171,10 @@ class Names(_Tagged, frozen=True):
     kind_by_name: dict[str, NameKind] = {}
 
 
-ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables | Names
+class RandomStates(_Tagged, frozen=True):
+    """The digests of the states of the random generators that a rank has."""
+
+    digest_by_generator: dict[str, str] = {}
+
+
+ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables | Names | RandomStates

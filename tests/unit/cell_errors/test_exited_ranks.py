@@ -13,7 +13,15 @@ from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_ex
 from nbddp.controller.state.lost_names import LeftOut, Reason
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import RankExitedError
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import (
+    AgentEnd,
+    ErrorInfo,
+    ExitCause,
+    ForkServerEnd,
+    KillRequest,
+    LostAgent,
+    UnknownStatus,
+)
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import (
@@ -110,18 +118,33 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "reason", "text"),
+    ("exit_code", "cause", "text"),
     [
-        (3, "", "exited with code 3"),
-        (-9, "", "exited with SIGKILL (signal 9)"),
-        (-9, "ended by %ddp restart", "exited, ended by %ddp restart"),
-        (255, "its exit status is not known", "exited, its exit status is not known"),
+        (3, None, "exited with code 3"),
+        (-9, None, "exited with SIGKILL (signal 9)"),
+        (-9, KillRequest(), "exited, %ddp restart -r"),
+        (255, UnknownStatus(), "exited, its exit status is not known"),
+        (255, ForkServerEnd(None), "exited, the fork server ended"),
+        (255, ForkServerEnd(1), "exited, the fork server ended (exit code 1)"),
+        (255, ForkServerEnd(-9), "exited, the fork server ended (SIGKILL)"),
+        (
+            -9,
+            LostAgent(1, AgentEnd("asked")),
+            "exited, the agent of node 1 ended (it was asked to end)",
+        ),
+        (
+            -9,
+            LostAgent(1, AgentEnd("engine", text="no"), "n2"),
+            "exited, the agent on n2 never came: no",
+        ),
     ],
 )
-def test_the_exit_of_a_rank_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+def test_the_exit_of_a_rank_as_part_of_a_sentence(
+    exit_code: int, cause: ExitCause | None, text: str
+):
     exited = died(0, exit_code).exited
     assert exited is not None
-    assert exit_phrase(msgspec.structs.replace(exited, reason=reason)) == text
+    assert exit_phrase(msgspec.structs.replace(exited, cause=cause)) == text
 
 
 @pytest.mark.parametrize(
@@ -184,7 +207,7 @@ def test_the_stack_of_a_crash_ends_where_the_cell_began():
     assert "executor.py" not in message
 
 
-def test_the_known_reason_of_an_exit_is_told_without_a_guess():
+def test_the_known_cause_of_an_exit_is_told_without_a_guess():
     how = "the agent of node 0 ended (exit code 1)"
     results = [
         RankResult(
@@ -197,7 +220,7 @@ def test_the_known_reason_of_an_exit_is_told_without_a_guess():
                 exit_code=-9,
                 out_of_memory=False,
                 last_output="OSError: No space left on device\n",
-                reason=how,
+                cause=LostAgent(0, AgentEnd("exited", 1)),
             ),
         )
         for rank in (0, 1)

@@ -152,6 +152,18 @@ def test_all_ranks_that_raised_are_in_the_line(monkeypatch: pytest.MonkeyPatch):
     )
 
 
+def test_a_colon_in_the_name_of_an_error_is_part_of_its_name(monkeypatch: pytest.MonkeyPatch):
+    live: list[Live] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    view = make_view(sink, 4, progress_after_s=0.0)
+    for rank, name in enumerate(["Bad: A", "Bad: A", "Bad: B"]):  # `type(name, (Exception,), {})`
+        info = ErrorInfo(ename=name, evalue=f"at {rank}", traceback=[])
+        view.show(RunFinished(run_id="r", rank=rank, elapsed_s=0.1, error=info))
+    view.tick()
+    assert "ranks 0-1 raised Bad: A | rank 2 raised Bad: B: at 2" in live[-1].status[0]
+
+
 def test_an_import_is_named_and_a_long_one_has_a_hint_in_its_line(monkeypatch: pytest.MonkeyPatch):
     now = [1000.0]
     monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])

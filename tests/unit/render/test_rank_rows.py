@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, waits_for
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.notebook.render import rank_rows
 from nbddp.notebook.render.rank_rows import RankRow
-from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.flight_recorder.schema import Operation, Signature, Site
 from nbddp.wire.rank_set import RankSet
 
 
@@ -18,7 +18,9 @@ def ring(count: int, source: str = "dist.send(x, peer)") -> list[RankRow]:
     places = {}
     for rank in range(count):
         peer = (rank + 1) % count
-        waits = Predicate(RankVerb.WAITS, f" in send to rank {peer}", peer=peer)
+        waits = Predicate(
+            RankVerb.WAITS, f" in send to rank {peer}", peer=peer, rest_with=" in send to {}".format
+        )
         places[rank] = PerRank(rank, "running", waits, site, 1.1)
     return rank_rows.rows_of(places, RankSet())
 
@@ -36,6 +38,21 @@ def test_many_share_a_row_that_names_the_distance_of_their_partners(count: int):
         f"ranks 0-{count - 2}": "have waited in send to the next rank for 1.1 s",
         f"rank {count - 1}": "has waited in send to rank 0 for 1.1 s",
     }
+
+
+def test_only_the_other_end_of_a_message_gets_another_name():
+    send = Operation(
+        record_id=1, pg_id="0", signature=Signature("send", "send"), state="scheduled", peer=2
+    )
+
+    def name(operation: Operation, peer: str) -> str:
+        return f"the rank 2 step's {operation.label(peer=peer)}"
+
+    waits = waits_for([send], name, needs_all=True)
+    assert str(waits) == "waits in the rank 2 step's send to rank 2"
+    assert str(waits.with_peer("the next rank")) == (
+        "waits in the rank 2 step's send to the next rank"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from nbddp.wire.flight_recorder.schema import (
     ThreadLook,
     Wait,
 )
+from nbddp.wire.message_types import AgentEnd, LostAgent
 from nbddp.wire.messages import RankExited, StackDumped
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import LINE, MS, Recorder
@@ -246,8 +247,7 @@ def test_a_lost_node_leaves_the_columns_of_pids_and_nodes():
         exit_code=-9,
         out_of_memory=False,
         last_output="",
-        reason="the agent of node 1 ended (nothing was heard of hostb for 60 s)",
-        lost_agent=True,
+        cause=LostAgent(1, AgentEnd("silent", 60, "hostb")),
     )
     info = RankInfo(rank=0, node=1, state=RankState.EXITED, pid=11, device="cpu", exited=lost)
     dead = row_of(RankView(0, "dead", exit_text="the agent of node 1 ended"), info=info)

@@ -1,11 +1,12 @@
-"""The words about the end of an agent, from facts."""
+"""The words about the ends of agents and of the store, from facts."""
 
 from typing import get_args
 
 import pytest
 
-from nbddp.controller.state import AgentExited, describe_agent_exit
-from nbddp.wire.message_types import AgentEnd, AgentEndCause
+from nbddp.controller.state import AgentExited, describe_agent_exit, describe_store_exit
+from nbddp.wire.message_types import AgentEnd, AgentEndCause, ForkServerEnd, UnknownStatus
+from nbddp.wire.messages import StoreExited
 
 
 @pytest.mark.parametrize("cause", get_args(AgentEndCause))
@@ -25,3 +26,16 @@ def test_each_cause_has_words(cause: AgentEndCause):
 )
 def test_numbers_have_names(end: AgentEnd, words: str):
     assert describe_agent_exit(AgentExited(1, end)) == f"the agent of node 1 ended ({words})"
+
+
+@pytest.mark.parametrize(
+    ("cause", "how"),
+    [
+        (None, "SIGSEGV"),
+        (UnknownStatus(), "its exit status is not known"),
+        (ForkServerEnd(-9), "the fork server ended (SIGKILL)"),
+    ],
+)
+def test_the_end_of_the_store_has_its_cause(cause: UnknownStatus | ForkServerEnd | None, how: str):
+    exited = StoreExited(pid=3, exit_code=-11, cause=cause)
+    assert describe_store_exit(exited) == f"the process of the store ended ({how})"
