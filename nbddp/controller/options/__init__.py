@@ -5,6 +5,7 @@ install`` starts fast.
 """
 
 from nbddp.controller.options.checks import DEFAULT_KEEP_S, check_seconds, check_text, checked_keep
+from nbddp.controller.options.clusters import cluster_names, cluster_options, clusters_file
 from nbddp.controller.options.launcher_checks import ENTRY_POINTS, LOCAL, launcher_names
 from nbddp.controller.options.line_option import duration, seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
@@ -18,6 +19,9 @@ __all__ = [
     "check_seconds",
     "check_text",
     "checked_keep",
+    "cluster_names",
+    "cluster_options",
+    "clusters_file",
     "duration",
     "launcher_names",
     "seconds",

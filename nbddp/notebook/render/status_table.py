@@ -178,7 +178,9 @@ def headline(pool: Pool) -> str:
         group += ", stock (--plain)"
     nodes = f" on {pool.options.nnodes} nodes" if pool.options.nnodes > 1 else ""
     notes = sorted({info.note for info in infos if info.note})
-    return "; ".join([f"{count_ranks(pool)}{nodes} on {', '.join(devices)}, {group}", *notes])
+    cluster = f"cluster {pool.options.cluster}: " if pool.options.cluster else ""
+    size = f"{cluster}{count_ranks(pool)}{nodes}"
+    return "; ".join([f"{size} on {', '.join(devices)}, {group}", *notes])
 
 
 def count_ranks(pool: Pool) -> str:
@@ -213,7 +215,8 @@ def introduction(pool: Pool, *, every_cell: bool) -> str:
         cells = f"A cell that begins with %%ddp runs on {them}"
     notes = "".join(f" Note: {note}." for note in sorted({info.note for info in infos} - {""}))
     place = "the CPU" if devices == "cpu" else devices
-    return f"{processes}{nodes} on {place}, {group}. {cells}.{notes}"
+    cluster = f"Cluster {pool.options.cluster}: " if pool.options.cluster else ""
+    return f"{cluster}{processes}{nodes} on {place}, {group}. {cells}.{notes}"
 
 
 def nothing_running(pool: Pool, in_callback: RankSet) -> str:
