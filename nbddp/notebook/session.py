@@ -149,12 +149,13 @@ def start(
             that of torch.
         cluster: name of a table in your ``clusters.toml``, whose options hold where an argument has
             its default.
-        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``; ``listen`` leaves it to
-            you.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``; ``listen`` leaves
+            it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
         python: the interpreter on the other machines; default: the path of this one.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
-        address: of this machine, at which the other machines reach it.
+        address: of this machine, at which the other machines reach it; with ``ray``: of the Ray
+            cluster; default: the one that this machine belongs to.
         port: of this machine for the other machines; 0: any free one.
         slurm: more options for ``srun``.
         keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:

@@ -186,7 +186,10 @@ class PoolOptions:
     address: str = field(
         default="",
         metadata=_on_line(
-            "--address", metavar="IP", help="of this machine, at which the other ones reach it"
+            "--address",
+            metavar="IP",
+            help="of this machine, at which the other ones reach it; with --launcher ray: of the "
+            "Ray cluster",
         ),
     )
     port: int = field(
