@@ -795,6 +795,11 @@ class Pool:
         """Return the silent nodes that have these ranks. For the notebook layer."""
         return self.snapshot.silences(ranks, time.monotonic())
 
+    def job_ends(self) -> list[str]:
+        """Return when the jobs of the nodes end, in words. For the notebook layer."""
+        now = time.monotonic()
+        return [end.text(now) for end in self.snapshot.job_ends]
+
     def __repr__(self) -> str:
         if self.is_stopped:
             return "<Pool: let go>" if self._processes.is_let_go else "<Pool: stopped>"

@@ -111,7 +111,7 @@ def survey(pool: Pool) -> Survey:
         headline=headline(pool),
         rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
         log_paths=[*pool.log_path_by_rank.values()],
-        notes=[*_notes(pool, snapshot, diagnosed), *nodes],
+        notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
 
 
@@ -216,7 +216,8 @@ def introduction(pool: Pool, *, every_cell: bool) -> str:
     notes = "".join(f" Note: {note}." for note in sorted({info.note for info in infos} - {""}))
     place = "the CPU" if devices == "cpu" else devices
     cluster = f"Cluster {pool.options.cluster}: " if pool.options.cluster else ""
-    return f"{cluster}{processes}{nodes} on {place}, {group}. {cells}.{notes}"
+    ends = "".join(f" {end}." for end in pool.job_ends())
+    return f"{cluster}{processes}{nodes} on {place}, {group}. {cells}.{notes}{ends}"
 
 
 def nothing_running(pool: Pool, in_callback: RankSet) -> str:

@@ -169,6 +169,6 @@ def test_the_list_of_clusters(write: Write, capsys: pytest.CaptureFixture[str]):
 def test_the_start_says_which_cluster_was_taken(write: Write):
     write("[Lab2]\nnproc_per_node = 2\n")
     options = PoolOptions.checked(cluster="Lab2")
-    pool = cast("Pool", SimpleNamespace(options=options, world_size=2, ranks=list))
+    pool = cast("Pool", SimpleNamespace(options=options, world_size=2, ranks=list, job_ends=list))
     assert status_table.introduction(pool, every_cell=False).startswith("Cluster Lab2: 2 processes")
     assert status_table.headline(pool).startswith("cluster Lab2: 2 ranks on ")
