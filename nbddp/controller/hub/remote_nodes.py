@@ -166,11 +166,12 @@ class RemoteNodes:
             silent_after_s = min(silent_after_s, _SILENT_FOR_INTERRUPT_S)
         before = {each.node: each for each in self.view.silent}
         silent: dict[int, SilentNode] = {}
+        ended = agents.ended  # asked for once: it asks about all agents
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
             heard_at = self._channel.heard_at(node)
             is_as_before = node in before and before[node].since == heard_at
-            if node in agents.ended or not (is_as_before or silence_s >= silent_after_s):
+            if node in ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
             if silence_s >= self._settings.node_timeout_s:
                 end = AgentEnd("silent", round(silence_s), facts.host)
@@ -179,6 +180,7 @@ class RemoteNodes:
                 continue
             limit_s = self._settings.node_timeout_s
             silent[node] = SilentNode(node, facts.host, heard_at, limit_s)
+        ended = agents.ended
         notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))
             for node, each in sorted(silent.items())
@@ -187,7 +189,7 @@ class RemoteNodes:
         notices += [
             NotifyUser(None, f"node {node} ({each.host}) is heard again: nothing was lost")
             for node, each in before.items()
-            if node not in silent and node not in agents.ended
+            if node not in silent and node not in ended
         ]
         warnings = self._job_ends.warnings(self.view.job_ends, now)
         notices += [NotifyUser(None, text) for text in warnings]
