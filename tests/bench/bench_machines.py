@@ -89,7 +89,7 @@ class MachinesPool:
             assert process.stdout is not None
             process.stdout.readline()
         engine = cast("Engine", NoEngine())
-        self._hub.start([RemoteAgent(node, engine) for node in range(nodes)])
+        self._hub.start(remote=[RemoteAgent(node, engine) for node in range(nodes)])
         began = time.perf_counter()
         for process in self._processes:
             assert process.stdin is not None
