@@ -770,11 +770,7 @@ class Pool:
             >>> Path(pool.log_path_by_rank[1]).name
             'rank1.log'
         """
-        hosts = [f"{facts.host}:" for facts in self.snapshot.nodes]
-        return {
-            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
-            for info in self.ranks()
-        }
+        return self.snapshot.log_path_by_rank
 
     @property
     def bad_frames(self) -> int:
@@ -797,8 +793,7 @@ class Pool:
 
     def job_ends(self) -> list[str]:
         """Return when the jobs of the nodes end, in words. For the notebook layer."""
-        now = time.monotonic()
-        return [end.text(now) for end in self.snapshot.job_ends]
+        return [end.text(time.monotonic()) for end in self.snapshot.job_ends]
 
     def __repr__(self) -> str:
         if self.is_stopped:

@@ -50,6 +50,15 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
         """The numbers of the nodes of which nothing is heard now."""
         return frozenset(each.node for each in self.silent)
 
+    @property
+    def log_path_by_rank(self) -> dict[int, str]:
+        """The paths of the logs; those on other machines begin with the name of the host."""
+        hosts = [f"{facts.host}:" for facts in self.nodes]
+        return {
+            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
+            for info in self.ranks
+        }
+
     def silences(self, ranks: RankSet, now: float) -> list[Silence]:
         """The silent nodes that have living ones of these ranks."""
         living = [i for i in self.ranks if i.rank in ranks and i.state is not RankState.EXITED]
