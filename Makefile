@@ -99,6 +99,11 @@ test-full: $(READY)  ## run it with tests that repeat or compare for long, and t
 test-fast: $(READY)  ## run the tests that start no rank: tests/unit and tests/wire
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/wire
 
+.PHONY: test-engines
+test-engines: $(READY)  ## run the tests of torchrun, Open MPI and Ray as engines; installs Ray
+	@$(PIP) install -e ".[ray]" $(PROGRESS)
+	$(PY) -m pytest -q tests/machines/test_engines.py tests/machines/test_ray.py
+
 .PHONY: test-slow
 test-slow: $(READY)  ## run what that leaves out, too: each benchmark once, Notebook 7, papermill
 	$(PY) -m pytest -q -m slow -o log_level=INFO $(TESTS)

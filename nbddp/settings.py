@@ -34,6 +34,8 @@ LIVE_PREFIX = "nbddp-live-"
 #: More modules for the fork server, with commas: ``torch._dynamo`` spares each rank the import by
 #: its first DistributedDataParallel or optimizer. They must start no thread and not touch CUDA.
 PRELOAD_ENV = "NBDDP_PRELOAD"
+#: The folder of the user's configuration of nbddp, in the place of ~/.config/nbddp.
+CONFIG_DIR_ENV = "NBDDP_CONFIG_DIR"
 #: Marks a process as a descendant of one agent: the pool's id and the node.
 AGENT_ENV = "NBDDP_AGENT"
 #: The pid of the agent with which the fork server ends. Not set in ranks.

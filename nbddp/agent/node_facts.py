@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nbddp.agent.engine_variables import engine_place
+from nbddp.agent.job_end import JOB_ENV, job_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
 
@@ -34,7 +35,8 @@ def node_facts(address: str) -> NodeFacts:
         gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
         engine=place.engine,
         engine_node=place.node,
-        job=place.job,
+        job=place.job or os.environ.get(JOB_ENV, ""),
+        job_left_s=job_left_s(os.environ),
     )
 
 

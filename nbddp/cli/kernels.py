@@ -49,7 +49,7 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     pool = parser.add_argument_group("the pool, as in %ddp start")
     for option in LINE_OPTIONS.values():
         option.add_to(pool)
-    parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N)")
+    parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N, nbddp-CLUSTER)")
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="for you, in every environment")
@@ -66,15 +66,19 @@ def _install(arguments: argparse.Namespace) -> list[str]:
     pool_options = {name: value for name, value in vars(arguments).items() if name in LINE_OPTIONS}
     options = PoolOptions.checked(**pool_options)
     size = options.world_size
-    name = (arguments.name or f"nbddp-{size}").lower()
-    display_name = arguments.display_name or f"Python (nbddp, {_count(size, 'rank')})"
+    name = (arguments.name or f"nbddp-{options.cluster or size}").lower()
+    display_name = arguments.display_name or (
+        f"Python (nbddp, {options.cluster or _count(size, 'rank')})"
+    )
     existing = _specs().get(name)
     if existing is not None and _MARK not in existing["spec"].get("metadata", {}):
         raise BadOptionError(
             f"--name {name}: a kernel that is not an nbddp kernel has this name "
             f"({existing['resource_dir']}). Next: another name"
         )
-    pool = shlex.join(options.words(["nproc_per_node", *pool_options]))
+    # The table of a cluster is read at each start.
+    of_pool = pool_options if options.cluster else ["nproc_per_node", *pool_options]
+    pool = shlex.join(options.words(of_pool))
     folder = _write(name, _kernel_json(display_name, pool), arguments)
     return [
         f'installed "{display_name}" in {folder}',

@@ -106,7 +106,7 @@ def pool() -> Pool:
 
 
 def start(
-    nproc_per_node: int = 2,
+    nproc_per_node: int | None = None,
     *,
     nnodes: int | None = None,
     backend: str = "auto",
@@ -117,6 +117,7 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] = "",
     timeout: float | None = None,
+    cluster: str = "",
     launcher: str = "local",
     hosts: Sequence[str] = (),
     python: str = "",
@@ -133,7 +134,7 @@ def start(
     ``WORLD_SIZE``, ...), and ``init_process_group`` has been called.
 
     Args:
-        nproc_per_node: number of ranks on each node.
+        nproc_per_node: number of ranks on each node; default: 2.
         nnodes: number of nodes; on one machine they are simulated, each with an agent of its own.
             Default: 1, or the number of hosts, or of the nodes of Slurm's allocation.
         backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
@@ -146,12 +147,15 @@ def start(
         cwd: working folder of the ranks; default: the current one.
         timeout: seconds after which a collective of the default process group fails; default:
             that of torch.
-        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``; ``listen`` leaves it to
-            you.
+        cluster: name of a table in your ``clusters.toml``, whose options hold where an argument has
+            its default.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``; ``listen`` leaves
+            it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
         python: the interpreter on the other machines; default: the path of this one.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
-        address: of this machine, at which the other machines reach it.
+        address: of this machine, at which the other machines reach it; with ``ray``: of the Ray
+            cluster; default: the one that this machine belongs to.
         port: of this machine for the other machines; 0: any free one.
         slurm: more options for ``srun``.
         keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
@@ -177,7 +181,13 @@ def start(
         >>> nbddp.start(2) is pool  # the options are the same
         True
     """
-    return start_with_text(locals(), lambda pool: "")
+    return start_with_text(_given(locals()), lambda pool: "")
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `start` that are not the defaults themselves."""
+    defaults = {"nproc_per_node": None, **(start.__kwdefaults__ or {})}
+    return {name: value for name, value in arguments.items() if value is not defaults[name]}
 
 
 def start_with_text(arguments: dict[str, Any], text_of: Callable[[Pool], str]) -> Pool:

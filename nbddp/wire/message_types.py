@@ -135,6 +135,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
     job: str = ""  #: the engine's name of the job: ``4711``
+    #: Seconds until the end of the job, when this was written; below 0: not known.
+    job_left_s: float = -1.0
 
 
 class KeptRank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

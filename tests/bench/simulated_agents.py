@@ -8,7 +8,7 @@ import os
 import sys
 
 from nbddp.wire import codec, messages
-from nbddp.wire.channels import AgentUplink, Poller
+from nbddp.wire.channels import AgentUplink, Poller, Uplink
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
@@ -23,14 +23,58 @@ from nbddp.wire.messages import (
 )
 
 
+class SimulatedNode:
+    """The ranks of one node, and what their agent says of itself."""
+
+    def __init__(self, uplink: Uplink, node: int, per_node: int) -> None:
+        self.node = node
+        self._ranks = range(node * per_node, (node + 1) * per_node)
+        self._uplink = uplink
+        self.is_told_to_end = False
+
+    def serve(self, payload: bytes) -> None:
+        """Answer a request to the agent."""
+        match codec.decode_agent_request(payload):
+            case StartStore():
+                self._uplink.send(StoreReady(host="simulated", port=1, pid=os.getpid()))
+            case StartRanks():
+                for rank in self._ranks:
+                    self._start(rank)
+            case ShutdownAgent():
+                self.is_told_to_end = True
+            case _:
+                pass
+
+    def _start(self, rank: int) -> None:
+        self._uplink.send(
+            RankSpawned(rank=rank, node=self.node, pid=os.getpid(), log_path=f"rank{rank}.log")
+        )
+        self._uplink.send(
+            RankReady(
+                rank=rank,
+                pid=os.getpid(),
+                local_rank=rank - self._ranks.start,
+                device="cpu",
+                backend="gloo",
+            )
+        )
+
+    def execute(self, ranks: tuple[int, ...], request: Execute) -> None:
+        """Forward messages as a real agent: every message of every rank is encoded on its own."""
+        for rank in ranks:
+            self._uplink.forward([codec.encode(RunStarted(run_id=request.run_id, rank=rank))])
+        self._uplink.flush()  # real ranks need some time to finish
+        for rank in ranks:
+            finished = RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
+            self._uplink.forward([codec.encode(finished)])
+
+
 class SimulatedAgent:
-    """One node."""
+    """An agent on the notebook's machine."""
 
     def __init__(self, address: str, token: str, node: int, per_node: int) -> None:
-        self._node = node
-        self._ranks = range(node * per_node, (node + 1) * per_node)
         self.uplink = AgentUplink(address, node, token)
-        self.is_told_to_end = False
+        self._node = SimulatedNode(self.uplink, node, per_node)
         self.uplink.send(
             AgentHello(
                 version=messages.PROTOCOL_VERSION,
@@ -41,52 +85,18 @@ class SimulatedAgent:
             )
         )
 
+    @property
+    def is_told_to_end(self) -> bool:
+        return self._node.is_told_to_end
+
     def serve_arrived(self) -> None:
         """Answer every request that has come."""
         for ranks, frames in self.uplink.receive():
-            if ranks:
-                self._execute(ranks, frames[0])
-            else:
-                self._serve(frames[0])
+            if not ranks:
+                self._node.serve(frames[0])
+            elif isinstance(request := codec.decode_rank_request(frames[0]), Execute):
+                self._node.execute(ranks, request)
         self.uplink.flush()
-
-    def _serve(self, payload: bytes) -> None:
-        match codec.decode_agent_request(payload):
-            case StartStore():
-                self.uplink.send(StoreReady(host="simulated", port=1, pid=os.getpid()))
-            case StartRanks():
-                for rank in self._ranks:
-                    self._start(rank)
-            case ShutdownAgent():
-                self.is_told_to_end = True
-            case _:
-                pass
-
-    def _start(self, rank: int) -> None:
-        self.uplink.send(
-            RankSpawned(rank=rank, node=self._node, pid=os.getpid(), log_path=f"rank{rank}.log")
-        )
-        self.uplink.send(
-            RankReady(
-                rank=rank,
-                pid=os.getpid(),
-                local_rank=rank - self._ranks.start,
-                device="cpu",
-                backend="gloo",
-            )
-        )
-
-    def _execute(self, ranks: tuple[int, ...], payload: bytes) -> None:
-        """Forwards messages as a real agent: every message of every rank is encoded on its own."""
-        request = codec.decode_rank_request(payload)
-        if not isinstance(request, Execute):
-            return
-        for rank in ranks:
-            self.uplink.forward([codec.encode(RunStarted(run_id=request.run_id, rank=rank))])
-        self.uplink.flush()  # real ranks need some time to finish
-        for rank in ranks:
-            finished = RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
-            self.uplink.forward([codec.encode(finished)])
 
 
 def main(address: str, token: str, first: int, count: int, per_node: int) -> None:

@@ -1,5 +1,6 @@
 """Pools on a real Slurm: a job of their own, a queue, a step in an allocation."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError
+from nbddp.notebook.render.status_table import introduction, survey
 from tests.support import slurm_site
 from tests.support.polling import poll_until
 from tests.support.remote_pools import start
@@ -45,6 +47,18 @@ def test_a_pool_is_a_job(site: SlurmSite):
     finally:
         pool.stop()
     poll_until(lambda: not site.jobs())
+
+
+def test_the_end_of_the_job_is_known(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=4"))
+    try:
+        (job,) = {facts.job for facts in pool.snapshot.nodes}
+        (end,) = pool.job_ends()
+        assert re.fullmatch(rf"Slurm job {job} ends in [34] min", end)
+        assert f"Slurm job {job} ends in " in str(survey(pool).notes)
+        assert f" Slurm job {job} ends in " in introduction(pool, every_cell=False)
+    finally:
+        pool.stop()
 
 
 def test_words_that_srun_does_not_know_are_answered_by_srun(site: SlurmSite):

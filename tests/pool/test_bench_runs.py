@@ -17,6 +17,7 @@ TINY = {
     "bench_diff": ["--mb", "1"],
     "bench_completion": ["--ranks", "1"],
     "bench_interrupt": ["--ranks", "2"],
+    "bench_machines": ["--nodes", "2", "--per-node", "2", "--pools", "1"],
     "bench_many_ranks": ["--ranks", "2", "--nodes", "2", "--per-node", "2"],
     "bench_output_flood": ["--ranks", "2", "--lines", "100"],
     "bench_panel": ["--ranks", "2", "--seconds", "0.2"],

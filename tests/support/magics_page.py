@@ -6,6 +6,7 @@ program prints what they show now.
 """
 
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ _HEADING = re.compile(r"^## `(%ddp \w+|%%\w+)`: .+$", re.MULTILINE)
 _EXAMPLE = re.compile(
     r"^```python( raises)?\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
+_CLUSTERS = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROMPT = re.compile(r"^(?:\[\d+\] +ipdb> |\((?:step|deadlock)\) )")
 #: What differs from run to run: addresses, paths, durations and sizes, then every other number.
 _VARYING = (
@@ -97,10 +99,13 @@ def _plain(line: str) -> str:
 
 
 def running() -> Iterator[Kernel]:
-    """A kernel for the page, with auto mode off as in any other kernel."""
-    with running_kernel(*LAUNCH) as kernel:
-        kernel.ok("%ddp auto off")
-        yield kernel
+    """A kernel for the page, with its clusters, and auto mode off as in any other kernel."""
+    with tempfile.TemporaryDirectory(prefix="nbddp-") as folder:
+        (clusters,) = _CLUSTERS.findall(PAGE.read_text(encoding="utf-8"))
+        (Path(folder) / "clusters.toml").write_text(clusters, encoding="utf-8")
+        with running_kernel(*LAUNCH, NBDDP_CONFIG_DIR=folder) as kernel:
+            kernel.ok("%ddp auto off")
+            yield kernel
 
 
 def rewritten(text: str, example: Example, got: str) -> str:

@@ -85,6 +85,9 @@ class WaitForGraph:
             view.look is not None and view.look.has_children for view in self.views.values()
         )
         self._disagreements: dict[Point, Disagreement | None] = {}
+        #: The same for all members of a group, so that many ranks cost no square of their number.
+        self._not_joined: dict[Point, tuple[Rank, ...] | None] = {}
+        self._failure_counts: dict[tuple[str, str, int], frozenset[int]] = {}
         self._absent: dict[tuple[Rank, int], tuple[Rank, ...] | None] = {}
         self.waits = {rank: tuple(self._waits(view)) for rank, view in self.views.items()}
         self.able = {rank for rank, view in self.views.items() if can_act(view)}
@@ -192,15 +195,11 @@ class WaitForGraph:
         return self._absent[key]
 
     def _find_absent(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
-        histories = self.histories
-        pg_id, seq = operation.pg_id, operation.collective_seq_id
         match operation.signature.kind:
             case "collective":
                 if self.has_unaligned_numbers(rank, operation):
                     return ()
-                return self._members_without(
-                    rank, operation, lambda other: histories[other].has_joined(pg_id, seq)
-                )
+                return self._without_joined(rank, operation)
             case "creation":
                 may_come = self.has_others and is_in_own_store(operation)
                 return () if may_come else self._absent_makers(rank, operation)
@@ -214,8 +213,20 @@ class WaitForGraph:
             case _ as never:
                 assert_never(never)
 
+    def _without_joined(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
+        """The other members that have not called a collective."""
+        point = operation.pg_id, operation.collective_seq_id
+        if point not in self._not_joined:
+            self._not_joined[point] = self._members_without(
+                None, operation, lambda other: self.histories[other].has_joined(*point)
+            )
+        absent = self._not_joined[point]
+        if absent is None or rank not in absent:
+            return absent
+        return tuple(other for other in absent if other != rank)
+
     def _members_without(
-        self, rank: Rank, operation: Operation, has_come: Callable[[Rank], bool]
+        self, rank: Rank | None, operation: Operation, has_come: Callable[[Rank], bool]
     ) -> tuple[Rank, ...] | None:
         members = self._members(operation)
         if members is None:
@@ -304,13 +315,13 @@ class WaitForGraph:
         A call that failed before it reached the others has taken a number of its member alone.
         """
         point = operation.pg_id, operation.run_id, operation.collective_seq_id
-        mine = self.histories[rank].local_failures(*point)
-        members = self._members(operation) or ()
-        return any(
-            self.histories[other].local_failures(*point) != mine
-            for other in members
-            if other in self.histories
-        )
+        if point not in self._failure_counts:
+            self._failure_counts[point] = frozenset(
+                self.histories[member].local_failures(*point)
+                for member in self._members(operation) or ()
+                if member in self.histories
+            )
+        return not self._failure_counts[point] <= {self.histories[rank].local_failures(*point)}
 
     # --- facts ---------------------------------------------------------------------------------
 

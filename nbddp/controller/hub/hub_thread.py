@@ -20,8 +20,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
@@ -409,7 +407,7 @@ class HubThread:
         """Handle the first or last message of an agent on another machine."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
-        elif failure := self._remote_nodes.receive(node, event, self._agents):
+        elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
             self.start_results.put(AnnounceFailure(failure))
 
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
@@ -483,8 +481,7 @@ class HubThread:
         """
         snapshot = self._recovery.snapshot()
         if self._remote_nodes is not None:
-            view = self._remote_nodes.view
-            snapshot = replace(snapshot, nodes=view.facts, silent=view.silent, clocks=view.clocks)
+            snapshot = self._remote_nodes.view.added_to(snapshot)
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 

@@ -6,8 +6,12 @@ Runs in: the hub thread.
 import secrets
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.state import (
+    JobEnd,
+    JobEnds,
     Lobby,
     LobbyDecision,
     NodeClock,
@@ -15,6 +19,7 @@ from nbddp.controller.state import (
     NotifyUser,
     Phase,
     PoolMachine,
+    PoolSnapshot,
     SilentNode,
 )
 from nbddp.settings import Settings
@@ -36,6 +41,17 @@ class NodeView:
     facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
+    job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
+
+    def added_to(self, snapshot: PoolSnapshot) -> PoolSnapshot:
+        """Return the snapshot of a pool with what is known of its nodes."""
+        return msgspec.structs.replace(
+            snapshot,
+            nodes=self.facts,
+            silent=self.silent,
+            clocks=self.clocks,
+            job_ends=self.job_ends,
+        )
 
 
 class RemoteNodes:
@@ -55,18 +71,27 @@ class RemoteNodes:
         self._token = token
         self._lobby = lobby
         self._settings = settings
+        self._job_ends = JobEnds()
         self._look_at = 0.0
         self.view = NodeView()
 
-    def receive(self, node: int, event: AgentJoined | AgentEnded, agents: Agents) -> str:
+    def receive(
+        self, node: int, event: AgentJoined | AgentEnded, agents: Agents, now: float
+    ) -> str:
         """Take the first or last message of an agent; see `join` for what is returned."""
         if isinstance(event, AgentJoined):
-            return self.join(node, event, agents)
+            return self.join(node, event, agents, now)
         self.end(node, event, agents)
         return ""
 
-    def join(self, guest: int, joined: AgentJoined, agents: Agents) -> str:
+    def join(self, guest: int, joined: AgentJoined, agents: Agents, now: float) -> str:
         """Take in an agent that has come.
+
+        Args:
+            guest: its number until it has a node.
+            joined: its first message.
+            agents: get the one that it replaces.
+            now: `time.monotonic`.
 
         Returns:
             Why the pool cannot start; empty: it can, or not all agents have come.
@@ -77,10 +102,16 @@ class RemoteNodes:
             reason = "it does not show the token of this pool"
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
+        self._job_ends.note(joined.facts, now)
         decision = self._lobby.join(guest, joined, agents.ended)
         self._carry_out(decision, agents)
         facts = tuple(facts for _, facts in sorted(self._lobby.nodes.items()))
-        self.view = replace(self.view, joined=self._lobby.joined, facts=facts)
+        self.view = replace(
+            self.view,
+            joined=self._lobby.joined,
+            facts=facts,
+            job_ends=self._job_ends.of(facts),
+        )
         return decision.failure
 
     def _carry_out(self, decision: LobbyDecision, agents: Agents) -> None:
@@ -135,11 +166,12 @@ class RemoteNodes:
             silent_after_s = min(silent_after_s, _SILENT_FOR_INTERRUPT_S)
         before = {each.node: each for each in self.view.silent}
         silent: dict[int, SilentNode] = {}
+        ended = agents.ended  # asked for once: it asks about all agents
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
             heard_at = self._channel.heard_at(node)
             is_as_before = node in before and before[node].since == heard_at
-            if node in agents.ended or not (is_as_before or silence_s >= silent_after_s):
+            if node in ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
             if silence_s >= self._settings.node_timeout_s:
                 end = AgentEnd("silent", round(silence_s), facts.host)
@@ -148,6 +180,7 @@ class RemoteNodes:
                 continue
             limit_s = self._settings.node_timeout_s
             silent[node] = SilentNode(node, facts.host, heard_at, limit_s)
+        ended = agents.ended
         notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))
             for node, each in sorted(silent.items())
@@ -156,8 +189,10 @@ class RemoteNodes:
         notices += [
             NotifyUser(None, f"node {node} ({each.host}) is heard again: nothing was lost")
             for node, each in before.items()
-            if node not in silent and node not in agents.ended
+            if node not in silent and node not in ended
         ]
+        warnings = self._job_ends.warnings(self.view.job_ends, now)
+        notices += [NotifyUser(None, text) for text in warnings]
         now_silent = tuple(each for _, each in sorted(silent.items()))
         if now_silent != self.view.silent:
             self.view = replace(self.view, silent=now_silent)

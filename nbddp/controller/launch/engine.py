@@ -29,6 +29,8 @@ class EngineOptions:
     hosts: tuple[str, ...] = ()  #: machines, in order
     python: str = ""  #: the interpreter on these machines; empty: the path of this one
     tunnel: bool = False  #: agents reach the notebook through the connection that starts them
+    device: str = "auto"  #: of the ranks: ``auto``, ``cpu`` or ``cuda``
+    address: str = ""  #: the value of `--address`
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
 
 

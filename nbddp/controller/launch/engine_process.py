@@ -17,6 +17,7 @@ from nbddp.wire.launch_specs import Invitation
 
 _LOG_BYTES = 4000
 _LAST_LINES = 8
+_OUTPUT_BYTES = 1024 * 1024
 _ASK_S = 5.0
 
 
@@ -74,6 +75,12 @@ class EngineProcess:
         text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
         said = f" and said: {text}" if text else ", and said nothing"
         return f"ended with exit code {self._process.returncode}{said}"
+
+    def lines(self) -> list[str]:
+        """Return the first lines of its output so far, those that end with a line break."""
+        # The program goes on to write: its place in the file has to stay.
+        text = os.pread(self._log.fileno(), _OUTPUT_BYTES, 0).decode("utf-8", "replace")
+        return text.split("\n")[:-1]
 
     def close_input(self) -> None:
         """End the standard input, and with it the agents."""

@@ -9,15 +9,17 @@ from importlib import metadata
 
 from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.listen import ListenEngine
+from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
+from nbddp.controller.options import ENTRY_POINTS, RAY, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
     "slurm": SlurmEngine,
+    RAY: RayEngine,
 }
 
 
@@ -29,6 +31,8 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         hosts=options.hosts,
         python=options.python,
         tunnel=options.tunnel,
+        device=options.device,
+        address=options.address,
         arguments=tuple(shlex.split(options.slurm)),
     )
 

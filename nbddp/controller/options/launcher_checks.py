@@ -12,17 +12,26 @@ from nbddp.errors import BadOptionError
 
 #: The launcher that starts agents on the notebook's own machine.
 LOCAL = "local"
+#: The launcher whose ``--address`` is that of the engine, as everywhere in Ray: Ray knows the one
+#: at which other machines reach this one.
+RAY = "ray"
 #: The options of launchers, and the launchers that take them; others take all of them.
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
     "slurm": ("slurm",),
-    "python": ("ssh", "slurm"),
-    "address": ("ssh", "slurm", "listen"),
-    "port": ("ssh", "slurm", "listen"),
+    "python": ("ssh", "slurm", RAY),
+    "address": ("ssh", "slurm", RAY, "listen"),
+    "port": ("ssh", "slurm", RAY, "listen"),
 }
 #: The launchers of nbddp, with their help.
-LAUNCHERS = {LOCAL: "local", "ssh": "ssh", "slurm": "slurm", "listen": "listen (you start them)"}
+LAUNCHERS = {
+    LOCAL: "local",
+    "ssh": "ssh",
+    "slurm": "slurm",
+    RAY: "ray",
+    "listen": "listen (you start them)",
+}
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"

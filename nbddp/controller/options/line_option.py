@@ -27,7 +27,8 @@ class LineOption:
     metavar: str = ""  #: stands for the value; empty: the option is a switch
     read: Callable[[str], Any] = str  #: a word as a value; raises `argparse.ArgumentTypeError`
     write: Callable[[Any], Sequence[str]] = lambda value: [str(value)]
-    legal: tuple[str, ...] = ()  #: values that Tab offers; others may be legal, too
+    #: The values that Tab offers; others may be legal, too.
+    legal: Callable[[], Sequence[str]] = tuple
     is_repeated: bool = False  #: takes several pairs, and may be given several times
 
     def add_to(self, parser: TakesArguments) -> None:

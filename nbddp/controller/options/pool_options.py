@@ -26,12 +26,14 @@ from nbddp.controller.options.checks import (
     checked_threads,
     checked_variables,
 )
+from nbddp.controller.options.clusters import cluster_names, cluster_options
 from nbddp.controller.options.launcher_checks import (
     LAUNCHERS,
     LOCAL,
     TAKEN_BY,
     check_launcher,
     count_nodes,
+    launcher_names,
 )
 from nbddp.controller.options.line_option import LineOption
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
@@ -81,14 +83,14 @@ class PoolOptions:
         metadata=_on_line(
             "--backend",
             metavar="NAME",
-            legal=("auto", "gloo", "nccl"),
+            legal=lambda: ("auto", "gloo", "nccl"),
             help="auto, gloo, nccl, or another that torch knows",
         ),
     )
     device: Device = field(
         default="auto",
         metadata=_on_line(
-            "--device", metavar="NAME", legal=get_args(Device), help="auto, cpu or cuda"
+            "--device", metavar="NAME", legal=lambda: get_args(Device), help="auto, cpu or cuda"
         ),
     )
     devices: tuple[int, ...] = field(
@@ -106,7 +108,7 @@ class PoolOptions:
         metadata=_on_line(
             "--init",
             metavar="HOW",
-            legal=get_args(InitMethod),
+            legal=lambda: get_args(InitMethod),
             help="env, tcp, file; none leaves init_process_group to your cell",
         ),
     )
@@ -143,12 +145,21 @@ class PoolOptions:
             help="of collectives of the default process group",
         ),
     )
+    cluster: str = field(
+        default="",
+        metadata=_on_line(
+            "--cluster",
+            metavar="NAME",
+            legal=cluster_names,
+            help="take options from this table of your clusters.toml; those on the line win",
+        ),
+    )
     launcher: str = field(
         default=LOCAL,
         metadata=_on_line(
             "--launcher",
             metavar="NAME",
-            legal=tuple(LAUNCHERS),
+            legal=launcher_names,
             help=f"starts the agents: {', '.join(LAUNCHERS.values())}",
         ),
     )
@@ -175,7 +186,10 @@ class PoolOptions:
     address: str = field(
         default="",
         metadata=_on_line(
-            "--address", metavar="IP", help="of this machine, at which the other ones reach it"
+            "--address",
+            metavar="IP",
+            help="of this machine, at which the other ones reach it; with --launcher ray: of the "
+            "Ray cluster",
         ),
     )
     port: int = field(
@@ -211,12 +225,13 @@ class PoolOptions:
     )
 
     @classmethod
-    def checked(cls, nproc_per_node: int = _DEFAULT_RANKS, **given: Any) -> "PoolOptions":
+    def checked(cls, nproc_per_node: int | None = None, **given: Any) -> "PoolOptions":
         """Check everything that can be checked before a process is started.
 
         Args:
-            nproc_per_node: number of ranks on each node.
-            given: the other options, by the names of the fields, as `nbddp.start` takes them.
+            nproc_per_node: number of ranks on each node; None: that of the cluster, or 2.
+            given: the other options, by the names of the fields, as `nbddp.start` takes them. They
+                win over those of the cluster.
 
         Returns:
             The options, with defaults such as ``threads`` and ``cwd`` filled in.
@@ -231,10 +246,14 @@ class PoolOptions:
             >>> PoolOptions.checked(4, plain=True).describe()
             '-n 4 --plain'
         """
+        if nproc_per_node is not None:
+            given = given | {"nproc_per_node": nproc_per_node}
+        if given.get("cluster"):
+            given = cluster_options(given["cluster"], LINE_OPTIONS) | given
         if given.get("nnodes") is None:
             nodes = count_nodes(given.get("launcher", LOCAL), given.get("hosts", ()))
             given = given | {"nnodes": nodes}
-        asked = cls(nproc_per_node, **given)
+        asked = cls(**given)
         check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
         check_number("nnodes", asked.nnodes, MAX_RANKS)
         check_number("nproc_per_node x nnodes", asked.world_size, MAX_RANKS)

@@ -775,11 +775,7 @@ class Pool:
             >>> Path(pool.log_path_by_rank[1]).name
             'rank1.log'
         """
-        hosts = [f"{facts.host}:" for facts in self.snapshot.nodes]
-        return {
-            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
-            for info in self.ranks()
-        }
+        return self.snapshot.log_path_by_rank
 
     @property
     def bad_frames(self) -> int:
@@ -799,6 +795,10 @@ class Pool:
     def silences(self, ranks: RankSet) -> list[Silence]:
         """Return the silent nodes that have these ranks. For the notebook layer."""
         return self.snapshot.silences(ranks, time.monotonic())
+
+    def job_ends(self) -> list[str]:
+        """Return when the jobs of the nodes end, in words. For the notebook layer."""
+        return [end.text(time.monotonic()) for end in self.snapshot.job_ends]
 
     def __repr__(self) -> str:
         if self.is_stopped:

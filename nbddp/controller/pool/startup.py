@@ -28,7 +28,7 @@ from nbddp.controller.launch import (
     engine_options,
     make_engine,
 )
-from nbddp.controller.options import PoolOptions
+from nbddp.controller.options import RAY, PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
@@ -288,7 +288,8 @@ class PoolStartup:
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
         engine = make_engine(options.launcher, engine_options(options))
-        address = options.address or engine.address()
+        own_address = "" if options.launcher == RAY else options.address
+        address = own_address or engine.address()
         try:
             channel = RemoteHubChannel(address, options.port)
         except OSError as error:

@@ -36,6 +36,7 @@ from nbddp.controller.state.exit_text import (
     meaning,
     memory_then,
 )
+from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
 from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
@@ -89,6 +90,8 @@ __all__ = [
     "FreeRequested",
     "InputAnswered",
     "InterruptRequested",
+    "JobEnd",
+    "JobEnds",
     "LeftOut",
     "LifeAction",
     "LifeStimulus",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from nbddp.controller.state.job_ends import JobEnd
 from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import Silence, SilentNode
@@ -33,6 +34,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     nodes: tuple[NodeFacts, ...] = ()
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered so far
+    job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of the nodes, as far as they are known
     #: While agents of other machines are awaited: how many have come, and what the engine waits
     #: for, or what the user has to do, in some lines.
     joined: int = 0
@@ -47,6 +49,15 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     def silent_nodes(self) -> frozenset[int]:
         """The numbers of the nodes of which nothing is heard now."""
         return frozenset(each.node for each in self.silent)
+
+    @property
+    def log_path_by_rank(self) -> dict[int, str]:
+        """The paths of the logs; those on other machines begin with the name of the host."""
+        hosts = [f"{facts.host}:" for facts in self.nodes]
+        return {
+            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
+            for info in self.ranks
+        }
 
     def silences(self, ranks: RankSet, now: float) -> list[Silence]:
         """The silent nodes that have living ones of these ranks."""

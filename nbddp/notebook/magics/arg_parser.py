@@ -7,7 +7,7 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nbddp.errors import BadOptionError
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         self._meant = dict(meant or {})
         self._options: list[str] = []
         self._needs: dict[str, str] = {}  # a word for each required argument, by its name
-        self._offers: dict[str, Sequence[str]] = {}
+        self._offers: dict[str, Callable[[], Sequence[str]]] = {}
         super().__init__(prog=name, add_help=False, allow_abbrev=False, exit_on_error=False)
 
     def add_argument(self, *names: Any, needs: str = "", **options: Any) -> argparse.Action:
@@ -54,8 +54,8 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-r", "--ranks", **options)
         self.add_argument("--mesh", metavar="NAME", help=argparse.SUPPRESS)
 
-    def offer(self, options: Iterable[str], values: Sequence[str]) -> None:
-        """Let Tab offer these values behind an option; others may be legal, too."""
+    def offer(self, options: Iterable[str], values: Callable[[], Sequence[str]]) -> None:
+        """Let Tab offer the values that this function returns behind an option."""
         self._offers.update(dict.fromkeys(options, values))
 
     # --- reading -------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
         values: list[str] = []
         if self.awaits_value(before):
             action = self._option_string_actions[before[-1]]
-            values = [*(action.choices or self._offers.get(before[-1], ()))]
+            values = [*(action.choices or self._offers.get(before[-1], tuple)())]
             if action.nargs != "?":
                 return values
         used = {self._option_string_actions.get(word) for word in before}

@@ -5,11 +5,14 @@ Verbs that end a background cell print how it ended.
 Runs in: the notebook's process, thread of the running cell.
 """
 
+import itertools
+import shlex
 from typing import Any, TypeAlias
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.hub import Run
+from nbddp.controller.options import LINE_OPTIONS, cluster_names, cluster_options, clusters_file
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome, silence_text
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
@@ -64,6 +67,32 @@ def listen(shell: InteractiveShell, **options: Any) -> None:
         PoolStartError: the pool did not come up.
     """
     start(shell, launcher="listen", **options)
+
+
+def list_clusters(shell: InteractiveShell) -> None:
+    """Print the clusters of the user, each with its options as ``%ddp start`` takes them.
+
+    Args:
+        shell: not used.
+
+    Raises:
+        BadOptionError: the file or one of its tables is not legal.
+    """
+    rows = [(name, _cluster_line(name)) for name in cluster_names()]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, line in rows:
+        print(f"{name:<{width}}  {line}")
+    print(f"{_count_clusters(len(rows))} in {clusters_file()}")
+
+
+def _cluster_line(name: str) -> str:
+    values = cluster_options(name, LINE_OPTIONS)
+    words = [LINE_OPTIONS[option].words(value) for option, value in values.items()]
+    return shlex.join(itertools.chain.from_iterable(words))
+
+
+def _count_clusters(number: int) -> str:
+    return {0: "no cluster", 1: "1 cluster"}.get(number, f"{number} clusters")
 
 
 def stop(shell: InteractiveShell) -> None:

@@ -383,6 +383,11 @@ _SECTIONS = (
             usage="%ddp listen --nnodes M [-n N]",
             action=pool_verbs.listen,
         ),
+        Verb(
+            Parser("%ddp clusters"),
+            "the clusters of your clusters.toml, for %ddp start --cluster NAME",
+            action=pool_verbs.list_clusters,
+        ),
     ),
     (
         Verb(

@@ -118,7 +118,7 @@ def survey(pool: Pool) -> Survey:
         headline=headline(pool),
         rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
         log_paths=[*pool.log_path_by_rank.values()],
-        notes=[*_notes(pool, snapshot, diagnosed), *nodes],
+        notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
 
 
@@ -185,7 +185,9 @@ def headline(pool: Pool) -> str:
         group += ", stock (--plain)"
     nodes = f" on {pool.options.nnodes} nodes" if pool.options.nnodes > 1 else ""
     notes = sorted({info.note for info in infos if info.note})
-    return "; ".join([f"{count_ranks(pool)}{nodes} on {', '.join(devices)}, {group}", *notes])
+    cluster = f"cluster {pool.options.cluster}: " if pool.options.cluster else ""
+    size = f"{cluster}{count_ranks(pool)}{nodes}"
+    return "; ".join([f"{size} on {', '.join(devices)}, {group}", *notes])
 
 
 def count_ranks(pool: Pool) -> str:
@@ -220,7 +222,9 @@ def introduction(pool: Pool, *, every_cell: bool) -> str:
         cells = f"A cell that begins with %%ddp runs on {them}"
     notes = "".join(f" Note: {note}." for note in sorted({info.note for info in infos} - {""}))
     place = "the CPU" if devices == "cpu" else devices
-    return f"{processes}{nodes} on {place}, {group}. {cells}.{notes}"
+    cluster = f"Cluster {pool.options.cluster}: " if pool.options.cluster else ""
+    ends = "".join(f" {end}." for end in pool.job_ends())
+    return f"{cluster}{processes}{nodes} on {place}, {group}. {cells}.{notes}{ends}"
 
 
 def nothing_running(pool: Pool, in_callback: RankSet) -> str:

@@ -81,6 +81,17 @@ def test_the_options_are_those_of_start(prefix: Path):
     }
 
 
+def test_a_kernel_of_a_cluster_reads_its_table_at_each_start(
+    prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NBDDP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "clusters.toml").write_text("[lab]\nnproc_per_node = 3\n")
+    install(prefix, "--cluster", "lab", "--threads", "2")
+    found = read(prefix, "nbddp-lab")
+    assert found["display_name"] == "Python (nbddp, lab)"
+    assert "--NbddpKernel.pool=--threads 2 --cluster lab" in json.dumps(found["argv"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,6 +1,7 @@
 """Facts of a report beside its findings: plain values, a fingerprint, timeouts, all ranks."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.diagnosis.analysis import diagnose
+from nbddp.controller.diagnosis.history import History
 from nbddp.controller.diagnosis.report import KINDS, GroupRef, Report
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import NOW, RUN, SECOND, Ranks
@@ -342,3 +344,28 @@ def test_every_field_of_the_plain_values_is_described():
     for told in (report.to_dict(), finding.to_dict(), finding.ranks[0].to_dict()):
         for name in told:
             assert f"\n| `{name}` |" in DOCUMENT
+
+
+def test_the_work_does_not_grow_with_the_square_of_the_ranks(monkeypatch: pytest.MonkeyPatch):
+    calls = 0
+    has_joined, local_failures = History.has_joined, History.local_failures
+
+    def count(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return function(*arguments)
+
+        return counted
+
+    monkeypatch.setattr(History, "has_joined", count(has_joined))
+    monkeypatch.setattr(History, "local_failures", count(local_failures))
+    counts = []
+    for size in (16, 64):
+        pool, calls = Ranks(size), 0
+        for state in pool.states[:-1]:
+            state.blocked("all_reduce", line=1)
+        pool[size - 1].finished()
+        assert pool.diagnose().verdict
+        counts.append(calls)
+    assert 0 < counts[1] <= 5 * counts[0]

@@ -2,6 +2,8 @@
 
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.remote_nodes import RemoteNodes
 from nbddp.controller.state import Lobby, NodesSilent, NotifyUser
@@ -45,13 +47,13 @@ class Line:
 class Scene:
     """A pool with one node, whose agent has joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: NodeFacts = FACTS) -> None:
         self.line = Line()
         self.pool = Pool(1).start()
         channel = cast("RemoteHubChannel", self.line)
         self.nodes = RemoteNodes(channel, "t", Lobby(1, "3"), Settings())
-        joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=FACTS)
-        assert self.nodes.join(-1, joined, Agents()) == ""
+        joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=facts)
+        assert self.nodes.join(-1, joined, Agents(), 100.0) == ""
 
     def look(self, now: float) -> list[str]:
         """What is said: the texts, and the silent nodes if they change."""
@@ -88,3 +90,12 @@ def test_a_user_who_has_interrupted_a_cell_waits_less_and_it_stays_silent():
     scene.pool.machine.run = None
     assert scene.look(104.0) == []
     assert len(scene.nodes.view.silent) == 1
+
+
+def test_the_end_of_the_job_is_told_while_the_pool_is_up():
+    scene = Scene(replace(FACTS, engine="slurm", job="4711", job_left_s=660.0))
+    [end] = scene.nodes.view.job_ends
+    assert end.text(100.0) == "Slurm job 4711 ends in 11 min"
+    for now, texts in ((102.0, []), (160.0, ["Slurm job 4711"]), (161.0, [])):
+        scene.line.last = now
+        assert scene.look(now) == texts

@@ -1,5 +1,6 @@
 """The commands of engines, and what engines say, as data."""
 
+import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -9,11 +10,20 @@ import pytest
 
 from nbddp.agent.engine_variables import EnginePlace, engine_place, step_variables
 from nbddp.controller.hub.agent_processes import Agents
-from nbddp.controller.launch import Engine, EngineOptions, RemoteAgent, make_engine
+from nbddp.controller.launch import (
+    Engine,
+    EngineOptions,
+    RemoteAgent,
+    make_engine,
+    ray_report,
+    ray_resources,
+)
 from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.controller.launch.ray_engine import head_host
+from nbddp.controller.launch.ray_report import RayReport
 from nbddp.controller.launch.slurm import job_state, srun_words
 from nbddp.controller.state import PoolMachine, describe_agent_exit
-from nbddp.errors import BadOptionError
+from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import process_tree
 from nbddp.wire.launch_specs import Invitation
 from tests.support.machines import SETTINGS, make_spec
@@ -21,7 +31,7 @@ from tests.support.polling import poll_until
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
-    with pytest.raises(BadOptionError, match="legal: local, ssh, slurm, listen"):
+    with pytest.raises(BadOptionError, match="legal: local, ssh, slurm, ray, listen"):
         make_engine("pigeon", EngineOptions(1, 1))
 
 
@@ -113,6 +123,83 @@ def test_an_agent_that_never_came_is_told_from_one_that_has_ended():
         f"the agent of node 1 ended ({said})",
         f"the agent on node 2 never came: {said}",
     ]
+
+
+def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    engine = make_engine("ray", EngineOptions(1, 1))
+    with pytest.raises(PoolStartError, match=r"Next: pip install 'nbddp\[ray\]'"):
+        engine.start(_invitation("p", "h", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("address", "variable", "host"),
+    [
+        ("10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.1"),
+        ("ray://head:10001", "", "head"),
+        ("", "10.0.0.2:6379", "10.0.0.2"),
+        ("auto", "auto", "10.0.0.3"),
+    ],
+)
+def test_the_host_of_the_head_of_a_ray_cluster(
+    address: str,
+    variable: str,
+    host: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.3:6379\n")
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert head_host(address) == host
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "wanted"),
+    [
+        ("auto", [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 4.0}], {"CPU": 2, "GPU": 2}),
+        ("auto", [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 4.0}], {"CPU": 2}),
+        ("cpu", [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 4.0}], {"CPU": 2}),
+        ("cuda", [{"CPU": 8.0}], {"CPU": 2, "GPU": 2}),
+    ],
+)
+def test_ray_is_asked_for_a_gpu_for_each_rank_where_there_are_enough(
+    device: str, nodes: list[dict[str, float]], wanted: dict[str, int]
+):
+    assert ray_resources.bundle(2, 2, device, nodes) == wanted
+
+
+def test_a_ray_cluster_that_is_too_small_is_described_in_numbers():
+    nodes = [{"CPU": 8.0, "GPU": 1.0}]
+    assert ray_resources.too_small_text({"CPU": 2, "GPU": 1}, 1, nodes) == ""
+    text = ray_resources.too_small_text({"CPU": 2, "GPU": 2}, 1, nodes)
+    assert text.startswith(
+        "the Ray cluster is too small: 1 node with CPU 2, GPU 2 is needed, 0 of its 1 node have "
+        "that (CPU 8, GPU 1). Next: a smaller -n or --nnodes, or more nodes in the cluster"
+    )
+
+
+def test_what_the_driver_of_a_ray_job_tells():
+    end, state = ray_report.end_line(0, "a\nb"), ray_report.state_line("waits")
+    lines = ["(raylet) a warning", end, state, state[:-3], ray_report.end_line(0, "later")]
+    assert RayReport.read(lines) == RayReport("waits", "", {0: "a\nb"})
+    assert RayReport.read([ray_report.failure_line("no")]).failure == "no"
+
+
+def test_the_output_of_an_engine_is_read_while_it_writes():
+    process = EngineProcess(
+        [
+            "sh",
+            "-c",
+            "echo one; read line; echo two; printf torn; read line; read line; echo three",
+        ],
+        _invitation("p", "h", 1, 1),
+    )
+    poll_until(lambda: process.lines() == ["one", "two"])
+    process.close_input()
+    poll_until(lambda: process.lines() == ["one", "two", "tornthree"])
+    process.stop(1.0)
 
 
 @pytest.mark.parametrize("own", ["-c8", "--cpus-per-task=8", "--exclusive"])

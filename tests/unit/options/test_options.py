@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "env": {"A": "1", "B": "x=y z"},
     "cwd": "/",
     "timeout": 5.0,
+    "cluster": "lab",
     "launcher": "ssh",
     "hosts": ("a", "b"),
     "python": "/opt/python",
@@ -39,7 +40,7 @@ OTHER: dict[str, Any] = {
     "plain": True,
 }
 #: For whatever starts the agents, and not for ranks.
-OF_ENGINES = ("hosts", "python", "tunnel", "address", "port", "slurm")
+OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm")
 #: For agents, and not for ranks.
 OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
@@ -55,8 +56,16 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 SETS: list[dict[str, Any]] = [
     {name: value for name, value in OTHER.items() if name not in ("launcher", *OF_ENGINES)},
     {name: value for name, value in OTHER.items() if name not in ("init", "slurm", "keep")},
+    {"cluster": "lab", "nproc_per_node": 5},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
 ]
+
+
+@pytest.fixture(autouse=True)
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cluster, `lab`."""
+    monkeypatch.setenv("NBDDP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "clusters.toml").write_text("[lab]\nnproc_per_node = 3\nthreads = 2\n")
 
 
 def checked(name: str) -> PoolOptions:

@@ -1,0 +1,168 @@
+"""``python -m nbddp.controller.launch.ray_driver``: the driver of a Ray job that runs agents.
+
+Runs in: a process of its own, which ends with its standard input, and its job and agents with it.
+So the notebook's process stays free of Ray, and may have a job of its own there.
+
+    notebook --invitation, on stdin--> driver --an argument--> actor on each node --stdin--> agent
+
+The class of the actors is in the main module, so Ray sends its code to the nodes.
+"""
+
+import argparse
+import logging
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from nbddp.controller.launch import ray_report, ray_resources
+from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.wire.launch_specs import Invitation
+
+_LOOK_S = 0.3
+_END_S = 4.0
+_AGENT_STOP_S = 1.0
+
+
+class AgentKeeper:
+    """An actor: has one agent, which ends with it."""
+
+    def __init__(self) -> None:
+        self._agent: EngineProcess | None = None
+
+    def run(self, invitation: str, node: int, python: str) -> str:
+        """Start the agent, and return how it has ended.
+
+        Args:
+            invitation: for the agent, as text.
+            node: its number.
+            python: its interpreter; empty: that of Ray's worker.
+        """
+        program = [python or sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+        words = ["env", f"NBDDP_NODE={node}", *program]
+        self._agent = EngineProcess(words, Invitation.parse(invitation.encode()))
+        while not (how := self._agent.end()):
+            time.sleep(_LOOK_S)
+        return how
+
+    def end(self) -> None:
+        """End the agent, and with it its ranks."""
+        if self._agent is not None:
+            self._agent.close_input()
+            self._agent.stop(_AGENT_STOP_S)
+
+
+class Driver:
+    """Starts an agent on each of some nodes of a Ray cluster, and tells what becomes of them."""
+
+    def __init__(self, options: argparse.Namespace, invitation: str) -> None:
+        self._options = options
+        self._invitation = invitation
+        self._keepers: list[Any] = []
+        self._nodes_by_call: dict[Any, int] = {}
+
+    def serve(self) -> None:
+        """Serve until the standard input ends.
+
+        Raises:
+            ValueError: the cluster is too small.
+        """
+        group = self._place()
+        if group is None:
+            return
+        self._start_agents(group)
+        while not _input_has_ended(0.0 if self._nodes_by_call else _LOOK_S):
+            self._note_ends()
+        calls = [keeper.end.remote() for keeper in self._keepers]
+        ray.wait(calls, num_returns=len(calls), timeout=_END_S)
+
+    def _place(self) -> Any:
+        """Return the group of bundles, one on each node; None: the input has ended."""
+        options = self._options
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        wanted = ray_resources.bundle(options.nproc_per_node, options.nnodes, options.device, nodes)
+        if failure := ray_resources.too_small_text(wanted, options.nnodes, nodes):
+            raise ValueError(failure)
+        group = placement_group([dict(wanted)] * options.nnodes, strategy="STRICT_SPREAD")
+        while not group.wait(_LOOK_S):
+            free = ray.available_resources()
+            _say(ray_report.state_line(ray_resources.waiting_text(wanted, options.nnodes, free)))
+            if _input_has_ended(0.0):
+                return None
+        return group
+
+    def _start_agents(self, group: Any) -> None:
+        options = self._options
+        _say(ray_report.state_line(f"Ray: starts agents on {options.nnodes} nodes"))
+        actor = ray.remote(AgentKeeper)
+        for node in range(options.nnodes):
+            amounts = group.bundle_specs[node]
+            keeper = actor.options(
+                num_cpus=amounts["CPU"],
+                num_gpus=amounts.get("GPU", 0),
+                max_concurrency=2,  # `end` is called during `run`
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=node
+                ),
+            ).remote()
+            self._keepers.append(keeper)
+            call = keeper.run.remote(self._invitation, node, options.python)
+            self._nodes_by_call[call] = node
+
+    def _note_ends(self) -> None:
+        if not self._nodes_by_call:
+            return
+        for call in ray.wait(list(self._nodes_by_call), timeout=_LOOK_S)[0]:
+            node = self._nodes_by_call.pop(call)
+            try:
+                how = f"its process {ray.get(call)}"
+            except ray.exceptions.RayError as error:
+                how = f"Ray says: {_first_lines(error)}"
+            _say(ray_report.end_line(node, how))
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:6])
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _input_has_ended(wait_s: float) -> bool:
+    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
+    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
+
+
+def main() -> None:
+    """Read the invitation, and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--nnodes", type=int, required=True)
+    parser.add_argument("--nproc-per-node", type=int, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--python", required=True)
+    options = parser.parse_args()
+    invitation = os.read(sys.stdin.fileno(), 65536).decode()
+    _say(ray_report.state_line("Ray: connects to the cluster"))
+    try:
+        ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
+        Driver(options, invitation).serve()
+    except (ConnectionError, ValueError, RuntimeError) as error:  # of Ray, too: other versions
+        _say(ray_report.failure_line(_first_lines(error)))
+        sys.exit(1)
+    finally:
+        with suppress(Exception):
+            ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Agents on the nodes of a Ray cluster.
+
+Runs in: the notebook's process. A driver, `nbddp.controller.launch.ray_driver`, runs in a process
+of its own. The invitation goes through its standard input, whose end ends the job and the agents.
+"""
+
+import importlib.util
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.controller.launch.ray_report import RayReport
+from nbddp.errors import PoolStartError
+from nbddp.system import network
+from nbddp.wire.launch_specs import Invitation
+
+_DRIVER = "nbddp.controller.launch.ray_driver"
+_ADDRESS_ENV = "RAY_ADDRESS"
+_FOLDER_ENV = "RAY_TMPDIR"
+#: The file in which `ray start` leaves the address of the cluster.
+_CLUSTER_FILE = Path("ray") / "ray_current_cluster"
+_STOP_S = 6.0
+
+
+class RayEngine:
+    """Starts one actor on each node, which starts the agent."""
+
+    #: The cluster may be busy for hours; the stop button ends the wait.
+    join_timeout_s: float | None = None
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._process: EngineProcess | None = None
+
+    def address(self) -> str:
+        """Return the address of this machine towards the head of the cluster."""
+        with suppress(OSError):
+            return network.address_towards(head_host(self._options.address))
+        return network.own_address()
+
+    def start(self, invitation: Invitation) -> None:
+        """Start the driver.
+
+        Raises:
+            PoolStartError: Ray is not installed here.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise PoolStartError(
+                "the pool did not start: Ray is not installed in the environment of this notebook. "
+                "Next: pip install 'nbddp[ray]', in the version that the cluster has"
+            )
+        options = self._options
+        words = [
+            *(sys.executable, "-P", "-m", _DRIVER, "--address", options.address or "auto"),
+            *("--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node)),
+            *("--device", options.device, "--python", options.python),
+        ]
+        self._process = EngineProcess(words, invitation)
+
+    def state(self) -> str:
+        """Return what the job waits for."""
+        return self._report().state or "Ray"
+
+    def end(self, node: int) -> str:
+        """Return why the agent of a node, or the whole job, has ended."""
+        report = self._report()
+        if node in report.ends or report.failure:
+            return report.ends.get(node) or report.failure
+        how = "" if self._process is None else self._process.end()
+        return how and f"the driver of the Ray job {how}. Next: try `ray status` in a terminal"
+
+    def _report(self) -> RayReport:
+        return RayReport.read([] if self._process is None else self._process.lines())
+
+    def stop(self) -> None:
+        """End the job."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop(_STOP_S)
+
+
+def head_host(address: str) -> str:
+    """Return the host of the head of a Ray cluster.
+
+    Args:
+        address: the value of ``--address``; empty or ``auto``: that of the cluster on this machine.
+    """
+    if address in ("", "auto"):
+        address = os.environ.get(_ADDRESS_ENV, "auto")
+    if address == "auto":
+        folder = Path(os.environ.get(_FOLDER_ENV) or tempfile.gettempdir())
+        address = (folder / _CLUSTER_FILE).read_text(encoding="utf-8").strip()
+    return address.rpartition("//")[2].rpartition(":")[0]

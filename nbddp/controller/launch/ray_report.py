@@ -1,0 +1,62 @@
+"""What the driver of a Ray job tells the engine: lines of its output.
+
+Runs in: the driver, which writes them, and the notebook's process, which reads them. Pure.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_MARK = "nbddp-ray "
+_STATE, _FAILURE = "state", "failure"
+
+
+@dataclass(frozen=True)
+class RayReport:
+    """All that the driver has told.
+
+    >>> lines = [state_line("Ray: connects"), end_line(1, "its node has ended"), "a line of Ray"]
+    >>> RayReport.read(lines)
+    RayReport(state='Ray: connects', failure='', ends={1: 'its node has ended'})
+    """
+
+    state: str = ""  #: what the job waits for
+    failure: str = ""  #: why there can be no pool
+    ends: dict[int, str] = field(default_factory=dict)  #: reasons by node
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> "RayReport":
+        """Read the lines of a driver; those of Ray itself, and torn ones, are left out."""
+        texts: dict[str, str] = {}
+        ends: dict[int, str] = {}
+        for line in lines:
+            if not line.startswith(_MARK):
+                continue
+            try:
+                key, text = json.loads(line.removeprefix(_MARK))
+            except ValueError:
+                continue  # not whole yet
+            if isinstance(key, int):
+                ends.setdefault(key, text)
+            else:
+                texts[key] = text
+        return cls(texts.get(_STATE, ""), texts.get(_FAILURE, ""), ends)
+
+
+def state_line(text: str) -> str:
+    """Write what the job waits for."""
+    return _line(_STATE, text)
+
+
+def failure_line(text: str) -> str:
+    """Write why there can be no pool."""
+    return _line(_FAILURE, text)
+
+
+def end_line(node: int, text: str) -> str:
+    """Write why the agent of a node has ended."""
+    return _line(node, text)
+
+
+def _line(key: str | int, text: str) -> str:
+    return _MARK + json.dumps([key, text])

@@ -1,0 +1,79 @@
+"""The ends of the jobs that the nodes belong to, and the warnings before them.
+
+Runs in: the hub thread. Pure.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from nbddp.wire.message_types import NodeFacts
+
+#: Seconds before the end of a job at which the user is warned.
+_WARN_S = (600.0, 300.0, 60.0)
+_MINUTE_S = 60.0
+#: From here on the time that is left is told in minutes.
+_MINUTES_FROM_S = 55.0
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of a job."""
+
+    job: str  #: number of the job of Slurm
+    ends_at: float  #: `time.monotonic`
+
+    def text(self, now: float) -> str:
+        """Say when it ends.
+
+        >>> JobEnd("4711", 7490.0).text(now=0.0), JobEnd("4711", 40.0).text(now=0.0)
+        ('Slurm job 4711 ends in 2 h 5 min', 'Slurm job 4711 ends in 40 s')
+        """
+        left_s = self.ends_at - now
+        if left_s <= 0:
+            return f"Slurm job {self.job} has reached its end"
+        if left_s < _MINUTES_FROM_S:
+            return f"Slurm job {self.job} ends in {left_s:.0f} s"
+        hours, minutes = divmod(round(left_s / _MINUTE_S), 60)
+        return f"Slurm job {self.job} ends in {f'{hours} h ' if hours else ''}{minutes} min"
+
+
+class JobEnds:
+    """Warns 10 minutes, 5 minutes and 1 minute before the end of each job."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[str, JobEnd] = {}
+        self._warned: dict[str, float] = {}  # the latest warning, as seconds before the end
+
+    def note(self, facts: NodeFacts, now: float) -> None:
+        """Note what an agent has said when it came.
+
+        Args:
+            facts: of its node.
+            now: `time.monotonic`.
+        """
+        if facts.job_left_s >= 0:
+            self._by_job[facts.job] = JobEnd(facts.job, now + facts.job_left_s)
+
+    def of(self, nodes: Collection[NodeFacts]) -> tuple[JobEnd, ...]:
+        """Return the known ends of the jobs of these nodes, the first one first."""
+        jobs = {facts.job for facts in nodes}
+        ends = [end for job, end in self._by_job.items() if job in jobs]
+        return tuple(sorted(ends, key=lambda end: end.ends_at))
+
+    def warnings(self, ends: Collection[JobEnd], now: float) -> list[str]:
+        """Return what the user should know now and has not been told.
+
+        The first call for a job tells nothing: the start of the pool says when it ends.
+        """
+        texts = []
+        for end in ends:
+            passed = [before for before in _WARN_S if end.ends_at - now <= before]
+            latest = passed[-1] if passed else float("inf")
+            known = self._warned.setdefault(end.job, latest)
+            if latest < known:
+                self._warned[end.job] = latest
+                texts.append(
+                    f"{end.text(now)}, and its ranks with it. Next: %ddp pull what you need, or "
+                    "save it in a file"
+                )
+        return texts

@@ -1,0 +1,58 @@
+"""The time that the job of Slurm around an agent has left."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nbddp.agent.job_end import job_left_s, read_time_left
+
+
+@pytest.mark.parametrize(
+    ("text", "left_s"),
+    [
+        ("0:07\n", 7.0),
+        ("59:59", 3599.0),
+        ("1:00:00", 3600.0),
+        ("2-00:00:01", 172801.0),
+        ("UNLIMITED", -1.0),
+        ("NOT_SET", -1.0),
+        ("", -1.0),
+    ],
+)
+def test_what_squeue_says(text: str, left_s: float):
+    assert read_time_left(text) == left_s
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A job in which `squeue` says that 10 minutes are left."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\necho 10:00\n')
+    squeue.chmod(0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_NODEID": "0"}
+
+
+def test_the_first_node_asks(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", environ["PATH"])
+    assert job_left_s(environ) == 600.0
+    assert (tmp_path / "asked").read_text() == "-h -j 7 -o %L\n"
+    assert job_left_s(environ | {"SLURM_NODEID": "1"}) == -1.0
+    assert job_left_s({}) == -1.0
+    assert (tmp_path / "asked").read_text().count("\n") == 1
+
+
+def test_a_newer_slurm_says_it_in_a_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000_500_000_000)
+    assert job_left_s({"SLURM_JOB_END_TIME": "1060"}) == 59.5
+    assert job_left_s({"SLURM_JOB_END_TIME": "1000"}) == 0.0
+
+
+def test_squeue_that_is_not_there_is_no_answer(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert job_left_s(environ | {"PATH": str(tmp_path / "nothing")}) == -1.0
