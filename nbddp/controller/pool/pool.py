@@ -512,9 +512,8 @@ class Pool:
             >>> pool.diff("layer").is_equal
             True
         """
-        return catch_up(
-            self, ranks, cells, next(self._cells.numbers), lambda pool, run: SilentView()
-        )
+        count = next(self._cells.numbers)
+        return catch_up(self, ranks, cells, count, lambda pool, run: SilentView())
 
     @property
     def history(self) -> CellHistory:
@@ -527,14 +526,14 @@ class Pool:
         return self._cells.caught_up
 
     def answers(
-        self, ranks: RankSet, about: str, question: ValueQuestion, kind: type[Described]
+        self, ranks: RankSet, what: str, asked: ValueQuestion, kind: type[Described]
     ) -> list[Described]:
         """Ask ranks about their namespaces. For the layer of the pool.
 
         Args:
             ranks: the ranks that are asked.
-            about: names what the question is about, for errors: ``names``.
-            question: the question.
+            what: names what the question is about, for errors: ``names``.
+            asked: the question.
             kind: the type of its answer.
 
         Returns:
@@ -545,9 +544,8 @@ class Pool:
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
-        failure = f"could not look at the {about}"
-        with interrupt_as_error(f"looking at {about}"), self._exchanging(ranks) as exchange:
-            return Descriptions(exchange, ranks, failure).ask(question, kind)
+        with interrupt_as_error(f"looking at {what}"), self._exchanging(ranks) as exchange:
+            return Descriptions(exchange, ranks, f"could not look at the {what}").ask(asked, kind)
 
     def push(
         self,
