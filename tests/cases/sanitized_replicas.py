@@ -1,4 +1,4 @@
-"""Cells in which the replicas of a DDP model part, for ``%%ddp --sanitize``; and correct ones."""
+"""Cells in which the replicas of a model part, for ``%%ddp --sanitize``; and correct ones."""
 
 from tests.cases.sanitized import WrongCell, replaced
 
@@ -58,6 +58,46 @@ REPLICAS = [
         _TRAIN.replace("parameters(), 0.1", "parameters(), 0.1 * (1 + rank)"),
         ("different values", "after step 1 of SGD"),
         8,
+        (" * (1 + rank)", ""),
+    ),
+    _replicas(
+        "weights of one's own averaging, which no rank has sent",
+        """\
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(rank)
+model.reset_parameters()
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.data, op=dist.ReduceOp.AVG)
+    optimizer.step()
+""",
+        ("different values in 'weight' and 1 more", "of Linear", "before the first step of SGD"),
+        10,
+        ("manual_seed(rank)", "manual_seed(1)"),
+    ),
+    _replicas(
+        "learning rate of one rank, with averaging of one's own",
+        """\
+model = torch.nn.Linear(4, 2)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1 * (1 + rank))
+for step in range(3):
+    model(torch.randn(4, 4)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+    optimizer.step()
+""",
+        (
+            "different values",
+            "of Linear",
+            "after step 1 of SGD",
+        ),
+        10,
         (" * (1 + rank)", ""),
     ),
     _replicas(
@@ -131,6 +171,48 @@ with torch.no_grad():
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model(torch.randn(4, 4)).square().mean().backward()
 optimizer.step()
+""",
+    "models of each rank beside a loss that is averaged": """\
+model = nn.Linear(4, 1, bias=False)
+with torch.no_grad():
+    model.weight.add_(rank)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 4)).square().mean()
+    dist.all_reduce(loss.detach().clone().expand(1, 4).contiguous())
+    loss.backward()
+    optimizer.step()
+""",
+    "layers of each rank beside one that all have": """\
+shared, own = nn.Linear(4, 4), nn.Linear(4, 4)
+with torch.no_grad():
+    own.weight.add_(rank)
+for parameter in shared.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.Adam([*shared.parameters(), *own.parameters()], 0.1)
+for step in range(3):
+    own(shared(torch.randn(4, 4))).square().mean().backward()
+    for parameter in shared.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "gradients averaged by hand, in one piece": """\
+model = net()
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat)
+    at = 0
+    for parameter in model.parameters():
+        parameter.grad.copy_(flat[at : at + parameter.numel()].view_as(parameter))
+        at += parameter.numel()
+    optimizer.step()
 """,
     "local SGD": """\
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd

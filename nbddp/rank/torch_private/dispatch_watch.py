@@ -185,7 +185,7 @@ def watch_data(note: Callable[[torch.Tensor], None] | None) -> None:
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """Return a weak reference to the memory of a tensor; it has ``expired()``."""
+    """Return a weak reference to the memory of a tensor; it has ``expired()`` and ``cdata``."""
     from torch.multiprocessing.reductions import StorageWeakRef  # noqa: PLC0415 - only if it is used
 
     return StorageWeakRef(tensor.untyped_storage())

@@ -180,6 +180,12 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         f"Look for what {alone} alone before {_line(parted.site)}: a backward under `no_sync()`, "
         "weights that are loaded or changed. `%ddp diff` shows by how much they differ."
     )
+    if not parted.step:
+        step = (
+            f"Give all ranks the same weights before {_line(parted.site)}: DDP sends those of rank "
+            "0 when it is made; otherwise broadcast each parameter. Then look for what "
+            f"{alone} alone. `%ddp diff` shows by how much they differ."
+        )
     if parted.setting is not None:
         name, value_by_rank = parted.setting
         values_text = ", ".join(

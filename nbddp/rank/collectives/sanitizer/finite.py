@@ -85,6 +85,17 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
     return ""
 
 
+def module_of(parameters: Iterable[torch.Tensor]) -> torch.nn.Module | None:
+    """Return the module with exactly these parameters; None: there is none, or several."""
+    mine = {id(each) for each in parameters}
+    modules = [
+        module
+        for module, _ in _other_models()
+        if {id(parameter) for parameter in module.parameters()} == mine
+    ]
+    return modules[0] if len(modules) == 1 else None
+
+
 def _is_in(gradient: torch.Tensor, spans: Sequence[Any]) -> bool:
     span = span_of(gradient)
     return span is not None and any(overlap(span, each) for each in spans)

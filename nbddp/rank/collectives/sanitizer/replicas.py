@@ -1,10 +1,12 @@
-"""Hashes of the replicas of DDP models after each step of an optimizer; the notebook compares them.
+"""Hashes of replicas after each step of an optimizer; the notebook compares them.
 
-Runs in: the rank process, main thread. No collective is called.
+Runs in: the rank process, main thread. No collective is called. Replicas are DDP models, and the
+parameters of an optimizer if all their gradients were reduced in one group before its step.
 """
 
 import sys
 import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from torch.optim.optimizer import (
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site, shortened
 
@@ -30,16 +33,37 @@ _MAX_STEPS = 100_000
 _MAX_SITES = 255
 #: Changes of the settings of an optimizer; a schedule makes one in each step.
 _MAX_SETTINGS = 64
+#: Tensors of reductions that are noted between two steps.
+_MAX_REDUCED = 100_000
+
+
+#: Numbers of replicas that are no DDP models; those of DDP models count from 0.
+_FIRST_PLAIN = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is equal on all ranks of a group, or is to be."""
+
+    module: torch.nn.Module | None  #: None: the parameters of an optimizer are those of no module
+    pg_id: str
+    number: int  #: the same on all ranks
+    ignored: Container[str] = ()  #: names of parameters and buffers that each rank has for itself
+
+    @property
+    def name(self) -> str:
+        """The class of the module."""
+        return "a model" if self.module is None else type(self.module).__name__
 
 
 @dataclass
 class _Steps:
     """A replica, and the optimizer that steps it."""
 
-    model: Any
+    model: _Model
     optimizer: Any
     number: int  #: of the optimizer among those that have stepped the model in this cell
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor]
     digests: bytearray = field(default_factory=bytearray)
     details: bytearray = field(default_factory=bytearray)
     newest: bytes = b""  #: of each tensor
@@ -60,7 +84,10 @@ class Replicas:
         self._sites = sites
         #: Returns the hash of a tensor. Set by the server.
         self.hash_of: Callable[[torch.Tensor], bytes] | None = None
-        self._steps: dict[tuple[int, int], _Steps] = {}  # by model and optimizer
+        self._steps: dict[tuple[int, int], _Steps] = {}  # by DDP model, 0 for none, and optimizer
+        #: Memory that a group has added up since the last step, by its identity. A weak reference
+        #: keeps that number from other memory.
+        self._reduced: dict[int, tuple[Any, str]] = {}
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
@@ -69,6 +96,7 @@ class Replicas:
         """Begin a cell."""
         self.spent_ns = 0
         self._running = []
+        self._reduced = {}
         if self.hash_of is not None:
             self._hooks = [
                 register_optimizer_step_pre_hook(self._before),
@@ -80,8 +108,15 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         steps, self._steps, self._hooks = self._steps, {}, []
-        reports = (self._report(each) for each in steps.values())
-        return tuple(report for report in reports if report is not None)
+        return tuple(self._report(each) for each in steps.values())
+
+    def note_reduced(self, pg_id: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Note tensors that a group adds up: they may be the gradients of a replica."""
+        for tensor in tensors:
+            is_plain = tensor.layout is torch.strided and tensor.device.type != "meta"
+            if is_plain and len(self._reduced) < _MAX_REDUCED:
+                reference = dispatch_watch.storage_of(tensor)
+                self._reduced[reference.cdata] = reference, pg_id
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         number = id(optimizer)
@@ -96,6 +131,7 @@ class Replicas:
             self._running.pop()
         if not self._running:
             self._note(optimizer, is_before=False)
+            self._reduced.clear()
 
     def _note(self, optimizer: Optimizer, *, is_before: bool) -> None:
         """Add the hashes of the models whose parameters an optimizer has.
@@ -104,24 +140,74 @@ class Replicas:
             optimizer: it steps.
             is_before: its step begins: only the first one of the cell counts.
         """
-        mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        mine = {id(one): one for group in optimizer.param_groups for one in group["params"]}
+        has_ddp = False
         for model in torch_private.ddp_models():
             key = id(model), id(optimizer)
-            steps = self._steps.get(key)
-            if steps is None:
+            if key not in self._steps:
                 tensors = {
                     name: parameter
                     for name, parameter in model.module.named_parameters()
                     if id(parameter) in mine and name not in model.parameters_to_ignore
                 }
-                if not tensors or torch_private.parts_on_purpose(model):
+                has_ddp = has_ddp or bool(tensors)
+                counters = getattr(model.process_group, "counters", None)
+                if not tensors or counters is None or torch_private.parts_on_purpose(model):
                     continue
-                number = sum(each.model is model for each in self._steps.values())
-                steps = self._steps[key] = _Steps(model, optimizer, number, tensors)
-                steps.buffers = self._buffers(model)
+                number = torch_private.numbers_of(model).number
+                ignored = model.parameters_to_ignore
+                self._begin(
+                    key,
+                    _Model(model.module, counters.info.pg_id, number, ignored),
+                    optimizer,
+                    tensors,
+                )
             elif is_before:
+                has_ddp = True
                 continue
-            self._add(steps)
+            has_ddp = True
+            self._add(self._steps[key])
+        if not has_ddp:
+            self._note_plain(optimizer, list(mine.values()), is_before=is_before)
+
+    def _note_plain(
+        self, optimizer: Optimizer, parameters: list[torch.Tensor], *, is_before: bool
+    ) -> None:
+        """Add the hashes of parameters whose gradients the user's code has reduced."""
+        key = 0, id(optimizer)
+        if key not in self._steps:
+            gradients = [each.grad for each in parameters if each.grad is not None]
+            pg_ids = {self._group_of(each) for each in gradients}
+            pg_id = pg_ids.pop() if len(pg_ids) == 1 else None
+            if not is_before or pg_id is None:
+                return
+            number = _FIRST_PLAIN + sum(not model for model, _ in self._steps)
+            module = finite.module_of(parameters)
+            tensors: Mapping[str, torch.Tensor]
+            if module is None:
+                tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
+            else:
+                tensors = dict(module.named_parameters())
+            self._begin(key, _Model(module, pg_id, number), optimizer, tensors)
+        elif is_before:
+            return
+        self._add(self._steps[key])
+
+    def _group_of(self, gradient: torch.Tensor) -> str | None:
+        """Return the group that has added up a gradient; None: none has, since the last step."""
+        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+            return None
+        number = dispatch_watch.storage_of(gradient).cdata
+        return self._reduced[number][1] if number in self._reduced else None
+
+    def _begin(
+        self, key: tuple[int, int], model: _Model, optimizer: Optimizer,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> None:  # fmt: skip
+        own = model.pg_id, model.number
+        number = sum((each.model.pg_id, each.model.number) == own for each in self._steps.values())
+        self._steps[key] = steps = _Steps(model, optimizer, number, tensors)
+        steps.buffers = self._buffers(model)
 
     def _add(self, steps: _Steps) -> None:
         if len(steps.site_of_step) >= _MAX_STEPS:
@@ -143,12 +229,9 @@ class Replicas:
         steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
         self.spent_ns += time.monotonic_ns() - began
 
-    def _buffers(self, model: Any) -> dict[str, bytes]:
-        return {
-            name: self._digest(buffer)
-            for name, buffer in model.module.named_buffers()
-            if name not in model.parameters_to_ignore
-        }
+    def _buffers(self, model: _Model) -> dict[str, bytes]:
+        named = () if model.module is None else model.module.named_buffers()
+        return {name: self._digest(each) for name, each in named if name not in model.ignored}
 
     def _states(self, steps: _Steps) -> dict[str, bytes]:
         """Return the digests of the tensors that an optimizer keeps for each parameter."""
@@ -168,10 +251,7 @@ class Replicas:
             except (RuntimeError, NotImplementedError):  # it has no plain memory
                 return bytes(DIGEST_BYTES)
 
-    def _report(self, steps: _Steps) -> ReplicaSteps | None:
-        counters = getattr(steps.model.process_group, "counters", None)
-        if counters is None:
-            return None
+    def _report(self, steps: _Steps) -> ReplicaSteps:
         # A forward changes statistics of a batch, which each rank has for its own data.
         steady = {
             name: digest
@@ -180,10 +260,10 @@ class Replicas:
         }
         states = self._states(steps)
         return ReplicaSteps(
-            pg_id=counters.info.pg_id,
-            number=torch_private.numbers_of(steps.model).number,
+            pg_id=steps.model.pg_id,
+            number=steps.model.number,
             optimizer_number=steps.number,
-            model=shortened(type(steps.model.module).__name__),
+            model=shortened(steps.model.name),
             optimizer=shortened(type(steps.optimizer).__name__),
             tensors=tuple(map(shortened, steps.tensors)),
             digests=bytes(steps.digests),

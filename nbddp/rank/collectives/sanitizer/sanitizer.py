@@ -136,6 +136,8 @@ class Sanitizer:
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
             self._add("overlap", met.record, frame, other=other)
+        if call.signature.reduce_op in ("SUM", "AVG"):
+            self.replicas.note_reduced(counters.info.pg_id, tensors.inputs)
         if self._checks_values:
             self._check_values(counters, call, tensors.inputs, peer, tag, frame)
         options = args[-1] if args and not kwargs else kwargs.get("opts")
