@@ -150,7 +150,7 @@ for step in range(3):
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
-        quotes="`except IndexError:` (line 5) perhaps caught an exception of rank 0",
+        quotes="Rank 0 skipped line 4 at step 1: `except IndexError:` (line 5) perhaps caught",
     ),
     HungCell(
         name="barrier on some",

@@ -116,10 +116,12 @@ def _changed_step(
 
 def _guarded_step(divergence: Divergence, culprits: RankSet, skipped: LoopVariable | None) -> str:
     """The next step where all ranks can skip a call if one of them raises before it."""
-    handlers, at = _handlers(divergence.branches[0]), f" at {skipped}" if skipped else ""
+    at = f" at {skipped}" if skipped else ""
+    caught = culprits.verb("its exception", "their exceptions")
     return (
-        f"{handlers} perhaps caught an exception of {culprits.describe()}{at}, which then skipped "
-        f"{_place(divergence)}. Let all ranks skip it together."
+        f"{_capital(culprits.describe())} skipped {_place(divergence)}{at}: "
+        f"{_handlers(divergence.branches[0])} perhaps caught {caught}. Let all ranks skip it "
+        "together."
     )
 
 

@@ -40,9 +40,10 @@ def length_step(
     cell = "" if source.position[:2] == here.position[:2] else f" of {_title(source)}"
     alike = "the same" if length.is_number else "equally long"
     join = f", or use {_JOIN}" * (".backward(" in divergence.code.source(here.line))
-    of_loop = f": the loop of line {loop.line} is shorter there"
+    line = f"line {loop.line}{cell and f' of {_title(here)}'}"
+    of_loop = f": the loop of {line} is shorter there"
     if iterations:
-        of_loop = f": in the loop of line {loop.line}, {iterations}"
+        of_loop = f": in the loop of {line}, {iterations}"
     return f"Make `{length.name}` {alike} on all ranks (line {source.line}{cell}){join}{of_loop}."
 
 

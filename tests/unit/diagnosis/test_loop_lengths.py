@@ -133,8 +133,8 @@ def test_an_argument_of_the_function_with_the_loop():
     pool[1].finished()
     finding = only(pool)
     assert finding.next_step == (
-        f"Make `n` the same on all ranks (line 1 of cell [{CELL + 1}]): in the loop of line 2, "
-        "rank 1 ended after step 1, rank 0 is in step 2."
+        f"Make `n` the same on all ranks (line 1 of cell [{CELL + 1}]): in the loop of line 2 of "
+        f"cell [{CELL}], rank 1 ended after step 1, rank 0 is in step 2."
     )
     assert code(finding) == [
         f"{CELL + 1}:1 n = 3 - rank",
