@@ -48,6 +48,22 @@ with model.no_sync() if rank else nullcontext():
         words=("never came to gradient averaging in model(torch.ones(2, 4)).sum().backward()",),
     ),
     HungCell(
+        name="no_sync on one rank, in the first backward",
+        code="""\
+from contextlib import nullcontext
+net = DDP(nn.Linear(4, 2))
+with net.no_sync() if rank else nullcontext():
+    net(torch.ones(2, 4)).sum().backward()
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 4},
+        # One rank has noted an order of gradients, by which the next forward sorts its buckets.
+        after="for _ in range(3):\n    net(torch.ones(2, 4) + rank).sum().backward()\n",
+    ),
+    HungCell(
         name="unused parameters on one rank",
         n=3,
         code="""\

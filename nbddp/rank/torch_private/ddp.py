@@ -122,11 +122,14 @@ def _buckets(module: Any) -> str:
     """Return a word on the buckets: they are new, or will be sorted in the next forward, or are.
 
     The first backward notes an order of gradients, also on a rank that waits at its end and is
-    freed there. Torch does not tell whether it began; without one a module has no gradients.
+    freed there. Torch does not tell whether it began; without one a module has no gradients. A
+    backward under ``no_sync()`` notes none: the forward before it has cleared a flag.
     """
     if module._has_rebuilt_buckets or (module.find_unused_parameters and not module.static_graph):
         return str(module._has_rebuilt_buckets)
-    return "noted" if any(each.grad is not None for each in module.parameters()) else "new"
+    if all(each.grad is None for each in module.parameters()):
+        return "new"
+    return "noted" if module.require_forward_param_sync else "unsynchronized"
 
 
 def _is_unfinished(module: Any) -> bool:
