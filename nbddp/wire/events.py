@@ -300,6 +300,9 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
     group: GroupInfo | None = None  #: of the operation; None: it is the default group
     break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
+    mismatch: Mismatch | None = (
+        None  #: the reason of the stop, of which ``stop`` is `Mismatch.mine`
+    )
     is_stuck: bool = False  #: the rank is where it was when a deadlock was proven: `AskWhileStuck`
 
 

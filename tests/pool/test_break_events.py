@@ -133,6 +133,7 @@ def test_a_mismatch_stops_the_rank_that_sees_it(pool: Pool):
     other = 1 - first.rank
     assert f"rank {first.rank}  before all_reduce #" in table
     assert "(break point 1)" in table
+    assert f"; rank {other} called all_reduce of float32[{2 + other}]" in table
     assert f"rank {other}  waits in all_reduce #" in table
     assert f"torch.Size([{2 + first.rank}])" in view.text(first.rank)
     assert view.error is not None

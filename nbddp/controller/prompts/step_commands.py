@@ -36,6 +36,8 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   quit, q               end the cell: every variable is kept, all ranks are freed
 An empty line repeats step."""
 
+#: ``-r`` in front of what a command is about.
+_EARLY_RANKS = re.compile(r"(\w+)\s+-r\s*(\d[\d,-]*|\w+=\S+)\s+(\S.*)$")
 #: A list such as ``0,2-``, or dimensions of a mesh, which are no Python behind ``-r`` and a blank.
 _RANKS = re.compile(
     r"\s+-r(?P<ranks>\s*(?:all|[\d,\s-]*\d|\d[\d,\s-]*)|\s+\w+(?:=[\w\s=:,-]*|\[[^\[\]]*\]))$"
@@ -160,13 +162,18 @@ def split_ranks(text: str, world_size: int, meshes: MeshesByRank) -> tuple[str, 
     """Return a line without the ranks at its end, and these ranks; None: it names none.
 
     Raises:
-        BadOptionError: they are no ranks of the pool.
+        BadOptionError: they are no ranks of the pool, or do not stand at its end.
     """
+    if early := _EARLY_RANKS.match(text):
+        word, ranks, rest = early.groups()
+        raise BadOptionError(f"-r stands at the end of a command. Next: {word} {rest} -r {ranks}")
     match = _RANKS.search(text)
     if match is None:
         return text, None
-    ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
-    return text[: match.start()].rstrip(), ranks
+    return (
+        text[: match.start()].rstrip(),
+        read_ranks(match["ranks"].strip(), world_size, meshes),
+    )
 
 
 def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> StepCommand | None:

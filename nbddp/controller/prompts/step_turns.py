@@ -404,4 +404,8 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
     if info is not None:
         group = f" in {GroupRef(info.pg_id, info.name, info.desc, RankSet.of(info.ranks)).label}"
     text = f"{held}before {stop.label(has_call=False)}{call}{group}{where}{reason}"
+    if request.mismatch is not None:
+        other = request.mismatch
+        call = describe_call(other.theirs.signature, other.fields)
+        text = f"{text}; rank {other.peer} called {call}"
     return Predicate(RankVerb.NONE, text), place(stop.site)

@@ -16,6 +16,7 @@ from typing import Any
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.collectives import NO_REASON, StopReason
 from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo, Operation, Site
 from nbddp.wire.messages import DescribeAtPrompt, InputReply, InputRequest
 
@@ -63,7 +64,9 @@ class Stdin:
         """
         debugger = breakpoints.asking_debugger(sys._getframe(1))
         points = self.error_break_points if debugger is not None else ()
-        return self._ask(str(prompt), password=password, debugger=debugger, break_points=points)
+        return self._ask(
+            str(prompt), password=password, debugger=debugger, reason=StopReason(points)
+        )
 
     def note_error_stop(self, numbers: tuple[int, ...]) -> None:
         """Note the break points for which a debugger is open on an error; empty: none is."""
@@ -73,7 +76,7 @@ class Stdin:
         self,
         stop: Operation,
         group: GroupInfo,
-        break_points: tuple[int, ...],
+        reason: StopReason,
         check: Callable[[], None],
         describe: Describe,
     ) -> str:
@@ -82,7 +85,7 @@ class Stdin:
         Args:
             stop: the operation, which has not been issued.
             group: its group.
-            break_points: numbers of the break points that are the reason; empty: the user steps.
+            reason: of the stop.
             check: raises if the answer is not needed any more.
             describe: describes values in the frame of the user's line.
 
@@ -91,7 +94,12 @@ class Stdin:
         """
         named = None if group.desc == DEFAULT_GROUP else group
         return self._ask(
-            "", stop=stop, group=named, break_points=break_points, check=check, describe=describe
+            "",
+            stop=stop,
+            group=named,
+            reason=reason,
+            check=check,
+            describe=describe,
         )
 
     def ask_stuck(self, run_id: str, describe: Describe) -> str:
@@ -114,7 +122,7 @@ class Stdin:
         debugger: Site | None = None,
         stop: Operation | None = None,
         group: GroupInfo | None = None,
-        break_points: tuple[int, ...] = (),
+        reason: StopReason = NO_REASON,
         stuck_run_id: str = "",
         check: Callable[[], None] = lambda: None,
         describe: Describe | None = None,
@@ -139,7 +147,8 @@ class Stdin:
                     debugger=debugger,
                     stop=stop,
                     group=group,
-                    break_points=break_points,
+                    break_points=reason.break_points,
+                    mismatch=reason.mismatch,
                     is_stuck=bool(stuck_run_id),
                 )
             )

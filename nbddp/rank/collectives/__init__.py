@@ -4,7 +4,10 @@ Runs in: the rank process.
 """
 
 from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.collectives.stops import NO_REASON, StopReason
 
 __all__ = [
+    "NO_REASON",
     "Collectives",
+    "StopReason",
 ]

@@ -19,7 +19,8 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -43,6 +44,19 @@ Value = TypeVar("Value")
 _MAX_COPIED = 4 << 20
 
 
+@dataclass(frozen=True)
+class StopReason:
+    """Why a rank stops before an operation; neither: the user steps."""
+
+    break_points: tuple[int, ...] = ()  #: their numbers
+    mismatch: Mismatch | None = None  #: the operation does not match that of another rank
+
+
+NO_REASON = StopReason()
+#: `nbddp.rank.cells.stdin.Stdin.ask_stop`.
+_Ask: TypeAlias = Callable[[Operation, GroupInfo, StopReason, Callable[[], None], Describe], str]
+
+
 class Stops:
     """Decides whether the rank stops before an operation, and asks what it does there.
 
@@ -52,12 +66,8 @@ class Stops:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        #: Asks the user, with the numbers of the break points, unless the last argument raises;
-        #: returns the reply. Set by the server.
-        self.ask: (
-            Callable[[Operation, GroupInfo, tuple[int, ...], Callable[[], None], Describe], str]
-            | None
-        ) = None
+        #: Asks the user, and returns the reply. Set by the server.
+        self.ask: _Ask | None = None
         #: Describes values with these names. Set by the server.
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
         #: Opens a debugger in a frame. Set by the server.
@@ -140,11 +150,13 @@ class Stops:
         number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
         group, until = self._until
         stops = not self._passes or (group == counters.info.pg_id and number >= until)
-        reasons: tuple[int, ...] = ()
+        break_points: tuple[int, ...] = ()
         if stops or self._break_points:
             frame, site = self._recorder.sites.call_site(sys._getframe(1))
-            reasons = self._break_points.at(counters.info, signature, number, frame, tensors.inputs)
-        if not (stops or reasons):
+            break_points = self._break_points.at(
+                counters.info, signature, number, frame, tensors.inputs
+            )
+        if not (stops or break_points):
             self._passes -= self._passes > 0
             return None
         self._passes, self._until = 0, ("", 0)
@@ -161,7 +173,7 @@ class Stops:
             time_created_ns=time.monotonic_ns(),  # tells one stop from another
         )
         passed = _before_and_after(tensors)
-        reply, instead = self._ask(counters, operation, reasons, frame)
+        reply, instead = self._ask(counters, operation, StopReason(break_points), frame)
         if reply.verb is StepVerb.RETRY:
             return instead
         self._passed = passed
@@ -195,13 +207,14 @@ class Stops:
             return None
         frame, _ = self._recorder.sites.call_site(sys._getframe(1))
         operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
-        return self._ask(counters, operation, self._on_mismatch, frame, withdraw)[1]
+        reason = StopReason(self._on_mismatch, msgspec.structs.replace(wrong, mine=operation))
+        return self._ask(counters, operation, reason, frame, withdraw)[1]
 
     def _ask(
         self,
         counters: GroupCounters,
         operation: Operation,
-        reasons: tuple[int, ...],
+        reason: StopReason,
         frame: types.FrameType | None,
         withdraw: Callable[[], None] | None = lambda: None,
     ) -> tuple[StepReply, Instead | None]:
@@ -220,7 +233,7 @@ class Stops:
         while True:
             describe = self.describer(lambda: place.frame, {})
             reply = StepReply.parse(
-                self.ask(operation, counters.description(), reasons, check, describe)
+                self.ask(operation, counters.description(), reason, check, describe)
             )
             if reply.verb is StepVerb.RETRY:
                 instead = self._retry(reply.code, operation, frame, withdraw)

@@ -82,6 +82,8 @@ def test_a_line(line: str, command: StepCommand):
         "rank 9": "one of the ranks 0 to 3",
         "rank": "one of the ranks 0 to 3",
         "step -r 7": "ranks 0 to 3",
+        "print -r 1 x + 1": "-r stands at the end of a command. Next: print x + 1 -r 1",
+        "run -r dp=0 x = 2": "Next: run x = 2 -r dp=0",
         "step -r pp=0": "no DeviceMesh has the dimension pp; legal: grid (dp=0 to dp=1",
     }.items(),
 )

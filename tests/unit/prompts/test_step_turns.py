@@ -1,8 +1,10 @@
 """One prompt for all ranks that have stopped before an operation."""
 
+import msgspec
+
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.prompts.step_turns import StepAnswer, StepTurns
-from nbddp.wire.flight_recorder import GroupInfo, Operation, Signature, Site
+from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature, Site
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet
 
@@ -62,6 +64,25 @@ def test_the_prompt_comes_when_all_ranks_have_stopped():
     assert cell.table() == [
         "ranks 0-3 before all_reduce #7 of float32[2] with SUM cell [5], line 3: `source 3`"
     ]
+
+
+def test_the_other_call_of_a_mismatch_stands_in_the_row():
+    cell = Cell()
+    cell.stop(0, 1, 2)
+    operation = cell.turns.due(cell.now + 9)
+    assert operation is not None
+    mine = operation.request.stop
+    assert mine is not None
+    theirs = msgspec.structs.replace(
+        mine, signature=msgspec.structs.replace(mine.signature, input_sizes=((4,),))
+    )
+    wrong = Mismatch(rank=3, peer=1, mine=mine, theirs=theirs, fields=("input_sizes",))
+    request = msgspec.structs.replace(operation.request, rank=3, mismatch=wrong)
+    cell.turns.add(request, 9, cell.now)
+    assert cell.table()[-1] == (
+        "rank 3 before all_reduce #7 of float32[2] with SUM; rank 1 called all_reduce of "
+        "float32[4] cell [5], line 3: `source 3`"
+    )
 
 
 def test_ranks_that_have_ended_the_cell_are_not_awaited():

@@ -51,7 +51,7 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
         return Words(
             f"{they}, {' or '.join(sorted(places))}.",
             f"{culprits.verb('it goes', 'they go')} on when you say so.",
-            "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
+            "Answer, step or continue at the prompt; an interrupt ends the cell and keeps the "
             "variables.",
         )
     return Words(
