@@ -40,12 +40,14 @@ def exit_calls(outcome: RunOutcome, code: Code, world_size: int) -> dict[Rank, s
 
 
 def _calls(code: Code, exited: RankExited, rank: Rank, world_size: int) -> Iterator[str]:
+    """The calls that may have ended a rank, but not those about another process: ``child.pid``."""
     functions = _EXITS if exited.exit_code >= 0 else _SIGNALS
     lines = {
         node.lineno
         for statement in code.statements
         for node in ast.walk(statement)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in functions
+        if not any(isinstance(each, ast.Attribute) and each.attr == "pid" for each in node.args)
     }
     for line in sorted(lines):
         yield from _places(code, line, rank, world_size)

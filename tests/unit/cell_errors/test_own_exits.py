@@ -38,6 +38,7 @@ def test_a_call_inside_a_condition_about_ranks():
         "loss.backward()",
         f"if rank == 0:\n    {_KILL}",  # another rank, and perhaps not its own process
         f"{_KILL}\nos.abort()",
+        "os.kill(child.pid, 9)",  # a process of the user's code
         "os._exit(3)",  # that gives a code, and no signal
         "if rank == 1:\n    kill(",
     ],
