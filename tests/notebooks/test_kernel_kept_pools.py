@@ -62,6 +62,11 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         detached = kernel.ok("%ddp detach")
         assert "cell [" in flat(detached.text)
         assert "(2h), then it ends" in flat(detached.text)
+        # A cell starts another pool, and says that this one waits.
+        other = flat(kernel.ok("%%ddp\npass").text)
+        assert "no pool was running, so one was started" in other
+        assert "goes on without a kernel" in other
+        kernel.ok("%ddp stop")
         poll_until(lambda: "goes on without this kernel" in kernel.ok("print(left)").text)
         again = kernel.ok("%ddp start -n 1").text  # a reader may have forgotten the pool
         assert "goes on without a kernel until" in flat(again)

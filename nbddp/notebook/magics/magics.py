@@ -15,12 +15,11 @@ from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state import checks_of
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
-from nbddp.notebook.magics import auto_mode, inspect_verbs, installers
+from nbddp.notebook.magics import auto_mode, inspect_verbs, installers, pool_verbs
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.notebook.magics.verbs import find_verb
-from nbddp.notebook.render import status_table
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.flight_recorder import cell_name
 
@@ -117,7 +116,7 @@ class DdpMagics(Magics):
             pool = session.start_like_last(
                 lambda pool: (
                     "no pool was running, so one was started: "
-                    + status_table.introduction(pool, every_cell=is_auto)
+                    + pool_verbs.introduction(pool, is_auto=is_auto)
                 )
             )
         return pool

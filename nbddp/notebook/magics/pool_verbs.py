@@ -43,12 +43,13 @@ def start(shell: InteractiveShell, **options: Any) -> None:
     """
     before = session.current_pool()
     is_auto = auto_mode.current(shell).options is not None
-    pool = session.start_with_text(options, lambda pool: _introduction(pool, is_auto=is_auto))
+    pool = session.start_with_text(options, lambda pool: introduction(pool, is_auto=is_auto))
     if pool is before:
         print(with_line_breaks(f"already running: {status_table.headline(pool)}"))
 
 
-def _introduction(pool: Pool, *, is_auto: bool) -> str:
+def introduction(pool: Pool, *, is_auto: bool) -> str:
+    """Sentences on a pool that was started, and on pools that wait for a kernel."""
     sentences = status_table.introduction(pool, every_cell=is_auto), kept_text(pool), others_text()
     return " ".join(sentence for sentence in sentences if sentence)
 

@@ -245,7 +245,7 @@ def _detach_parser() -> Parser:
         "--keep",
         type=duration,
         metavar="TIME",
-        help="end it after this time, such as 4h; default: that of %%ddp start, or 2h",
+        help="end it after this time, such as 4h; default: the time of its start, or 2h",
     )
     return parser
 
