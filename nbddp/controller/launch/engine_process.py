@@ -17,7 +17,6 @@ from nbddp.wire.launch_specs import Invitation
 
 _LOG_BYTES = 4000
 _LAST_LINES = 8
-_OUTPUT_BYTES = 1024 * 1024
 _ASK_S = 5.0
 
 
@@ -76,11 +75,17 @@ class EngineProcess:
         said = f" and said: {text}" if text else ", and said nothing"
         return f"ended with exit code {self._process.returncode}{said}"
 
-    def lines(self) -> list[str]:
-        """Return the first lines of its output so far, those that end with a line break."""
+    def lines(self, since: int) -> tuple[list[str], int]:
+        """Return the lines of its output that end with a line break, and the offset behind them.
+
+        Args:
+            since: the offset at which to begin: 0, or one that was returned.
+        """
+        log = self._log.fileno()
         # The program goes on to write: its place in the file has to stay.
-        text = os.pread(self._log.fileno(), _OUTPUT_BYTES, 0).decode("utf-8", "replace")
-        return text.split("\n")[:-1]
+        output = os.pread(log, os.fstat(log).st_size - since, since)
+        whole = output[: output.rfind(b"\n") + 1]
+        return whole.decode("utf-8", "replace").split("\n")[:-1], since + len(whole)
 
     def close_input(self) -> None:
         """End the standard input, and with it the agents."""

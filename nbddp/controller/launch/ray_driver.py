@@ -66,6 +66,7 @@ class Driver:
         self._invitation = invitation
         self._keepers: list[Any] = []
         self._nodes_by_call: dict[Any, int] = {}
+        self._state = ""
 
     def serve(self) -> None:
         """Serve until the standard input ends.
@@ -92,14 +93,14 @@ class Driver:
         group = placement_group([dict(wanted)] * options.nnodes, strategy="STRICT_SPREAD")
         while not group.wait(_LOOK_S):
             free = ray.available_resources()
-            _say(ray_report.state_line(ray_resources.waiting_text(wanted, options.nnodes, free)))
+            self._say_state(ray_resources.waiting_text(wanted, options.nnodes, free))
             if _input_has_ended(0.0):
                 return None
         return group
 
     def _start_agents(self, group: Any) -> None:
         options = self._options
-        _say(ray_report.state_line(f"Ray: starts agents on {options.nnodes} nodes"))
+        self._say_state(f"Ray: starts agents on {options.nnodes} nodes")
         actor = ray.remote(AgentKeeper)
         for node in range(options.nnodes):
             amounts = group.bundle_specs[node]
@@ -114,6 +115,12 @@ class Driver:
             self._keepers.append(keeper)
             call = keeper.run.remote(self._invitation, node, options.python)
             self._nodes_by_call[call] = node
+
+    def _say_state(self, text: str) -> None:
+        """Say what the job waits for, if it is new: the cluster may be busy for hours."""
+        if text != self._state:
+            self._state = text
+            _say(ray_report.state_line(text))
 
     def _note_ends(self) -> None:
         if not self._nodes_by_call:

@@ -35,6 +35,9 @@ class RayEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._process: EngineProcess | None = None
+        #: What the driver has told, and the end of the lines that told it. Several threads read
+        #: on, and each replaces both at once: they fit together, whichever comes last.
+        self._read: tuple[RayReport, int] = (RayReport(), 0)
 
     def address(self) -> str:
         """Return the address of this machine towards the head of the cluster."""
@@ -74,7 +77,14 @@ class RayEngine:
         return how and f"the driver of the Ray job {how}. Next: try `ray status` in a terminal"
 
     def _report(self) -> RayReport:
-        return RayReport.read([] if self._process is None else self._process.lines())
+        process, (report, since) = self._process, self._read
+        if process is None:
+            return RayReport()
+        lines, end = process.lines(since)
+        if lines:
+            report = report.after(lines)
+            self._read = report, end
+        return report
 
     def stop(self) -> None:
         """End the job."""

@@ -16,7 +16,7 @@ class RayReport:
     """All that the driver has told.
 
     >>> lines = [state_line("Ray: connects"), end_line(1, "its node has ended"), "a line of Ray"]
-    >>> RayReport.read(lines)
+    >>> RayReport().after(lines)
     RayReport(state='Ray: connects', failure='', ends={1: 'its node has ended'})
     """
 
@@ -24,23 +24,22 @@ class RayReport:
     failure: str = ""  #: why there can be no pool
     ends: dict[int, str] = field(default_factory=dict)  #: reasons by node
 
-    @classmethod
-    def read(cls, lines: Iterable[str]) -> "RayReport":
-        """Read the lines of a driver; those of Ray itself, and torn ones, are left out."""
-        texts: dict[str, str] = {}
-        ends: dict[int, str] = {}
+    def after(self, lines: Iterable[str]) -> "RayReport":
+        """Return the report after more lines; those of Ray itself, and torn ones, are left out."""
+        texts = {_STATE: self.state, _FAILURE: self.failure}
+        ends = dict(self.ends)
         for line in lines:
             if not line.startswith(_MARK):
                 continue
             try:
                 key, text = json.loads(line.removeprefix(_MARK))
             except ValueError:
-                continue  # not whole yet
+                continue  # a line of Ray has torn it
             if isinstance(key, int):
                 ends.setdefault(key, text)
             else:
                 texts[key] = text
-        return cls(texts.get(_STATE, ""), texts.get(_FAILURE, ""), ends)
+        return RayReport(texts[_STATE], texts[_FAILURE], ends)
 
 
 def state_line(text: str) -> str:

@@ -15,6 +15,7 @@ from nbddp.controller.launch import (
     EngineOptions,
     RemoteAgent,
     make_engine,
+    ray_engine,
     ray_report,
     ray_resources,
 )
@@ -183,8 +184,11 @@ def test_a_ray_cluster_that_is_too_small_is_described_in_numbers():
 def test_what_the_driver_of_a_ray_job_tells():
     end, state = ray_report.end_line(0, "a\nb"), ray_report.state_line("waits")
     lines = ["(raylet) a warning", end, state, state[:-3], ray_report.end_line(0, "later")]
-    assert RayReport.read(lines) == RayReport("waits", "", {0: "a\nb"})
-    assert RayReport.read([ray_report.failure_line("no")]).failure == "no"
+    report = RayReport().after(lines)
+    assert report == RayReport("waits", "", {0: "a\nb"})
+    later = report.after([ray_report.failure_line("no"), ray_report.end_line(1, "c")])
+    assert later == RayReport("waits", "no", {0: "a\nb", 1: "c"})
+    assert report.ends == {0: "a\nb"}
 
 
 def test_the_output_of_an_engine_is_read_while_it_writes():
@@ -196,10 +200,35 @@ def test_the_output_of_an_engine_is_read_while_it_writes():
         ],
         _invitation("p", "h", 1, 1),
     )
-    poll_until(lambda: process.lines() == ["one", "two"])
+    poll_until(lambda: process.lines(0) == (["one", "two"], 8))
+    assert process.lines(4) == (["two"], 8)
     process.close_input()
-    poll_until(lambda: process.lines() == ["one", "two", "tornthree"])
+    poll_until(lambda: process.lines(8) == (["tornthree"], 18))
+    assert process.lines(18) == ([], 18)
     process.stop(1.0)
+
+
+def test_the_report_of_a_ray_job_behind_many_lines(monkeypatch: pytest.MonkeyPatch):
+    """Each line is read once, also behind more than 1 MiB of them; half a line is not."""
+    end = ray_report.end_line(1, "its node has ended")
+    script = (
+        f"yes '{ray_report.state_line('waits')}' | head -c 2097152; echo; "
+        f"echo '{ray_report.failure_line('no')}'; printf '%s' '{end[:20]}'; read line; read line"
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        ray_engine,
+        "EngineProcess",
+        lambda words, invitation: EngineProcess(["sh", "-c", script], invitation),
+    )
+    engine = make_engine("ray", EngineOptions(2, 1))
+    engine.start(_invitation("p", "h", 1, 1))
+    poll_until(lambda: engine.end(0) == "no")
+    assert engine.state() == "waits"
+    assert engine.end(1) == "no"
+    monkeypatch.delattr(RayReport, "after")  # there is no new line to read
+    assert engine.state() == "waits"
+    engine.stop()
 
 
 @pytest.mark.parametrize("own", ["-c8", "--cpus-per-task=8", "--exclusive"])
