@@ -2,7 +2,7 @@
 
 from nbddp.controller.launch.adopted import AdoptedAgent
 from nbddp.controller.launch.engine import Engine, EngineOptions
-from nbddp.controller.launch.engines import engine_options, make_engine
+from nbddp.controller.launch.engines import engine_options, make_engine, notebook_address
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.launch.remote import RemoteAgent
 
@@ -14,4 +14,5 @@ __all__ = [
     "RemoteAgent",
     "engine_options",
     "make_engine",
+    "notebook_address",
 ]

@@ -45,7 +45,8 @@ class Engine(Protocol):
     nbddp calls `address`, then `start` once, then `state` and `end` again and again, from several
     threads, and `stop` once at the end, also if `start` has failed. All methods but `start` and
     `stop` return at once. ``join_timeout_s`` is the number of seconds in which all agents have to
-    join; None: the user waits, or ends the wait.
+    join; None: the user waits, or ends the wait. ``owns_address``, which an engine may leave out,
+    is True if ``--address`` names a place of the engine, not the address of the notebook's machine.
 
     This engine starts all agents on the notebook's own machine:
 
@@ -80,11 +81,14 @@ class Engine(Protocol):
 
     #: Seconds in which all agents have to join; None: the user waits, or ends the wait.
     join_timeout_s: float | None
+    #: ``--address`` is a place of the engine, such as the head of a cluster; False: it is that of
+    #: this machine. An engine without this attribute has False.
+    owns_address: bool
 
     def address(self) -> str:
         """Return the address of this machine at which the agents reach it.
 
-        It is not called if the user gives ``--address``.
+        It is not called if the user gives ``--address``, unless ``owns_address`` is True.
 
         Returns:
             An IPv4 address, at which the notebook then listens.

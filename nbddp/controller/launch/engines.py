@@ -12,14 +12,14 @@ from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import ENTRY_POINTS, RAY, PoolOptions, launcher_names
+from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
     "slurm": SlurmEngine,
-    RAY: RayEngine,
+    "ray": RayEngine,
 }
 
 
@@ -35,6 +35,17 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         address=options.address,
         arguments=tuple(shlex.split(options.slurm)),
     )
+
+
+def notebook_address(engine: Engine, address: str) -> str:
+    """Return the address of the notebook's machine at which the agents reach it.
+
+    Args:
+        engine: starts the agents.
+        address: the value of ``--address``; empty: the user has given none.
+    """
+    own = "" if getattr(engine, "owns_address", False) else address
+    return own or engine.address()
 
 
 def make_engine(name: str, options: EngineOptions) -> Engine:

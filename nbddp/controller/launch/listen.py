@@ -33,6 +33,7 @@ class ListenEngine:
     """Writes the invitation to a file, and waits."""
 
     join_timeout_s: float | None = None
+    owns_address = False
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options

@@ -31,6 +31,8 @@ class RayEngine:
 
     #: The cluster may be busy for hours; the stop button ends the wait.
     join_timeout_s: float | None = None
+    #: As everywhere in Ray, which knows the address at which other machines reach this one.
+    owns_address = True
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options

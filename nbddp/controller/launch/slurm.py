@@ -27,6 +27,7 @@ class SlurmEngine:
 
     #: A job may wait in the queue for hours; the stop button ends the wait.
     join_timeout_s: float | None = None
+    owns_address = False
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options

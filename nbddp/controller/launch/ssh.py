@@ -33,6 +33,7 @@ class SshEngine:
     """
 
     join_timeout_s: float | None = _JOIN_S
+    owns_address = False
 
     def __init__(self, options: EngineOptions) -> None:
         if len(options.hosts) < options.nnodes:

@@ -12,24 +12,21 @@ from nbddp.errors import BadOptionError
 
 #: The launcher that starts agents on the notebook's own machine.
 LOCAL = "local"
-#: The launcher whose ``--address`` is that of the engine, as everywhere in Ray: Ray knows the one
-#: at which other machines reach this one.
-RAY = "ray"
 #: The options of launchers, and the launchers that take them; others take all of them.
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
     "slurm": ("slurm",),
-    "python": ("ssh", "slurm", RAY),
-    "address": ("ssh", "slurm", RAY, "listen"),
-    "port": ("ssh", "slurm", RAY, "listen"),
+    "python": ("ssh", "slurm", "ray"),
+    "address": ("ssh", "slurm", "ray", "listen"),
+    "port": ("ssh", "slurm", "ray", "listen"),
 }
 #: The launchers of nbddp, with their help.
 LAUNCHERS = {
     LOCAL: "local",
     "ssh": "ssh",
     "slurm": "slurm",
-    RAY: "ray",
+    "ray": "ray",
     "listen": "listen (you start them)",
 }
 #: The group of entry points that packages add theirs to.

@@ -27,8 +27,9 @@ from nbddp.controller.launch import (
     RemoteAgent,
     engine_options,
     make_engine,
+    notebook_address,
 )
-from nbddp.controller.options import RAY, PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
@@ -288,8 +289,7 @@ class PoolStartup:
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
         engine = make_engine(options.launcher, engine_options(options))
-        own_address = "" if options.launcher == RAY else options.address
-        address = own_address or engine.address()
+        address = notebook_address(engine, options.address)
         try:
             channel = RemoteHubChannel(address, options.port)
         except OSError as error:

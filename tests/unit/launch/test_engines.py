@@ -15,6 +15,7 @@ from nbddp.controller.launch import (
     EngineOptions,
     RemoteAgent,
     make_engine,
+    notebook_address,
     ray_engine,
     ray_report,
     ray_resources,
@@ -104,6 +105,9 @@ class _DeadEngine:
 
     join_timeout_s = None
 
+    def address(self) -> str:
+        return "10.0.0.9"
+
     def __init__(self) -> None:
         self.reason = "ssh ended with exit code 255 and said: Permission denied (publickey)."
 
@@ -124,6 +128,16 @@ def test_an_agent_that_never_came_is_told_from_one_that_has_ended():
         f"the agent of node 1 ended ({said})",
         f"the agent on node 2 never came: {said}",
     ]
+
+
+def test_an_address_is_that_of_the_notebook_or_of_the_engine():
+    older = cast("Engine", _DeadEngine())  # its package knows nothing of `owns_address`
+    assert notebook_address(older, "10.0.0.1") == "10.0.0.1"
+    assert notebook_address(older, "") == "10.0.0.9"
+    slurm = make_engine("slurm", EngineOptions(1, 1))
+    assert notebook_address(slurm, "10.0.0.1") == "10.0.0.1"
+    ray = make_engine("ray", EngineOptions(1, 1, address="127.0.0.1:6379"))
+    assert notebook_address(ray, "127.0.0.1:6379") == "127.0.0.1"
 
 
 def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
