@@ -23,6 +23,10 @@ class StepVerb(Enum):
     DEBUG = "debug"  #: open a debugger in the user's frame, and ask again
 
 
+#: The actions whose answer is a word and a number.
+COUNTED = frozenset({StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN})
+
+
 @dataclass(frozen=True)
 class StepReply:
     """One answer."""
@@ -35,9 +39,9 @@ class StepReply:
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
+        if self.verb in COUNTED:
+            return f"{self.verb.value} {self.count}"
         match self.verb:
-            case StepVerb.STEP | StepVerb.UNTIL | StepVerb.UP | StepVerb.DOWN:
-                return f"{self.verb.value} {self.count}"
             case StepVerb.RUN:
                 return f"run {self.count} {self.code}"
             case StepVerb.RETRY:
@@ -54,7 +58,7 @@ class StepReply:
         """
         word, _, rest = text.partition(" ")
         verb = StepVerb(word)
-        if verb in (StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN):
+        if verb in COUNTED:
             return cls(verb, count=int(rest))
         if verb is StepVerb.RUN:
             count, _, code = rest.partition(" ")

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from nbddp.errors import BadOptionError
 from nbddp.wire.mesh_ranks import MeshesByRank, read_ranks
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.step_replies import StepReply, StepVerb
+from nbddp.wire.step_replies import COUNTED, StepReply, StepVerb
 
 STEP_HELP: Final = """\
 Each rank has stopped before its operation, which is not issued yet. [-r RANKS]: only these ranks
@@ -194,18 +194,12 @@ def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> St
 
 def _reply(word: str, rest: str) -> StepReply | None:
     verb = _VERBS.get(word)
-    takes = {
-        StepVerb.STEP: not rest or _is_count(rest),
-        StepVerb.UNTIL: _is_count(rest),
-        StepVerb.UP: not rest or _is_count(rest),
-        StepVerb.DOWN: not rest or _is_count(rest),
-        StepVerb.RUN: bool(rest),
-        StepVerb.RETRY: True,
-    }
+    if verb in COUNTED:
+        is_legal = _is_count(rest) or (not rest and verb is not StepVerb.UNTIL)
+        return StepReply(verb, count=int(rest or 1)) if is_legal else None
+    takes = {StepVerb.RUN: bool(rest), StepVerb.RETRY: True}
     if verb is None or not takes.get(verb, not rest):
         return None
-    if verb in (StepVerb.STEP, StepVerb.UNTIL, StepVerb.UP, StepVerb.DOWN):
-        return StepReply(verb, count=int(rest or 1))
     return StepReply(verb, code=show_code(rest) if word == "show" else rest)
 
 
