@@ -23,25 +23,20 @@ OnMismatch: TypeAlias = Literal["raise", "warn", "off"]
 #: The reason for ending blocked operations: it decides which exception the user's code gets.
 FreeReason: TypeAlias = Literal["deadlock", "interrupt", "death", "error", "mismatch"]
 
-
-#: Why an agent has ended, or cannot come: the notebook asked it to; its process ended with the exit
-#: code ``number`` (-n: by signal n); it got the signal ``number``; the program that has started it
-#: ended; the notebook did, or was not heard; the notebook gave its place to another one; nothing
-#: was heard of the machine ``text`` for ``number`` seconds; it did not end when it was asked to;
-#: its engine says so in ``text``.
+#: Why an agent has ended, or cannot come.
 AgentEndCause: TypeAlias = Literal[
-    "asked",
-    "exited",
-    "signal",
-    "starter-ended",
-    "notebook-ended",
-    "notebook-lost",
-    "not-attached",
-    "not-known",
-    "refused",
-    "silent",
-    "no-answer",
-    "engine",
+    "asked",  #: the notebook asked it to
+    "exited",  #: its process ended with the exit code ``number`` (-n: by signal n)
+    "signal",  #: it got the signal ``number``
+    "starter-ended",  #: the program that has started it ended
+    "notebook-ended",  #: the notebook's process ended, and the pool is not kept
+    "notebook-lost",  #: it heard nothing of the notebook
+    "not-attached",  #: no notebook attached in the time for which the pool was kept
+    "not-known",  #: its process ended, and only its parent, which has gone, could know how
+    "refused",  #: the notebook had no place for it, such as one that another agent has by now
+    "silent",  #: nothing was heard of the machine ``text`` for ``number`` seconds
+    "no-answer",  #: it did not end when it was asked to
+    "engine",  #: its engine says so in ``text``
 ]
 
 
