@@ -10,6 +10,7 @@ https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_SLURM = ("slurm", "SLURM_NODEID", "SLURM_JOB_ID")
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.
 _ENGINES = (
@@ -17,7 +18,7 @@ _ENGINES = (
     ("mpirun", "OMPI_COMM_WORLD_RANK", ""),
     ("torchrun", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     ("kubeflow", "PET_NODE_RANK", ""),
-    ("slurm", "SLURM_NODEID", "SLURM_JOB_ID"),
+    _SLURM,
     ("pmi", "PMI_RANK", ""),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_NAME"),
     ("skypilot", "SKYPILOT_NODE_RANK", "SKYPILOT_TASK_ID"),
@@ -57,6 +58,19 @@ def engine_place(environ: Mapping[str, str]) -> EnginePlace:
         if environ.get(node_name, "").isdecimal():
             return EnginePlace(engine, int(environ[node_name]), environ.get(job_name, ""))
     return EnginePlace()
+
+
+def slurm_place(environ: Mapping[str, str]) -> EnginePlace:
+    """Find the job of Slurm around an agent, which another engine may have started in it.
+
+    >>> slurm_place({"SLURM_JOB_ID": "4711", "OMPI_COMM_WORLD_RANK": "1"})
+    EnginePlace(engine='slurm', node=-1, job='4711')
+    """
+    engine, node_name, job_name = _SLURM
+    if job_name not in environ:
+        return EnginePlace()
+    node = environ.get(node_name, "")
+    return EnginePlace(engine, int(node) if node.isdecimal() else -1, environ[job_name])
 
 
 def step_variables(environ: Mapping[str, str]) -> list[str]:

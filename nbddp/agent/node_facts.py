@@ -9,8 +9,8 @@ import socket
 from importlib import metadata
 from pathlib import Path
 
-from nbddp.agent.engine_variables import engine_place
-from nbddp.agent.job_end import JOB_ENV, job_left_s
+from nbddp.agent.engine_variables import engine_place, slurm_place
+from nbddp.agent.job_end import job_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
 
@@ -23,7 +23,7 @@ def node_facts(address: str) -> NodeFacts:
     Args:
         address: of this machine, towards the hub.
     """
-    place = engine_place(os.environ)
+    place, around = engine_place(os.environ), slurm_place(os.environ)
     return NodeFacts(
         host=socket.gethostname(),
         address=address,
@@ -35,8 +35,8 @@ def node_facts(address: str) -> NodeFacts:
         gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
         engine=place.engine,
         engine_node=place.node,
-        job=place.job or os.environ.get(JOB_ENV, ""),
-        job_left_s=job_left_s(os.environ),
+        job=place.job or around.job,
+        job_left_s=job_left_s(around, os.environ),
     )
 
 

@@ -116,6 +116,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.nproc_per_node * self.nnodes
 
 
+#: The time that the job around an agent has left is not known, or has no end, or there is no job.
+JOB_LEFT_UNKNOWN_S = -1.0
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts about the node of an agent on another machine."""
 
@@ -130,8 +134,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
     job: str = ""  #: the engine's name of the job: ``4711``
-    #: Seconds until the end of the job, when this was written; below 0: not known.
-    job_left_s: float = -1.0
+    #: Seconds until the end of the job, when this was written, or `JOB_LEFT_UNKNOWN_S`.
+    job_left_s: float = JOB_LEFT_UNKNOWN_S
 
 
 class KeptRank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

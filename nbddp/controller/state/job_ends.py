@@ -6,7 +6,7 @@ Runs in: the hub thread. Pure.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, NodeFacts
 
 #: Seconds before the end of a job at which the user is warned.
 _WARN_S = (600.0, 300.0, 60.0)
@@ -51,7 +51,7 @@ class JobEnds:
             facts: of its node.
             now: `time.monotonic`.
         """
-        if facts.job_left_s >= 0:
+        if facts.job_left_s != JOB_LEFT_UNKNOWN_S:
             self._by_job[facts.job] = JobEnd(facts.job, now + facts.job_left_s)
 
     def of(self, nodes: Collection[NodeFacts]) -> tuple[JobEnd, ...]:

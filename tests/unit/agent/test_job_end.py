@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from nbddp.agent.engine_variables import slurm_place
 from nbddp.agent.job_end import job_left_s, read_time_left
+
+
+def left_s(environ: dict[str, str]) -> float:
+    return job_left_s(slurm_place(environ), environ)
 
 
 @pytest.mark.parametrize(
@@ -38,21 +43,21 @@ def test_the_first_node_asks(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", environ["PATH"])
-    assert job_left_s(environ) == 600.0
+    assert left_s(environ) == 600.0
     assert (tmp_path / "asked").read_text() == "-h -j 7 -o %L\n"
-    assert job_left_s(environ | {"SLURM_NODEID": "1"}) == -1.0
-    assert job_left_s({}) == -1.0
+    assert left_s(environ | {"SLURM_NODEID": "1"}) == -1.0
+    assert left_s({}) == -1.0
     assert (tmp_path / "asked").read_text().count("\n") == 1
 
 
 def test_a_newer_slurm_says_it_in_a_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_500_000_000)
-    assert job_left_s({"SLURM_JOB_END_TIME": "1060"}) == 59.5
-    assert job_left_s({"SLURM_JOB_END_TIME": "1000"}) == 0.0
+    assert left_s({"SLURM_JOB_END_TIME": "1060"}) == 59.5
+    assert left_s({"SLURM_JOB_END_TIME": "1000"}) == 0.0
 
 
 def test_squeue_that_is_not_there_is_no_answer(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert job_left_s(environ | {"PATH": str(tmp_path / "nothing")}) == -1.0
+    assert left_s(environ | {"PATH": str(tmp_path / "nothing")}) == -1.0
