@@ -10,7 +10,6 @@ Runs in: the notebook's process, or that of the command ``nbddp``.
 """
 
 import argparse
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from nbddp.controller.options.line_option import LineOption
 from nbddp.errors import BadOptionError
+from nbddp.legal_words import legal_words
 from nbddp.settings import CONFIG_DIR_ENV
 
 _FILE = "clusters.toml"
@@ -71,9 +71,8 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
     legal = [option for option in line_options if option != _CLUSTER]
     for key in table:
         if key not in legal:
-            raise BadOptionError(
-                f"{where}: there is no option {key!r}{_guess(key, legal)}: {', '.join(legal)}"
-            )
+            choices = legal_words(key.replace("-", "_"), legal)
+            raise BadOptionError(f"{where}: there is no option {key!r}{choices}")
     return {key: _read(f"{where}: {key}", line_options[key], table[key]) for key in table}
 
 
@@ -91,18 +90,11 @@ def _tables() -> dict[str, Any]:
 
 def _no_cluster(name: Any, tables: Iterable[str]) -> str:
     if names := list(tables):
-        return f"{clusters_file()} has no table of this name{_guess(str(name), names)}: " + (
-            ", ".join(names)
-        )
+        return f"{clusters_file()} has no table of this name{legal_words(str(name), names)}"
     return (
         f"there is no cluster in {clusters_file()}. Next: write the options of %ddp start there, "
         'such as launcher = "ssh", below a line with the name in brackets'
     )
-
-
-def _guess(word: str, legal: list[str]) -> str:
-    guesses = difflib.get_close_matches(word.replace("-", "_"), legal, n=1)
-    return f". Did you mean {guesses[0]}? Legal" if guesses else "; legal"
 
 
 def _read(what: str, option: LineOption, value: Any) -> Any:

@@ -10,7 +10,6 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
-import difflib
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.options import LINE_OPTIONS, duration
 from nbddp.errors import BadOptionError
+from nbddp.legal_words import legal_words
 from nbddp.notebook.magics import (
     auto_mode,
     break_verbs,
@@ -66,9 +66,8 @@ def find_verb(line: str) -> tuple[Verb, str]:
     if not name or name.startswith("#"):
         return VERBS["help"], ""
     if name not in VERBS:
-        guesses = difflib.get_close_matches(name.lower(), VERBS, n=1, cutoff=0.7)
-        legal = f". Did you mean %ddp {guesses[0]}? Legal" if guesses else "; legal"
-        raise BadOptionError(f"%ddp has no verb {name!r}{legal}: {', '.join(VERBS)}")
+        choices = legal_words(name.lower(), VERBS, before="%ddp ", alike=0.7)
+        raise BadOptionError(f"%ddp has no verb {name!r}{choices}")
     return VERBS[name], text
 
 
