@@ -6,11 +6,11 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
-from nbddp.controller.cell_errors.exited_ranks import end_of_all, why_exited
+from nbddp.controller.cell_errors.exited_ranks import end_of_all, log_lines, why_exited
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.lines import (
     Line,
@@ -39,7 +39,6 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
-from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import RENDEZVOUS
 from nbddp.wire.message_types import ErrorInfo, ExitCause
 from nbddp.wire.rank_set import RankSet, ranks_by_value
@@ -78,13 +77,13 @@ def cell_error(
     Returns:
         The error, to be raised by the caller; None if the cell ended well on all ranks.
     """
-    whole = _error_text(outcome, cell_name, log_path_by_rank, origins, _body(outcome))
+    whole = _error_text(outcome, cell_name, log_path_by_rank, origins, _tracebacks(outcome))
     if whole is None:
         return None
     # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
     commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
-    body = _body(outcome, is_folded=True)
-    shown = _error_text(outcome, cell_name, commands, origins, body, is_brief=True) or whole
+    folded = _tracebacks(outcome, is_folded=True)
+    shown = _error_text(outcome, cell_name, commands, origins, folded, is_brief=True) or whole
     return whole.kind(
         plain_text(whole.lines),
         {
@@ -96,14 +95,12 @@ def cell_error(
     )
 
 
-def _body(outcome: RunOutcome, *, is_folded: bool = False) -> list[Line]:
-    """The faults on purpose, which come before all that they may have caused; the tracebacks."""
-    injected = outcome.injected[: traceback_groups.MAX_FULL]
+def _tracebacks(outcome: RunOutcome, *, is_folded: bool = False) -> list[Line]:
     tracebacks = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=is_folded)
     # The lines below a traceback belong to it: without blanks, more of it stays on the screen.
     if is_folded and tracebacks and not tracebacks[-1].text:
         tracebacks.pop()
-    return [*(Line(f"{ON_PURPOSE}: {text}") for text in injected), *tracebacks]
+    return tracebacks
 
 
 def whole_tracebacks(outcome: RunOutcome) -> list[str]:
@@ -119,7 +116,7 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
     origins: NameOrigins | None,
-    body: list[Line],
+    tracebacks: list[Line],
     *,
     is_brief: bool = False,
 ) -> _ErrorText | None:
@@ -128,7 +125,8 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         return _wrong(outcome) if outcome.is_wrong else None
     exited = outcome.ranks("exited")
     if exited:
-        return _exit_error(outcome, exited, cell_name, log_path_by_rank, body)
+        return _exit_error(outcome, exited, cell_name, log_path_by_rank, tracebacks)
+    body = [*evidence.fault_lines(outcome), *tracebacks]
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
         ending = f"was ended by {outcome.ended_by} before {late} had finished"
@@ -369,18 +367,20 @@ def _exit_error(
     exited: RankSet,
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
-    body: list[Line],
+    tracebacks: list[Line],
 ) -> _ErrorText:
     """The text of the error of a cell in which ranks exited."""
     while_ran = exited.verb("while it ran", "while they ran")
     headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
-    after = _after_exits(outcome)
-    whole = [*_exits(outcome, exited, log_path_by_rank), *body, *after]
+    faults, after = evidence.fault_lines(outcome), _after_exits(outcome)
+    below = [*_exits(outcome, exited, log_path_by_rank), *tracebacks, *after]
+    text = _text(RankExitedError, headline, faults, below)
     if outcome.report is None or not outcome.report.explains_exits:
-        return _text(RankExitedError, headline, [], whole)
-    exit_lines = [*why_exited(outcome, exited), *_logs(exited, log_path_by_rank)]
+        return text
+    exit_lines = [*why_exited(outcome, exited), *log_lines(exited, log_path_by_rank)]
     # Below a long card the next step is what a reader sees first.
-    return _text(RankExitedError, headline, [], whole, [*exit_lines, *body, *after[-1:]])
+    in_brief = _text(RankExitedError, headline, faults, [*exit_lines, *tracebacks, *after[-1:]])
+    return replace(text, brief=in_brief.lines)
 
 
 def _exits(
@@ -427,11 +427,6 @@ def _exits(
         lines.append(Line(f"  and {more.describe()}"))
     others = [*_states(outcome), *evidence.consequence_lines(outcome)]
     return [*lines, *(labelled("others", line.text) for line in others)]
-
-
-def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]:
-    paths = [log_path_by_rank[rank] for rank in ranks if rank in log_path_by_rank]
-    return [quoted(path, "log") for path in paths[: traceback_groups.MAX_FULL]]
 
 
 def _after_exits(outcome: RunOutcome) -> list[Line]:

@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors.lines import Line, labelled
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.diagnosis import (
     Finding,
     PerRank,
@@ -16,6 +17,7 @@ from nbddp.controller.diagnosis import (
     quote,
 )
 from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, error_summary
+from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
@@ -241,6 +243,11 @@ def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
     }
     freed = {rank for rank in outcome.ranks("error") if outcome.results[rank].was_freed}
     return RankSet.of(freed - interrupted), RankSet.of(interrupted)
+
+
+def fault_lines(outcome: RunOutcome) -> list[Line]:
+    """One line for each fault on purpose: they come before all that they may have caused."""
+    return [Line(f"{ON_PURPOSE}: {text}") for text in outcome.injected[:MAX_FULL]]
 
 
 def consequence_lines(outcome: RunOutcome) -> list[Line]:

@@ -3,12 +3,13 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.controller.cell_errors import evidence
-from nbddp.controller.cell_errors.lines import Line, labelled
+from nbddp.controller.cell_errors.lines import Line, labelled, quoted
 from nbddp.controller.cell_errors.next_steps import after_exits
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.diagnosis import (
     Finding,
     PerRank,
@@ -65,11 +66,17 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     seen = ends[0].last_line or (last.site if last is not None and is_of_cell else None)
     if seen is None or not seen.line or ends[0].fault:
         return lines
-    quoted = f": {seen.source}" if seen.source else ""
+    source = f": {seen.source}" if seen.source else ""
     if ends[0].last_line is None:
-        return [*lines, labelled("was at", f"{seen}{quoted}")]
+        return [*lines, labelled("was at", f"{seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
-    return [*lines, labelled("seen", f"{seen}{quoted}{age}: it may have come further")]
+    return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
+
+
+def log_lines(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]:
+    """Return a line for the log of each of these ranks."""
+    paths = [log_path_by_rank[rank] for rank in ranks if rank in log_path_by_rank]
+    return [quoted(path, "log") for path in paths[:MAX_FULL]]
 
 
 def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:

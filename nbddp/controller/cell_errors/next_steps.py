@@ -65,7 +65,7 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     keeps_others = bool(fresh and others)
     if fresh and not outcome.rebuild_failure:
         step = NextStep(text="run the cells that define them again")
-        return AfterExits(replaced, keeps_others, step=_catch_up_step(fresh) if others else step)
+        return AfterExits(replaced, keeps_others, step=_catch_up_step(outcome) if others else step)
     if kept and any(r.exited is not None and r.exited.lost_agent for r in outcome.results.values()):
         step = NextStep(
             text=f"pull what you need (x = %ddp pull x -r {kept}), then %ddp stop, and start "
@@ -84,13 +84,14 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     return AfterExits(replaced, keeps_others, failure, NextStep("%ddp restart", aside=loses))
 
 
-def _catch_up_step(fresh: RankSet) -> NextStep:
+def _catch_up_step(outcome: RunOutcome) -> NextStep:
     """The next step after ranks have ended in a cell, and fresh processes have their places."""
+    fresh = outcome.fresh
     process = fresh.verb("its new process the variables that it", "their new processes what they")
     return NextStep(
         "%ddp catchup",
         f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
-        before=f"Remove what ended {fresh.describe()}. Then run",
+        before="Run" if outcome.injected else f"Remove what ended {fresh.describe()}. Then run",
     )
 
 

@@ -157,6 +157,28 @@ def test_the_error_below_the_card_is_brief():
     assert "\n<traceback of ValueError: no>\n  next      Remove what ended" in displayed
 
 
+def test_the_card_and_the_error_of_a_kill_on_purpose():
+    fault = "rank 1 was killed, cell [7], line 4, step 0"
+    outcome = replace(outcome_of(ok(0), died(1), fresh=RankSet.of([1])), injected=(fault,))
+    explained = replace(outcome, report=exit_report(outcome))
+    step = "to give its new process the variables that it lacks, and run the cell again"
+    assert finding_of(outcome).next_step == f"Run `%ddp catchup` {step}."
+    error = cell_error(explained, "cell [7]", {1: "/logs/rank1.log"})
+    assert error is not None
+    assert error.headline.startswith("RankExitedError: rank 1 exited with SIGKILL")
+    (displayed,) = error._render_traceback_()
+    assert displayed == (
+        f"fault on purpose: {fault}\n"
+        "\x1b[31mRankExitedError\x1b[0m: rank 1 exited with SIGKILL (signal 9) while it ran "
+        "cell [7]\n"
+        "  means     the system or another program ended it at once, so Python could not\n"
+        "            clean up\n"
+        "  log       %ddp log 1 shows its end\n"
+        "  next      Run %ddp catchup to give its new process the variables that it lacks,\n"
+        "            and run the cell again"
+    )
+
+
 def test_the_brief_error_has_the_last_line_and_the_free_memory():
     outcome = outcome_of(freed(0), with_last(died(1)), fresh=RankSet.of([1]))
     explained = replace(outcome, report=exit_report(outcome))

@@ -273,6 +273,29 @@ def test_a_rank_that_was_replaced():
     )
 
 
+STRUCK = "rank 2 was killed, cell [7], line 5, step 1"
+
+
+def test_the_step_after_a_kill_on_purpose_does_not_blame_the_code():
+    results, fresh = [freed(0), ok(1), died(2)], RankSet.of([2])
+    message = text(cell_error(*results, fresh=fresh, is_plain=False, injected=(STRUCK,)))
+    assert message.endswith(
+        "  next      Run %ddp catchup to give its new process the variables that it lacks, and run "
+        "the cell again"
+    )
+    assert "Remove" not in message
+
+
+def test_a_fault_on_purpose_comes_before_the_exit_that_it_caused():
+    results = raised(0), died(2)
+    message = text(cell_error(*results, fresh=RankSet.of([2]), is_plain=False, injected=(STRUCK,)))
+    first, second, *others = message.split("\n")
+    assert first == f"fault on purpose: {STRUCK}"
+    assert second.startswith("RankExitedError: rank 2 exited with SIGKILL")
+    assert "fault on purpose" not in "\n".join(others)
+    assert "<traceback of ValueError: bad>" in others
+
+
 _INSTEAD = (
     "define model in a cell that begins with %%ddp -r 2, or copy it: "
     "model = %ddp pull model -r 0, then %ddp push model -r 2"
