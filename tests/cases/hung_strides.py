@@ -65,4 +65,15 @@ dist.scatter(torch.empty(2, 3), [x, x] if rank == 0 else None, src=0)
         error=MismatchError,
         words=("float32[4] on meta", "layout and device"),
     ),
+    HungCell(
+        name="a tensor of the meta device after a call with the same shape",
+        before="for _ in range(2):\n    dist.all_reduce(torch.ones(4))",
+        code="x = torch.empty(4, device='meta' if rank == 1 else 'cpu')\ndist.all_reduce(x)\n",
+        kind="mismatched-collective",
+        culprits="0-1",
+        waiting=None,
+        fields=("places",),
+        error=MismatchError,
+        words=("float32[4] on meta", "layout and device"),
+    ),
 ]

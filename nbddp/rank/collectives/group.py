@@ -495,9 +495,9 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
         try:
             tensor = tensors[0]
-            # Options made by `dist.all_reduce` have both attributes.
+            # Options made by `dist.all_reduce` have both attributes. See `methods` for the key.
             call = recorder.signatures.known[id(options.nbddp_op), tensor.dtype, tensor.shape]
-            is_usual = tensor.is_contiguous() and not options.asyncOp
+            is_usual = tensor.is_cpu and tensor.is_contiguous() and not options.asyncOp
         except (TypeError, AttributeError, IndexError, KeyError, RuntimeError):
             is_usual = False
         is_careful = self.is_careful or recorder.is_careful

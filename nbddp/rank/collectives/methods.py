@@ -11,12 +11,7 @@ import torch
 import torch.distributed as dist
 
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.rank.collectives.recording.signatures import (
-    CallSignature,
-    are_plain,
-    make,
-    places_of,
-)
+from nbddp.rank.collectives.recording.signatures import CallSignature, make, places_of
 from nbddp.wire.flight_recorder.matching import IN_MEMORY_ORDER
 
 _Tensors = Sequence[torch.Tensor]
@@ -39,19 +34,23 @@ def _all_reduce(
         op = getattr(op, "op", op)
         # Its id is no key: C++ returns a new object each time, for example to DDP.
         number = -1 if op is None else int(op)
+    # A dense, contiguous tensor on the CPU has the short key that `TracedGroup.allreduce` knows.
     key: tuple[Any, ...] = (number, tensor.dtype, tensor.shape)
-    if not tensor.is_contiguous():
-        key = (*key, tensor.stride())
-    places: tuple[str, ...] = ()
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
-        places = places_of([tensor], group.counters.info.backend)
-        key = (*key, *places)
+    if not tensor.is_contiguous() or not tensor.is_cpu or tensor.layout is not torch.strided:
+        backend = group.counters.info.backend
+        key = (*key, tensor.device, tensor.layout, tensor.stride(), backend)
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
     return recorder.signatures.find(
         key,
-        lambda: make("collective", "all_reduce", [tensor], reduce_op=op, places=places),
+        lambda: make(
+            "collective",
+            "all_reduce",
+            [tensor],
+            reduce_op=op,
+            places=places_of([tensor], group.counters.info.backend),
+        ),
         keep=op,
     )
 
@@ -90,17 +89,16 @@ def _signature_of(
     reduce_op: Any = None,
     splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> CallSignature:
+    backend = group.counters.info.backend
     key: tuple[Any, ...] = (
-        name, tuple([(t.dtype, t.shape) for t in inputs]),
-        tuple([(t.dtype, t.shape) for t in outputs]), root, reduce_op, splits,
+        name, tuple([(t.dtype, t.shape, t.device, t.layout) for t in inputs]),
+        tuple([(t.dtype, t.shape, t.device, t.layout) for t in outputs]), backend, root, reduce_op,
+        splits,
     )  # fmt: skip
-    tensors = [*inputs, *outputs]
-    places: tuple[str, ...] = ()
-    if not are_plain(tensors):
-        places = places_of(tensors, group.counters.info.backend)
-        key = (*key, places)
-    if name in IN_MEMORY_ORDER and not all(map(torch.Tensor.is_contiguous, tensors)):
-        key = (*key, *map(torch.Tensor.stride, tensors))
+    if name in IN_MEMORY_ORDER:
+        tensors = [*inputs, *outputs]
+        if not all(map(torch.Tensor.is_contiguous, tensors)):
+            key = (*key, *map(torch.Tensor.stride, tensors))
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
@@ -117,7 +115,7 @@ def _signature_of(
             root=root,
             output_splits=splits[0],
             input_splits=splits[1],
-            places=places,
+            places=places_of([*inputs, *outputs], backend),
         ),
     )
 
@@ -258,16 +256,16 @@ def monitored_barrier(recorder: Recorder) -> CallSignature:
 def message(group: Any, recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignature:
     """Return the signature of a message."""
     tensor = tensors[0]
-    key: tuple[Any, ...] = (direction, tensor.dtype, tensor.shape)
-    places: tuple[str, ...] = ()
-    if not are_plain(tensors):
-        places = places_of(tensors, group.counters.info.backend)
-        key = (*key, *places)
+    backend = group.counters.info.backend
+    key = (direction, tensor.dtype, tensor.shape, tensor.device, tensor.layout, backend)
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
     kind = "send" if direction == "send" else "recv"
-    return recorder.signatures.find(key, lambda: make(kind, kind, list(tensors), places=places))  # type: ignore[arg-type]  # one of two
+    return recorder.signatures.find(
+        key,
+        lambda: make(kind, kind, list(tensors), places=places_of(tensors, backend)),  # type: ignore[arg-type]  # one of two
+    )
 
 
 #: By method; some have several names, because torch has renamed them over time.

@@ -108,11 +108,6 @@ def make(
     )
 
 
-def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether all tensors are dense, on the CPU: then `places_of` gives nothing."""
-    return all(tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors)
-
-
 def places_of(tensors: Sequence[torch.Tensor], backend: str) -> tuple[str, ...]:
     """Return the layout or device of each tensor; empty: a group can mix all of them.
 
