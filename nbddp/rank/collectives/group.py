@@ -374,19 +374,14 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         if call.has_gaps:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = uses = None
+        is_watched = False
         if recorder.is_careful:
             pull, instead = self._prepare(call, self._tensors(call, method, args, kwargs))
             if instead is not None:
                 return instead.work or SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
-        if (
-            pull is not None
-            or recorder.check
-            or recorder.before_mismatch is not None
-            or kwargs
-            or len(args) < 2
-            or getattr(args[-1], "asyncOp", True)
-        ):
+            is_watched = pull is not None or recorder.check or recorder.before_mismatch is not None
+        if is_watched or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = counters.digest
             is_async = methods.is_async(args, kwargs)
             try:

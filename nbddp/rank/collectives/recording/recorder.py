@@ -193,7 +193,6 @@ class Recorder:
         """
         site, looping = self.sites.here(depth)
         counters.seq = seq = counters.seq + 1
-        digest = counters.digest
         counters.digest ^= known.full + seq  # the number makes the digest depend on the order
         iteration = NO_ITERATION
         if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
@@ -203,7 +202,8 @@ class Recorder:
         if self.board.is_on and counters.has_peers:
             wrong = self.board.check(counters, seq, known, record)
             if wrong is not None:
-                self.disagree(counters, record, wrong, lambda: self.withdraw(counters, digest))
+                before = counters.digest ^ (known.full + seq)
+                self.disagree(counters, record, wrong, partial(self.withdraw, counters, before))
         return record
 
     def message(
