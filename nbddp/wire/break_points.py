@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.rank_set import RankSet
 
 #: An event at which ranks stop; empty: they stop at a place.
@@ -56,7 +56,7 @@ class BreakPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def group_names(info: GroupInfo) -> tuple[str, ...]:
     """Return the names by which a break point may name a group, the best one first."""
-    if info.desc == DEFAULT_GROUP:
+    if info.is_default:
         return ("default", info.desc, info.name)
     mesh = info.desc.removeprefix("mesh_")
     described = info.desc not in ("", "undefined")

@@ -232,6 +232,6 @@ def in_group(name: str, operation: Operation, group: GroupRef | None) -> str:
     """
     if operation.signature.kind == "creation":
         return f"{name} for {group.ranks.describe()}" if group and group.ranks else name
-    if group is None or group.desc == "default_pg":
+    if group is None or group.is_default:
         return name
     return f"{name} of {group.label}"

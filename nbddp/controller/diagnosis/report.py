@@ -8,10 +8,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo, Site
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Longer than the 50 ms between two checks of the store by a rank that waits for a key.
@@ -96,6 +96,23 @@ class GroupRef:
     desc: str = ""  #: what the user has called it (``group_desc``)
     ranks: RankSet = field(default_factory=RankSet)  #: its members
 
+    @classmethod
+    def of(cls, info: GroupInfo) -> Self:
+        """Return the group that a rank has described.
+
+        Args:
+            info: the rank's description.
+
+        Returns:
+            The group.
+        """
+        return cls(info.pg_id, info.name, info.desc, RankSet.of(info.ranks))
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the default group."""
+        return self.desc == DEFAULT_GROUP
+
     @property
     def label(self) -> str:
         """The group as sentences name it.
@@ -104,7 +121,7 @@ class GroupRef:
             >>> group.label
             "group 'tp' (ranks 0-1)"
         """
-        if self.desc == "default_pg":
+        if self.is_default:
             return "the default group"
         members = f" ({self.ranks.describe()})" if self.ranks else ""
         named = self.desc if self.desc not in ("", "undefined") else self.name

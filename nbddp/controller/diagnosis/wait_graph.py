@@ -138,7 +138,7 @@ class WaitForGraph:
         """The group of an operation, also a group that is being made; None: it has none."""
         info = self._groups.get(operation.pg_id)
         if info is not None:
-            return GroupRef(info.pg_id, info.name, info.desc, RankSet.of(info.ranks))
+            return GroupRef.of(info)
         if operation.signature.kind == "store" or not operation.pg_id:
             return None
         members = self._members(operation) or ()

@@ -113,10 +113,7 @@ def _block(view: RankView) -> tuple[_Block, int]:
         return _block_from_outside(view), 0
     look = view.look
     operations = {operation.record_id: operation for operation in look.operations}
-    groups = {
-        each.pg_id: GroupRef(each.pg_id, each.name, each.desc, RankSet.of(each.ranks))
-        for each in look.groups
-    }
+    groups = {each.pg_id: GroupRef.of(each) for each in look.groups}
     main = look.main
     lines: list[str] = []
     since_ns = 0

@@ -18,7 +18,7 @@ from nbddp.notebook.render.html import (
     escape,
     size,
 )
-from nbddp.wire.flight_recorder import Site, cell_name
+from nbddp.wire.flight_recorder import DEFAULT_GROUP, Site, cell_name
 from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Operations that ``%ddp trace`` shows.
@@ -180,7 +180,7 @@ def _slowest_text(row: TraceRow) -> str:
 
 def _group(row: TraceRow) -> str:
     """``0``; ``3 (dp)`` where the user gave it a name."""
-    plain = row.pg_desc in ("", "default_pg", "undefined", row.pg_name)
+    plain = row.pg_desc in ("", DEFAULT_GROUP, "undefined", row.pg_name)
     return row.pg_name if plain else f"{row.pg_name} ({row.pg_desc})"
 
 

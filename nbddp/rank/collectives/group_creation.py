@@ -172,7 +172,7 @@ class GroupFactory:
         made = [
             group
             for group in list(self.groups.values())
-            if (info := group.counters.info).desc != "default_pg"
+            if not (info := group.counters.info).is_default
             and (info.cell, info.ranks) == (self._cell, ranks)
         ]
         number = self._again_counts[self._cell, ranks]

@@ -140,7 +140,7 @@ class GroupRebuild:
     def _fresh_arguments(self, info: GroupInfo) -> dict[str, Any]:
         rank = self._recorder.rank
         # Without a default group, torch's helper does not ask for its rank in that group.
-        is_default = info.desc == "default_pg" or torch_private.default_group() is None
+        is_default = info.is_default or torch_private.default_group() is None
         milliseconds = info.timeout_ms or _TIMEOUT_S * 1000
         return {
             "group_size": len(info.ranks),
@@ -160,7 +160,7 @@ class GroupRebuild:
         group = self._factory.wrap(inner, GroupCounters(info), arguments)
         group.fds = fds
         torch_private.register_group(group, info.backend, store, info.name, _torch_ranks(info))
-        if info.desc == "default_pg":
+        if info.is_default:
             torch_private.set_default_group(group)
         return group
 
@@ -168,7 +168,7 @@ class GroupRebuild:
 def _torch_ranks(info: GroupInfo) -> list[int]:
     """Return the members by their ranks in the default group, as torch numbers them."""
     world = torch_private.default_group()
-    if info.desc == "default_pg" or not isinstance(world, TracedGroup):
+    if info.is_default or not isinstance(world, TracedGroup):
         return list(range(len(info.ranks)))
     return [world.counters.info.ranks.index(rank) for rank in info.ranks]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from nbddp.wire.flight_recorder import DEFAULT_GROUP
 from nbddp.wire.rank_set import RankSet
 
 
@@ -38,7 +39,7 @@ def is_no_member(value: Any) -> bool:
 
 def _group_text(group: Any) -> str:
     name, desc = group.group_name, group.group_desc
-    if desc == "default_pg":
+    if desc == DEFAULT_GROUP:
         title = "default group"
     else:
         title = f"group {(name if desc in ('', 'undefined') else desc)!r}"

@@ -184,6 +184,11 @@ class GroupInfo(_Part, frozen=True):
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
     cell: int = 0  #: number of the cell that made it; 0: none, or a cell that ran again
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the default group."""
+        return self.desc == DEFAULT_GROUP
+
 
 #: Names of so few letters need an equals sign.
 _SHORT_NAME = 2

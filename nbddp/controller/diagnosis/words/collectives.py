@@ -47,7 +47,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
         "`if`, a `break`, or a loop with a different number of iterations around it."
     )
-    is_of_all = group is not None and group.desc == "default_pg"
+    is_of_all = group is not None and group.is_default
     change: CodeChange | None = None
     code: Sequence[CodeLine] = ()
     if places and operation is not None:

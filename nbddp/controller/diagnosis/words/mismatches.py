@@ -199,7 +199,7 @@ def _extra_call(
     call = disagreement.operation_by_rank[ranks.ranks[0]]
     others = RankSet.of(disagreement.operation_by_rank) - ranks
     group = reports.graph.group(call)
-    is_of_all = group is not None and group.desc == "default_pg"
+    is_of_all = group is not None and group.is_default
     places = [(ranks, place)]
     step, change, _ = call_everywhere(places, call, others, reports, is_of_all=is_of_all)
     return step, change
@@ -260,7 +260,7 @@ def _calls(disagreement: Disagreement, reports: RankReports) -> str:
     fields, culprits = disagreement.differences.reported, disagreement.culprits
     calls = describe_calls(disagreement.operation_by_rank, fields, culprits)
     sentence = f"{calls[0].upper()}{calls[1:]}"
-    is_default = group is None or group.desc == "default_pg"
+    is_default = group is None or group.is_default
     of_group = "" if group is None or is_default else f" of {group.label}"
     if some.signature.kind != "collective":
         return f"{sentence}, as the two ends of one message{of_group}"
