@@ -25,7 +25,7 @@ class LookedPlace:
 
     def move(self, lines: int) -> None:
         """Move outwards, or inwards if negative, as far as there are lines, and print the line."""
-        frames = list(self._sites.frames(self.innermost))
+        frames = self._sites.frames(self.innermost)
         if not frames:
             _print("no line of the user's code is running")
             return

@@ -258,10 +258,13 @@ class Sites:
 
     def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
         """Return the lines of cells, user files and libraries from ``frame`` outwards."""
-        return tuple(map(self._site, islice(self.frames(frame), _MAX_STACK)))
+        return tuple(map(self._site, self.frames(frame)))
 
-    def frames(self, frame: types.FrameType | None) -> Iterator[types.FrameType]:
-        """Yield the frames of cells, user files and libraries from ``frame`` outwards."""
+    def frames(self, frame: types.FrameType | None) -> tuple[types.FrameType, ...]:
+        """Return the frames of these lines; those far outside are left out."""
+        return tuple(islice(self._frames_outwards(frame), _MAX_STACK))
+
+    def _frames_outwards(self, frame: types.FrameType | None) -> Iterator[types.FrameType]:
         while frame is not None:
             file = frame.f_code.co_filename
             if file == _BEGINNING:
