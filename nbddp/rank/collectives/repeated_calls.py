@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank import torch_private
+from nbddp.rank.collectives.recording.call_sites import OWN_FOLDER
 
 #: Functions of `torch.distributed` that issue one operation. What they return is None, a handle, or
 #: (`recv`) the source.
@@ -40,6 +41,8 @@ _HARMLESS = frozenset({
     "get_rank", "get_world_size", "int", "len", "max", "min", "numel", "ones_like", "range",
     "reshape", "size", "tensor", "to", "view", "zeros_like",
 })  # fmt: skip
+#: The name of a function that takes the arguments of a call.
+_CATCH = "__nbddp_arguments"
 _TYPED = "type the call behind retry, as in `retry dist.all_reduce(x)`"
 
 
@@ -96,7 +99,7 @@ def read_call(
             f"{_TYPED}"
         )
     function = _evaluate(call.func, names)
-    if _name_of(function) is None:
+    if not _issues_one_operation(function):
         raise CollectiveRefusedError(
             f"`{ast.unparse(call.func)}` is no function of torch.distributed with one operation. "
             f"Legal: {', '.join(_NAMES)}"
@@ -171,7 +174,7 @@ def _codes_between(
     while inside is not None and inside is not frame:
         if torch_private.is_distributed_code(inside.f_code):
             codes.append(inside.f_code)
-        elif not inside.f_code.co_filename.startswith(_PACKAGE):
+        elif not inside.f_code.co_filename.startswith(OWN_FOLDER):
             return None
         inside = inside.f_back
     return None if inside is None else codes[::-1]
@@ -179,7 +182,7 @@ def _codes_between(
 
 def _is_direct(function: Any, codes: list[types.CodeType] | None) -> bool:
     """Return whether the stopped operation is the one that a function issues, with its tensors."""
-    if codes is None or _name_of(function) is None:
+    if codes is None or not _issues_one_operation(function):
         return False
     own = list(_wrapped_codes(function))
     return codes[: len(own)] == own
@@ -198,8 +201,8 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _name_of(function: object) -> str | None:
-    return next((name for name in _NAMES if getattr(dist, name, None) is function), None)
+def _issues_one_operation(function: object) -> bool:
+    return any(getattr(dist, name, None) is function for name in _NAMES)
 
 
 def _evaluate(node: ast.expr, names: dict[str, Any]) -> Any:
@@ -218,7 +221,3 @@ def _evaluate_arguments(
 
 def _compiled(node: ast.expr) -> types.CodeType:
     return compile(ast.fix_missing_locations(ast.Expression(node)), "<step>", "eval")
-
-
-_CATCH = "__nbddp_arguments"
-_PACKAGE = __file__.rpartition("rank")[0]

@@ -27,12 +27,13 @@ from nbddp.wire.flight_recorder import Loops, LoopVariable, Site, Writer
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")
 _PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-_OWN = str(Path(nbddp.__file__).parent)
+#: Code of nbddp is in this folder.
+OWN_FOLDER: Final = f"{Path(nbddp.__file__).parent}{os.sep}"
 #: Torch marks old functions with the decorator of this package, so its frames are between a line
 #: and torch's function.
 _DECORATORS = tuple(str(Path(folder, "typing_extensions.py")) for folder in _PACKAGES)
 #: Frames outside this file are not the user's: nbddp's loop, and the fork server.
-_BEGINNING = str(Path(_OWN, "rank", "cells", "executor.py"))
+_BEGINNING = str(Path(OWN_FOLDER, "rank", "cells", "executor.py"))
 _MAX_STACK = 16
 #: Frames between an operation and a line that calls torch's functions directly.
 _NEAR = 4
@@ -80,7 +81,7 @@ class Sites:
     ) -> None:
         self._cell_of = cell_of
         self._writer = writer
-        self._machinery = (_OWN, *_DECORATORS, *machinery)
+        self._machinery = (OWN_FOLDER, *_DECORATORS, *machinery)
         self._kind_by_file: dict[str, int] = {}
         self._origins_by_file: dict[str, Mapping[str, str]] = {}  #: of files that have any
         self._loops = CountingLoops()
@@ -321,6 +322,6 @@ def _package_of(file: str) -> str:
 
 def _outside(frame: types.FrameType | None) -> types.FrameType | None:
     """Return the innermost frame that is not of nbddp; None: C++ has called nbddp in its thread."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):
         frame = frame.f_back
     return frame
