@@ -38,8 +38,7 @@ class OpenOperation:
         return any(overlap(span, each) for each in used if not each.is_gone)
 
 
-#: Functions of a storage that free its memory, or move it.
-_STORAGE_RESIZES = ("resize_",)
+_Storage: Any = torch.UntypedStorage
 #: These read a tensor without the dispatcher, or switch off all modes.
 _DIRECT_READS = ("__repr__", "tolist")
 
@@ -68,9 +67,7 @@ class OpenBuffers:
         self.spent_ns = 0
         for name in _DIRECT_READS:
             setattr(torch.Tensor, name, self._noted(getattr(torch.Tensor, name)))
-        for name in _STORAGE_RESIZES:
-            original = getattr(torch.UntypedStorage, name)
-            setattr(torch.UntypedStorage, name, self._noted_resize(original))
+        _Storage.resize_ = self._noted_resize(_Storage.resize_)
         dispatch_watch.watch_data(self._gets_data)
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,12 +79,14 @@ class OpenBuffers:
         return run
 
     def _noted_resize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `resize_` of a storage, which frees its memory, or moves it."""
+
         @functools.wraps(original)
         def run(storage: Any, size: int, *args: Any) -> Any:
             if self._open and self._is_main and size != storage.nbytes():
                 begin = storage.data_ptr()
                 span = Span(begin, begin + storage.nbytes(), 1)
-                self._touches(span, "resize", f"untyped_storage().{original.__name__}")
+                self._touches(span, "resize", "untyped_storage().resize_")
             return original(storage, size, *args)
 
         return run
@@ -145,9 +144,7 @@ class OpenBuffers:
         for name in _DIRECT_READS:
             noted = getattr(torch.Tensor, name)
             setattr(torch.Tensor, name, noted.__wrapped__)
-        for name in _STORAGE_RESIZES:
-            noted = getattr(torch.UntypedStorage, name)
-            setattr(torch.UntypedStorage, name, noted.__wrapped__)
+        _Storage.resize_ = _Storage.resize_.__wrapped__
         dispatch_watch.watch_data(None)
         self._kept.clear()
         left, self._open = self._open, {}

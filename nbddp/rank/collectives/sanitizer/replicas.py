@@ -6,7 +6,7 @@ parameters of an optimizer if all their gradients were reduced in one group befo
 
 import sys
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,6 @@ _MAX_SITES = 255
 _MAX_SETTINGS = 64
 #: Tensors of reductions that are noted between two steps.
 _MAX_REDUCED = 100_000
-
-
 #: Numbers of replicas that are no DDP models; those of DDP models count from 0.
 _FIRST_PLAIN = 1_000_000
 
@@ -141,18 +139,11 @@ class Replicas:
             is_before: its step begins: only the first one of the cell counts.
         """
         mine = {id(one): one for group in optimizer.param_groups for one in group["params"]}
-        has_ddp = False
-        for model in torch_private.ddp_models():
-            key = id(model), id(optimizer)
+        models = list(self._stepped_by(optimizer, mine))
+        for key, model, tensors in models:
             if key not in self._steps:
-                tensors = {
-                    name: parameter
-                    for name, parameter in model.module.named_parameters()
-                    if id(parameter) in mine and name not in model.parameters_to_ignore
-                }
-                has_ddp = has_ddp or bool(tensors)
                 counters = getattr(model.process_group, "counters", None)
-                if not tensors or counters is None or torch_private.parts_on_purpose(model):
+                if counters is None or torch_private.parts_on_purpose(model):
                     continue
                 number = torch_private.numbers_of(model).number
                 ignored = model.parameters_to_ignore
@@ -163,12 +154,33 @@ class Replicas:
                     tensors,
                 )
             elif is_before:
-                has_ddp = True
                 continue
-            has_ddp = True
             self._add(self._steps[key])
-        if not has_ddp:
+        if not models:
             self._note_plain(optimizer, list(mine.values()), is_before=is_before)
+
+    def _stepped_by(
+        self, optimizer: Optimizer, mine: Container[int]
+    ) -> Iterator[tuple[tuple[int, int], Any, Mapping[str, torch.Tensor]]]:
+        """Yield the key, model and parameters of DDP models that an optimizer steps.
+
+        Args:
+            optimizer: it steps.
+            mine: identities of its parameters.
+        """
+        for model in torch_private.ddp_models():
+            key = id(model), id(optimizer)
+            steps = self._steps.get(key)
+            if steps is not None:
+                yield key, model, steps.tensors
+                continue
+            tensors = {
+                name: parameter
+                for name, parameter in model.module.named_parameters()
+                if id(parameter) in mine and name not in model.parameters_to_ignore
+            }
+            if tensors:
+                yield key, model, tensors
 
     def _note_plain(
         self, optimizer: Optimizer, parameters: list[torch.Tensor], *, is_before: bool
