@@ -52,12 +52,13 @@ def test_a_mismatch_is_repaired_where_it_was_seen(pool: Pool):
 
 def test_a_mismatched_message_is_repaired_where_it_was_seen(pool: Pool):
     pool.break_points.add([], on="mismatch")
+    # With a tag of its own: a receive from any source, in another test, ends checks of its tag.
     code = """\
 x = torch.ones(2 + rank)
 if rank == 0:
-    dist.send(x, 1)
+    dist.send(x, 1, tag=7)
 else:
-    dist.recv(x, 0)
+    dist.recv(x, 0, tag=7)
 dist.barrier()
 print(len(x))
 """
