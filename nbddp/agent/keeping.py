@@ -112,7 +112,10 @@ class Keeping:
         fresh = AgentUplink(launch.hub, launch.node, launch.token, is_waiting=True)
         old = self._link.detach(fresh)
         self._loop.replace(old, fresh)
+        # While the old one sends its last words it may reconnect, and to the next hub: that one would
+        # then send everything to it, since both have one identity.
         old.close(linger_s)
+        fresh.connect()
 
     def take_back(self, request: AttachAgent, run_id_by_rank: Mapping[int, str | None]) -> None:
         """Serve a new hub.

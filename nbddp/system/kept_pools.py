@@ -43,9 +43,18 @@ class ProcessId(msgspec.Struct, frozen=True):
     @property
     def is_alive(self) -> bool:
         """Whether it has not ended."""
-        return not process_tree.has_ended(self.pid) and (
-            process_tree.start_time(self.pid) == self.started
-        )
+        return process_tree.lives_since(self.pid, self.started)
+
+    def open(self) -> int:
+        """Return a pidfd of the process; -1: it has ended."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return -1
+        if not self.is_alive:  # asked now, since the number may have belonged to another process
+            os.close(fd)
+            return -1
+        return fd
 
 
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,16 +137,40 @@ def note_attached(folder: Path, node: int) -> None:
 
 
 def end(folder: Path, reason: str) -> None:
-    """Remove the folder of a pool without a notebook; of a kept one, a note stays for a day."""
+    """Remove the folder of a pool without a notebook; of a kept one, a note stays for a day.
+
+    Each agent of the pool calls this at its end; the last one removes the files.
+    """
     record = read(folder)
+    if record is None and (folder / _ENDED).exists():
+        return  # another agent has left the note
     if record is None or not record.keep_s:
         shutil.rmtree(folder, ignore_errors=True)
-        return
-    _leave_note(folder, record, reason)
+    elif _is_last(folder, record):
+        _leave_note(folder, record, reason)
+
+
+def _is_last(folder: Path, record: PoolRecord) -> bool:
+    """Note that this agent ends; return whether no other one needs the folder.
+
+    Of agents that end at the same time, each sees the notes of the others, or is seen by them.
+    """
+    own = os.getpid()
+    with suppress(OSError):
+        _leaving(folder, own).touch(mode=0o600)
+    others = [agent for agent in record.agents if agent.pid != own]
+    return not any(each.is_alive and not _leaving(folder, each.pid).exists() for each in others)
+
+
+def _leaving(folder: Path, pid: int) -> Path:
+    return folder / f"leaving-{pid}"
 
 
 def _leave_note(folder: Path, record: PoolRecord, reason: str) -> None:
     with suppress(OSError):
+        if not (folder / _ENDED).exists():  # before the record goes: there is always one of them
+            note = Ended(record.pool_id, record.described, record.world_size, now(), reason)
+            _write(folder / _ENDED, note)
         for path in folder.iterdir():
             if path.name in (_ENDED, pool_folder.IN_USE):
                 continue
@@ -145,9 +178,6 @@ def _leave_note(folder: Path, record: PoolRecord, reason: str) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        if not (folder / _ENDED).exists():
-            note = Ended(record.pool_id, record.described, record.world_size, now(), reason)
-            _write(folder / _ENDED, note)
 
 
 @contextmanager
@@ -189,7 +219,9 @@ def _known(folder: Path) -> KnownPool | None:
         return None if ended is None else _of_note(folder, ended)
     is_attached = record.notebook is not None and record.notebook.is_alive
     if not is_attached and not any(agent.is_alive for agent in record.agents):
-        _leave_note(folder, record, _KILLED)
+        with pool_folder.unused(folder) as is_unused:
+            if is_unused:
+                _leave_note(folder, record, _KILLED)
         ended = _read(folder / _ENDED, Ended)
         return None if ended is None else _of_note(folder, ended)
     detachment = None if is_attached else _detachment(folder, len(record.agents))

@@ -8,7 +8,8 @@ import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nbddp.errors import PoolStartError
@@ -58,13 +59,31 @@ def remove_stale_folders(fresh: Path) -> None:
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < until:
-                _remove_unused(folder)
+                with unused(folder) as is_unused:
+                    if is_unused:
+                        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_unused(folder: Path) -> None:
-    fd = os.open(folder / IN_USE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+@contextmanager
+def unused(folder: Path) -> Iterator[bool]:
+    """Keep processes from using the folder meanwhile; False: a process uses it, or it is no pool's.
+
+    Other than the number of a process, the lock holds across containers that share the folder.
+    """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        fd = os.open(folder / IN_USE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _is_locked(fd)
     finally:
         os.close(fd)
+
+
+def _is_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

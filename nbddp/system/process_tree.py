@@ -86,6 +86,12 @@ def start_time(pid: int) -> int:
     return session_and_start(pid)[1]
 
 
+def lives_since(pid: int, started: int) -> bool:
+    """Return whether the process with this number and this start time has not ended."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in ("Z", "X") and int(fields[19]) == started
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, by SIGSTOP or because a debugger holds it."""
     fields = _stat(pid)

@@ -1,13 +1,16 @@
 """A pool is let go and taken back: it works as before, and a wrong request is refused."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from nbddp.controller.pool import CellOptions, Pool, find_kept
+from nbddp.controller.hub import attachment
+from nbddp.controller.pool import CellOptions, Pool, find_kept, startup
 from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
@@ -43,7 +46,7 @@ class Holder:
 
 @pytest.fixture
 def holder(fresh_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Iterator[Holder]:
-    made = Holder(fresh_pool(2, **getattr(request, "param", {})))
+    made = Holder(fresh_pool(**{"n": 2, **getattr(request, "param", {})}))
     yield made
     made.close()
 
@@ -109,6 +112,84 @@ def test_an_agent_that_dies_after_the_pool_was_taken_back_is_told(holder: Holder
     run_cell(pool, "dist.barrier()")
     pool.detach("5min")  # the record has the fresh agent
     run_cell(holder.take_back(), "dist.barrier()")
+
+
+@pytest.mark.parametrize("holder", [{"n": 1, "nnodes": 2}], indirect=True)
+def test_a_pool_is_let_go_by_the_agents_that_live(holder: Holder):
+    pool = holder.pool
+    run_cell(pool, "x = rank + 10")
+    os.kill(process_tree_parent(pool.ranks()[1].pid), 9)
+    poll_until(lambda: pool.snapshot.lost_agents == frozenset({1}))
+    pool.detach("5min")
+    pool = holder.take_back()
+    poll_until(lambda: pool.snapshot.lost_agents == frozenset({1}))
+    assert pool.ranks()[0].state.name == "IDLE"
+    with pytest.raises(PoolBrokenError, match="the agent of node 1 ended"):
+        pool.run("x")
+    pool.restart()
+    run_cell(pool, "dist.barrier()")
+
+
+@pytest.mark.parametrize("holder", [{"n": 1, "nnodes": 2}], indirect=True)
+def test_an_agent_that_is_stopped_follows_when_it_runs_again(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+):
+    pool = holder.pool
+    run_cell(pool, "x = rank + 10")
+    monkeypatch.setattr(startup, "_LET_GO_S", 0.5)
+    agent = process_tree_parent(pool.ranks()[1].pid)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        pool.detach("5min")
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    pool = holder.take_back()
+    run_cell(pool, "dist.barrier()")
+    assert pool.pull("x") == [10, 11]
+
+
+def test_a_pool_whose_agent_does_not_answer_stays_and_is_let_go_later(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+):
+    pool = holder.pool
+    run_cell(pool, "x = rank + 10")
+    (folder,) = [each.folder for each in kept_pools.known_pools() if each.pool_id == pool.pool_id]
+    record = kept_pools.read(folder)
+    agent = process_tree_parent(pool.ranks()[0].pid)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as short:
+            short.setattr(startup, "_LET_GO_S", 0.3)
+            with pytest.raises(PoolAttachError, match=r"agent of node 0 does not answer in 0\.3 s"):
+                pool.detach("5min")
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert kept_pools.read(folder) == record
+    pool.detach("5min")  # the late answer to the first request counts
+    assert holder.take_back().pull("x") == [10, 11]
+
+
+def test_an_attach_that_fails_leaves_no_descriptor_and_the_pool(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+):
+    run_cell(holder.pool, "x = rank + 10")
+    holder.pool.detach("5min")
+    before = count_descriptors()
+    with monkeypatch.context() as other:
+        other.setattr(attachment, "PROTOCOL_VERSION", -1)
+        with pytest.raises(PoolAttachError, match="another version of nbddp"):
+            holder.take_back()
+    poll_until(lambda: count_descriptors() <= before)
+    with monkeypatch.context() as broken:
+        broken.setattr(startup, "resumed_pool", lambda *args, **named: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            holder.take_back()
+    poll_until(lambda: count_descriptors() <= before)
+    assert holder.take_back().pull("x") == [10, 11]
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def process_tree_parent(pid: int) -> int:

@@ -321,7 +321,13 @@ class HubThread:
 
     def ask_to_go_on(self, keep_s: float) -> None:
         """Ask the agents to go on without a hub for a time; `let_go` has their answers."""
+        self.let_go.begin()
         self._call(lambda: self._send_to_agents(DetachAgent(keep_s=keep_s)))
+
+    def discard(self) -> None:
+        """Close a hub that was never started."""
+        self._channel.close()
+        self._waker.close()
 
     def leave(self, by: str) -> None:
         """End the thread, and no agent: they go on without a hub."""

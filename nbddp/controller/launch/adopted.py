@@ -3,13 +3,12 @@
 Runs in: the notebook's process.
 """
 
-import os
 import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from nbddp.controller.launch.local import LocalAgent, agent_mark
-from nbddp.system import process_tree
 from nbddp.system.kept_pools import ProcessId
 from nbddp.wire.message_types import AgentEnd
 
@@ -27,27 +26,17 @@ class AdoptedAgent(LocalAgent):
     def __init__(self, node: int, process: ProcessId, pool_id: str, folder: Path) -> None:
         self.node = node
         self._mark = agent_mark(pool_id, node)
-        self._id = process
+        self.process = process
         self._log_path = folder / f"agent-{node}.log"
-        try:
-            self.exit_fd = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            self.exit_fd = -1
-        if self.exit_fd >= 0 and not process.is_alive:
-            self.close()
+        self.exit_fd = process.open()
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._id.pid
+    def wake(self) -> None:
+        """Resume the process if it is stopped; has no effect on a running one."""
+        self._signal(signal.SIGCONT)
 
     def has_exited(self) -> bool:
         """Return whether the process has ended."""
-        if self.exit_fd < 0:
-            return True
-        poller = select.poll()
-        poller.register(self.exit_fd, select.POLLIN)
-        return bool(poller.poll(0))
+        return self._poll(0)
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -59,6 +48,18 @@ class AdoptedAgent(LocalAgent):
 
     def kill(self) -> None:
         """End the agent now. Its fork server and ranks end with it."""
-        if not self.has_exited():
-            process_tree.kill_quietly(self.pid, signal.SIGKILL)
-            select.select([self.exit_fd], [], [])
+        self._signal(signal.SIGKILL)
+        self._poll(None)
+
+    def _signal(self, signum: int) -> None:
+        if self.exit_fd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.exit_fd, signum)
+
+    def _poll(self, timeout_ms: int | None) -> bool:
+        """Return whether the process ends in this time; None: wait for its end."""
+        if self.exit_fd < 0:
+            return True
+        poller = select.poll()  # `select.select` takes no descriptor above 1023
+        poller.register(self.exit_fd, select.POLLIN)
+        return bool(poller.poll(timeout_ms))

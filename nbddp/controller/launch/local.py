@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nbddp.settings import AGENT_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV
 from nbddp.system import process_tree
+from nbddp.system.kept_pools import ProcessId
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import AgentEnd
 
@@ -60,13 +61,15 @@ class LocalAgent:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        #: Told from a later one with the same number.
+        self.process = ProcessId.of(self._process.pid)
         #: Becomes readable when the process ends; -1 where the system has no pidfds.
         self.exit_fd = os.pidfd_open(self._process.pid) if process_tree.IS_LINUX else -1
 
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._process.pid
+        return self.process.pid
 
     def wake(self) -> None:
         """Resume the process if it is stopped; has no effect on a running one."""

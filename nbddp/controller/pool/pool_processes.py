@@ -137,10 +137,20 @@ class PoolProcesses:
             self._startup.listeners = self.listeners
             self._use(self._startup.start(lambda: interrupts.count > 0))
         except KeyboardInterrupt:
+            self._abandon()
             raise PoolInterruptedError(
                 f"%ddp attach was interrupted: pool {self.pool_id} goes on without a notebook. "
                 f"Next: %ddp attach {self.pool_id}"
             ) from None
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Close what this process holds of a pool that goes on without it."""
+        self.is_stopped = True
+        if self.arena is not None:
+            self.arena.close()
 
     def let_go(self, keep_s: float, last_run: Run | None = None) -> None:
         """Let the pool go on without this process; see `Pool.detach`.
@@ -154,9 +164,8 @@ class PoolProcesses:
             if last_run is not None and last_run.outcome is not None:
                 self.hub.settle(last_run.run_id)
             self._startup.let_go(keep_s)
-            self.is_stopped = self.is_let_go = True
-            if self.arena is not None:
-                self.arena.close()
+            self.is_let_go = True
+            self._abandon()
             atexit.unregister(self._leave)
 
     def _leave(self) -> None:

@@ -11,8 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
+from nbddp.controller.pool.record_writer import RecordWriter
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     DETACHED,
@@ -129,12 +129,9 @@ class PoolStartup:
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
-        self._began_at = kept_pools.now()
+        self._record = RecordWriter(options, pool_id, use_arena=use_arena)
         #: Of the hub of a pool that is taken back, before its first event.
         self.listeners: Listeners | None = None
-        self._token = ""
-        self._socket_path = Path()
-        self._attachments = 0
         #: The cell that ran while there was no notebook, as the agents were sent it.
         self.left_cell: LeftCell | None = None
 
@@ -161,13 +158,14 @@ class PoolStartup:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             return self._take_back(kept, is_interrupted)
-        token = self._token = secrets.token_hex(16)
+        token = self._record.token = secrets.token_hex(16)
         if self._folder is None:
             self._hub = self._start_remote_agents(token)
         else:
             self._hub = self._start_local_agents(token, self._folder)
         self._wait_until_up(self._hub, is_interrupted)
-        self._write_record(os.getpid(), options.keep)
+        if self._folder is not None:
+            self._record.write(self._folder, self._local, options.keep)
         return self._hub
 
     def _take_back(self, kept: KeptPool, is_interrupted: Callable[[], bool]) -> HubThread:
@@ -177,15 +175,28 @@ class PoolStartup:
             KeyboardInterrupt: the user has interrupted the wait; the pool goes on alone.
             PoolAttachError: its agents do not answer.
         """
+        with ExitStack() as undone:  # after a failure: no descriptor stays, and no process ends
+            hub, agents = self._attach(kept, is_interrupted, undone)
+            hub.start(agents)
+            undone.pop_all()
+        self._hub, self._folder = hub, kept.folder
+        self._local += agents
+        self._record.write(kept.folder, agents, kept.record.keep_s)
+        return hub
+
+    def _attach(
+        self, kept: KeptPool, is_interrupted: Callable[[], bool], undone: ExitStack
+    ) -> tuple[HubThread, list[AdoptedAgent]]:
         record = kept.record
-        self._began_at, self._token = record.began_at, record.token
-        self._attachments = record.attachments + 1
-        self._socket_path = Path(record.hub)
-        channel = HubChannel(self._socket_path, record.token, len(record.agents), takes_back=True)
-        agents = [
-            AdoptedAgent(node, process, record.pool_id, kept.folder)
-            for node, process in enumerate(record.agents)
-        ]
+        attachments = self._record.take_over(record)
+        self._hold_fd = pool_folder.hold(kept.folder)
+        undone.callback(self._release_folder)
+        agents: list[AdoptedAgent] = []
+        for node, process in enumerate(record.agents):
+            agents.append(AdoptedAgent(node, process, record.pool_id, kept.folder))
+            undone.callback(agents[-1].close)
+        channel = HubChannel(Path(record.hub), record.token, len(record.agents), takes_back=True)
+        undone.callback(channel.close)
         attachment = attach_agents(
             channel,
             agents,
@@ -194,26 +205,23 @@ class PoolStartup:
             limit_s=_ATTACH_S,
             is_interrupted=is_interrupted,
         )
-        self._folder, self._hold_fd = kept.folder, pool_folder.hold(kept.folder)
-        self._local += agents
         answers = attachment.agents
         host, port = self._store_place(_LOCAL_HOST)
         pool = resumed_pool(answers, self._settings, time.monotonic(), host=host, port=port)
-        recovery = self._recovery_of(pool, self._attachments * _NUMBERS_OF_A_HUB + 1)
+        recovery = self._recovery_of(pool, attachments * _NUMBERS_OF_A_HUB + 1)
         recovery.resume(joining_ranks(answers))
         self._generation = pool.spec.generation
-        self._hub = HubThread(channel, record.token, recovery, self._on_segment_released)
+        hub = HubThread(channel, record.token, recovery, self._on_segment_released)
+        undone.callback(hub.discard)
         execute, cell, run = kept_cell(answers), pool.run, None
         if cell is not None and execute is not None:
             run = Run(cell.run_id, cell.ranks, self._settings.output_backlog_bytes)
             self.left_cell = LeftCell(run, execute)
-            run.on_shown = partial(self._hub.settle, run.run_id)
+            run.on_shown = partial(hub.settle, run.run_id)
         if self.listeners is not None:
-            self._hub.listeners = self.listeners
-        self._hub.resume(run, attachment.early)
-        self._hub.start(agents)
-        self._write_record(os.getpid(), record.keep_s)
-        return self._hub
+            hub.listeners = self.listeners
+        hub.resume(run, attachment.early)
+        return hub, agents
 
     def let_go(self, keep_s: float) -> None:
         """Let the processes go on without this one, for ``keep_s`` seconds.
@@ -224,45 +232,27 @@ class PoolStartup:
         hub = self._hub
         if hub is None or not hub.is_alive or self._folder is None:
             raise PoolAttachError("the pool has no hub any longer. Next: %ddp stop")
-        self._write_record(os.getpid(), keep_s)
+        before = self._record.last
+        self._record.write(self._folder, self._local, keep_s)
         hub.ask_to_go_on(keep_s)
-        problem = hub.let_go.wait(len(self._local), _LET_GO_S)
+        problem = hub.let_go.wait(self._living_nodes, _LET_GO_S)
         if problem:
+            self._record.put(self._folder, before)
             raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: try again")
         hub.leave(DETACHED)
-        self._write_record(None, keep_s)
+        self._record.write(self._folder, self._local, keep_s, is_attached=False)
         while self._local:
             self._local.pop().close()
         self._release_folder()
         self._folder = None  # it is not ours any longer: `end` must not remove it
 
-    def _write_record(self, notebook: int | None, keep_s: float) -> None:
-        """Write down what another notebook needs to take the pool back, if it is kept."""
-        folder, options = self._folder, self._options
-        if folder is None:
-            return
-        record = kept_pools.PoolRecord(
-            pool_id=self._pool_id,
-            described=options.describe(),
-            options=asdict(options) if keep_s else {},  # variables may be secret
-            world_size=options.world_size,
-            began_at=self._began_at,
-            notebook=None if notebook is None else kept_pools.ProcessId.of(notebook),
-            notebook_since=kept_pools.now(),
-            agents=tuple(kept_pools.ProcessId.of(agent.pid) for agent in self._local),
-            keep_s=keep_s,
-            hub=str(self._socket_path) if keep_s else "",
-            token=self._token if keep_s else "",
-            use_arena=self._use_arena,
-            attachments=self._attachments,
-        )
-        with suppress(OSError):  # the disk is full: the pool works all the same
-            kept_pools.write(folder, record)
+    def _living_nodes(self) -> set[int]:
+        return {agent.node for agent in self._local if not agent.has_exited()}
 
     def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
         env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
-        self._socket_path = socket_path = folder / f"hub-{self._generation}.sock"
+        self._record.socket_path = socket_path = folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
             token,

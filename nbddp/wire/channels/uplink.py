@@ -115,7 +115,7 @@ class AgentUplink(Uplink):
         address: of the hub.
         node: number of the agent's node.
         token: the secret of the agents.
-        is_waiting: there may be no hub for hours.
+        is_waiting: there may be no hub for hours; the owner calls `connect`.
     """
 
     def __init__(self, address: str, node: int, token: str, *, is_waiting: bool = False) -> None:
@@ -123,4 +123,10 @@ class AgentUplink(Uplink):
         self._socket.sndhwm = EVENT_HIGH_WATER
         if is_waiting:
             self._socket.reconnect_ivl = _WAITING_MS
-        self._socket.connect(address)
+        self._address = address
+        if not is_waiting:
+            self.connect()
+
+    def connect(self) -> None:
+        """Connect to the hub as soon as there is one."""
+        self._socket.connect(self._address)
