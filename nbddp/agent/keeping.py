@@ -112,8 +112,8 @@ class Keeping:
         fresh = AgentUplink(launch.hub, launch.node, launch.token, is_waiting=True)
         old = self._link.detach(fresh)
         self._loop.replace(old, fresh)
-        # While the old one sends its last words it may reconnect, and to the next hub: that one would
-        # then send everything to it, since both have one identity.
+        # While it sends its last words it may reconnect, and to the next hub, which would then send
+        # everything to it: both connections have one identity.
         old.close(linger_s)
         fresh.connect()
 
@@ -148,7 +148,6 @@ class Keeping:
                 master_addr=start.master_addr,
                 master_port=start.master_port,
                 store_is_lost=kept.store_is_lost,
-                keep_s=self._keep_s,
                 ranks=kept.ranks(run_id_by_rank),
                 run=kept.run,
                 run_age_s=0.0 if kept.run is None else time.monotonic() - kept.run_began,

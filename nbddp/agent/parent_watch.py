@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
+from nbddp.system.kept_pools import ProcessId
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
 
@@ -86,12 +87,8 @@ class ParentWatch:
             pid: its process.
             started: the start of the process, which tells it from a later one of the same number.
         """
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return False
-        if process_tree.start_time(pid) != started:
-            os.close(fd)
+        fd = ProcessId(pid, started).open()
+        if fd < 0:
             return False
         self.release()
         self._controller_pid, self._pidfd = pid, fd

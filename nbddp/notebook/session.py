@@ -49,7 +49,7 @@ from nbddp.notebook.output import (
 from nbddp.notebook.render import rank_strip, status_table, step_panel
 from nbddp.notebook.widgets import Relay, StepPanel
 from nbddp.settings import LIVE_PREFIX, Settings, is_rank
-from nbddp.system.kept_pools import known_pools
+from nbddp.system.kept_pools import detached_pools
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
 
@@ -99,7 +99,7 @@ def pool() -> Pool:
     await_start()
     living = current_pool()
     if living is None:
-        free = [each.pool_id for each in known_pools() if each.state == "detached"]
+        free = [each.pool_id for each in detached_pools()]
         back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
         raise NoPoolError(f"no pool is running. Next: %ddp start -n 2, or nbddp.start(2){back}")
     return living

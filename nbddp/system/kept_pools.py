@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -107,7 +107,7 @@ class KnownPool(msgspec.Struct, frozen=True):
 
 
 def end_text(cause: str) -> str:
-    """Why a pool without a notebook has ended."""
+    """Say why a pool without a notebook has ended."""
     if cause == "not-attached":
         return "nobody attached in the time for which it was kept"
     return "its processes were ended"
@@ -195,12 +195,18 @@ def attaching(folder: Path) -> Iterator[bool]:
 
 
 def known_pools() -> list[KnownPool]:
-    """List the pools of this user on this machine, the oldest first, with those that ended today.
+    """List the pools of this user on this machine, the oldest first, with those that left a note.
 
     The record of a pool whose processes were all killed is removed.
     """
     pools = [pool for folder in _folders() if (pool := _known(folder)) is not None]
     return sorted(pools, key=lambda pool: pool.since)
+
+
+def detached_pools(known: Iterable[KnownPool] | None = None) -> list[KnownPool]:
+    """List the pools that go on without a notebook, out of ``known`` ones or all."""
+    pools = known_pools() if known is None else known
+    return [pool for pool in pools if pool.state == "detached"]
 
 
 def _folders() -> Iterator[Path]:

@@ -89,7 +89,6 @@ class AgentAttached(MessageBase, frozen=True):
     master_addr: str
     master_port: int
     store_is_lost: bool
-    keep_s: float
     ranks: tuple[KeptRank, ...]  #: of this node
     #: The last cell, unless its end was settled: its ranks are in it, or its end follows.
     run: Execute | None

@@ -162,7 +162,7 @@ class HubThread:
             self._receive(*event)
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
-        """Start the thread; ``agents`` are watched from now on."""
+        """Start the thread; it watches these agents from now on."""
         self._agents = Agents(local, remote)
         self._thread.start()
 

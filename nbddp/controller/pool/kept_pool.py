@@ -64,7 +64,7 @@ def find_kept(name: str | None) -> Iterator[KeptPool]:
 
 
 def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
-    free = [pool for pool in pools if pool.state == "detached"]
+    free = kept_pools.detached_pools(pools)
     if name is None:
         if len(free) == 1:
             return free[0]

@@ -207,13 +207,16 @@ class PoolStartup:
         )
         answers = attachment.agents
         host, port = self._store_place(_LOCAL_HOST)
-        pool = resumed_pool(answers, self._settings, time.monotonic(), host=host, port=port)
+        execute = kept_cell(answers)
+        pool = resumed_pool(
+            answers, execute, self._settings, time.monotonic(), host=host, port=port
+        )
         recovery = self._recovery_of(pool, attachments * _NUMBERS_OF_A_HUB + 1)
         recovery.resume(joining_ranks(answers))
         self._generation = pool.spec.generation
         hub = HubThread(channel, record.token, recovery, self._on_segment_released)
         undone.callback(hub.discard)
-        execute, cell, run = kept_cell(answers), pool.run, None
+        cell, run = pool.run, None
         if cell is not None and execute is not None:
             run = Run(cell.run_id, cell.ranks, self._settings.output_backlog_bytes)
             self.left_cell = LeftCell(run, execute)

@@ -21,12 +21,19 @@ _WHY = "taken back"
 
 
 def resumed_pool(
-    attached: Sequence[AgentAttached], settings: Settings, now: float, *, host: str, port: int
+    attached: Sequence[AgentAttached],
+    execute: Execute | None,
+    settings: Settings,
+    now: float,
+    *,
+    host: str,
+    port: int,
 ) -> PoolMachine:
     """Make the state machine of a pool whose ranks live already.
 
     Args:
         attached: what each living agent has said; at least one.
+        execute: the cell that goes on, see `kept_cell`; None: there is none.
         settings: limits of time.
         now: `time.monotonic` of the caller.
         host: address on which a later store listens.
@@ -39,12 +46,12 @@ def resumed_pool(
     kept = {each.rank: each for agent in attached for each in agent.ranks}
     for rank in machine.ranks:
         _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
-    machine.resume(_last_cell(machine, attached, now))
+    machine.resume(_last_cell(machine, attached, execute, now))
     return machine
 
 
 def kept_cell(attached: Sequence[AgentAttached]) -> Execute | None:
-    """The last cell whose end was not settled: the youngest, if agents differ; None: there is none.
+    """Return the last cell whose end was not settled, the youngest if agents differ, or None.
 
     A notebook that is killed may have sent a cell to some agents only.
     """
@@ -53,7 +60,7 @@ def kept_cell(attached: Sequence[AgentAttached]) -> Execute | None:
 
 
 def joining_ranks(attached: Sequence[AgentAttached]) -> RankSet:
-    """The ranks that have taken the places of others, and have no groups yet."""
+    """Return the ranks that have taken the places of others, and have no groups yet."""
     kept = [each for agent in attached for each in agent.ranks]
     return RankSet.of(each.rank for each in kept if each.joins and each.pid)
 
@@ -82,9 +89,8 @@ def _put(machine: PoolMachine, kept: KeptRank) -> None:
 
 
 def _last_cell(
-    machine: PoolMachine, attached: Sequence[AgentAttached], now: float
+    machine: PoolMachine, attached: Sequence[AgentAttached], execute: Execute | None, now: float
 ) -> CellRun | None:
-    execute = kept_cell(attached)
     if execute is None:
         return None
     inside = [rank for rank, info in machine.ranks.items() if info.run_id == execute.run_id]

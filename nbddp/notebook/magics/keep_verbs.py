@@ -4,7 +4,6 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import os
-import time
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -15,7 +14,7 @@ from nbddp.notebook import keeping, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
-from nbddp.system.kept_pools import known_pools
+from nbddp.system import kept_pools
 
 
 def detach(shell: InteractiveShell, *, keep: float | None) -> None:
@@ -81,15 +80,15 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
 
 def pools(shell: InteractiveShell) -> None:
     """List the pools of this user on this machine."""
-    known = known_pools()
+    known = kept_pools.known_pools()
     if not known:
         print("no pool of yours is on this machine")
         return
-    print(pools_table(known, time.time_ns() / 1e9, os.getpid()))
+    print(pools_table(known, kept_pools.now(), os.getpid()))
 
 
 def kept_text(pool: Pool) -> str:
-    """For how long the pool goes on after its kernel; empty: it ends with it."""
+    """Say for how long the pool goes on after its kernel; empty: it ends with it."""
     if not pool.options.keep:
         return ""
     return (
@@ -99,14 +98,13 @@ def kept_text(pool: Pool) -> str:
 
 
 def others_text() -> str:
-    """The pools of the user that go on without a kernel; empty: there is none."""
-    now = time.time_ns() / 1e9
-    free = [pool for pool in known_pools() if pool.state == "detached"]
+    """Name the pools of the user that go on without a kernel; empty: there is none."""
+    now = kept_pools.now()
     return " ".join(
         f"Pool {pool.pool_id} ({pool.described}) goes on without a kernel"
         f"{'' if pool.until is None else f' until {moment(pool.until, now)}'}: %ddp stop, then "
         f"%ddp attach {pool.pool_id} takes it back."
-        for pool in free
+        for pool in kept_pools.detached_pools()
     )
 
 
@@ -115,5 +113,5 @@ def _states(pool: Pool) -> str:
 
 
 def _until(keep_s: float) -> str:
-    now = time.time_ns() / 1e9
+    now = kept_pools.now()
     return moment(now + keep_s, now)

@@ -34,14 +34,13 @@ def attached(node: int, *ranks: KeptRank, **fields: Any) -> AgentAttached:
         master_addr="127.0.0.1",
         master_port=5,
         store_is_lost=False,
-        keep_s=1.0,
         ranks=ranks,
         **({"run": None} | fields),
     )
 
 
 def resumed(*agents: AgentAttached) -> Any:
-    return resumed_pool(agents, Settings(), 100.0, host="127.0.0.1", port=0)
+    return resumed_pool(agents, kept_cell(agents), Settings(), 100.0, host="127.0.0.1", port=0)
 
 
 def states(pool: Any) -> list[str]:
