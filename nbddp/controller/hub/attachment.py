@@ -71,6 +71,7 @@ def attach_agents(
             channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
         channel.close(linger_s=_LAST_WORDS_S)
         raise
+    channel.keep_connections()
     return attachment
 
 

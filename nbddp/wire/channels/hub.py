@@ -78,3 +78,11 @@ class HubChannel(AgentsChannel):
         # An agent that is taken back may have a new connection before the old one is known to end.
         self._socket.router_handover = takes_back
         self._socket.bind(ipc_address(path))
+
+    def keep_connections(self) -> None:
+        """Let no later connection of an agent take the place of the one that it has.
+
+        An agent that is let go waits for the next hub at the same address. If that connection took
+        over, last words that are still unread would come from a stranger, and be dropped.
+        """
+        self._socket.router_handover = False
