@@ -105,12 +105,22 @@ class GroupRef:
 
         Returns:
             The group.
+
+        Example:
+            >>> from nbddp.wire.flight_recorder import GroupInfo
+            >>> GroupRef.of(GroupInfo("1:5c", name="1", desc="tp", ranks=(0, 1))).label
+            "group 'tp' (ranks 0-1)"
         """
         return cls(info.pg_id, info.name, info.desc, RankSet.of(info.ranks))
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the default group."""
+        """Whether it is the default group.
+
+        Example:
+            >>> group.is_default
+            False
+        """
         return self.desc == DEFAULT_GROUP
 
     @property
