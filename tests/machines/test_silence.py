@@ -27,7 +27,7 @@ def test_a_bad_line_that_is_cut_loses_and_doubles_nothing(site: SshSite, cuts_s:
     one, two = site.add_host("n1"), site.add_host("n2")
     settings = Settings(silent_after_s=3.0, node_timeout_s=90.0)
     with ssh_pool(site, one, two, settings=settings) as pool:
-        two.make_line_bad(delay_ms=20, loss_percent=2)
+        two.make_line_bad(loss_percent=2)
         for cut_s in cuts_s:
             cell = begin_cell(
                 pool,

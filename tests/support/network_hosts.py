@@ -14,11 +14,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
+
+from tests.support import delayed_cable
 
 #: Networks of tests that run at the same time.
 _NUMBERS = range(70, 250)
@@ -61,7 +64,9 @@ def _ip(*words: str) -> None:
 class NetworkHost:
     """One host."""
 
-    def __init__(self, name: str, number: int, network: int, folder: Path) -> None:
+    def __init__(
+        self, name: str, number: int, network: int, folder: Path, delay_ms: int = 0
+    ) -> None:
         self.name = name
         self.address = f"198.18.{network}.{number + 1}"
         self._namespace = f"nbt{network}-{name}"
@@ -69,10 +74,7 @@ class NetworkHost:
         hosts = folder / f"hosts-{name}"
         hosts.write_text(f"127.0.0.1 localhost\n{_DEBIAN_ADDRESS} {name}\n")
         _ip("netns", "add", self._namespace)
-        _ip(
-            *("link", "add", self._link, "type", "veth"),
-            *("peer", "name", "eth0", "netns", self._namespace),
-        )
+        self._cable = self._connect(delay_ms)
         _ip("link", "set", self._link, "master", f"nbt{network}b", "up")
         _ip("-n", self._namespace, "addr", "add", f"{self.address}/24", "dev", "eth0")
         _ip("-n", self._namespace, "link", "set", "eth0", "up")
@@ -91,6 +93,28 @@ class NetworkHost:
         assert self._init.stdout.readline() == "up\n"
         children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text()
         self._pid = int(children.split()[0])
+
+    def _connect(self, delay_ms: int) -> "subprocess.Popen[str] | None":
+        """Make the two ends of the cable; the process carries the frames of a slow one."""
+        if not delay_ms:
+            _ip(
+                *("link", "add", self._link, "type", "veth"),
+                *("peer", "name", "eth0", "netns", self._namespace),
+            )
+            return None
+        far_end = f"{self._link}e"
+        cable = subprocess.Popen(
+            [sys.executable, "-m", delayed_cable.__name__, self._link, far_end, str(delay_ms)],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        assert cable.stdout is not None
+        assert cable.stdout.readline() == "up\n"
+        _ip("link", "set", far_end, "netns", self._namespace, "name", "eth0")
+        return cable
 
     def words(self, command: Sequence[str]) -> list[str]:
         """The command that runs another one on this host."""
@@ -116,8 +140,8 @@ class NetworkHost:
         """Plug the network cable in, or pull it out."""
         _ip("link", "set", self._link, "up" if plugged else "down")
 
-    def make_line_bad(self, delay_ms: int, loss_percent: int) -> None:
-        """Lose packets in both directions at random, and delay them where the kernel has netem."""
+    def make_line_bad(self, loss_percent: int) -> None:
+        """Lose packets in both directions at random."""
         tables = ["add table inet nbb"]
         for hook in ("input", "output"):
             tables += [
@@ -125,8 +149,6 @@ class NetworkHost:
                 f"add rule inet nbb {hook} numgen random mod 100 < {loss_percent} drop",
             ]
         self._filter(tables)
-        delay = ("root", "netem", "delay", f"{delay_ms}ms")
-        self.run(["tc", "qdisc", "add", "dev", "eth0", *delay])
 
     def drop_packets_to(self, address: str) -> None:
         """Make a firewall that drops what this host sends to an address, without a word."""
@@ -159,6 +181,8 @@ class NetworkHost:
         """End all processes and remove the host."""
         self.kill()
         self._init.wait(_UP_S)
+        if self._cable is not None:
+            self._cable.communicate()
         if self._init.stdout is not None:
             self._init.stdout.close()
         subprocess.run(["ip", "netns", "del", self._namespace], capture_output=True, check=False)
@@ -187,9 +211,9 @@ class HostNetwork:
         _ip("link", "set", bridge, "up")
         return self
 
-    def add_host(self, name: str) -> NetworkHost:
-        """Make a host."""
-        host = NetworkHost(name, len(self._hosts) + 1, self._number, self._folder)
+    def add_host(self, name: str, delay_ms: int = 0) -> NetworkHost:
+        """Make a host; each packet to it and from it takes `delay_ms`."""
+        host = NetworkHost(name, len(self._hosts) + 1, self._number, self._folder, delay_ms)
         self._hosts.append(host)
         return host
 

@@ -64,9 +64,9 @@ class SshSite:
         self._resources = ExitStack()
         self.python = self._resources.enter_context(python_of_hosts(folder))
 
-    def add_host(self, name: str) -> NetworkHost:
-        """Make a host that ssh knows under this name."""
-        host = self._network.add_host(name)
+    def add_host(self, name: str, delay_ms: int = 0) -> NetworkHost:
+        """Make a host that ssh knows under this name; each packet takes `delay_ms`."""
+        host = self._network.add_host(name, delay_ms)
         Path("/run/sshd").mkdir(exist_ok=True)
         config = self._folder / f"sshd-{name}"
         config.write_text(
