@@ -86,6 +86,7 @@ class NetworkHost:
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             text=True,
         )

@@ -44,6 +44,7 @@ class SshSite:
 
     def __init__(self, network: HostNetwork, folder: Path) -> None:
         self._network = network
+        self.notebook_address = network.address
         self._folder = folder
         self._servers: list[subprocess.Popen[bytes]] = []
         for name in ("host_key", "user_key"):
