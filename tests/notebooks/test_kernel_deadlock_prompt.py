@@ -40,6 +40,14 @@ def test_an_engineer_looks_at_a_hang_and_goes_on(debugging: Kernel):
     assert again.lines == ["[0-1] [3.0, 3.0]"]
 
 
+def test_equal_answers_are_one_line_also_of_a_rank_that_has_finished(debugging: Kernel):
+    cell = debugging.run(MISSING, "print x.shape", "print rank", "where", "free")
+    shown = cell.lines[cell.lines.index("[0-1] torch.Size([2])") :]
+    after = "rank 1 has finished the cell: its value is from after it"
+    assert shown[:5] == ["[0-1] torch.Size([2])", after, "[0]   0", "[1]   1", after]
+    assert shown[6].startswith("[1]   no line of the user's code")
+
+
 def test_a_notebook_without_a_user_frees_the_ranks_and_says_so(debugging: Kernel):
     cell = debugging.run(MISSING)
     assert cell.questions == []

@@ -9,6 +9,12 @@ def test_a_break_point_stops_cells_until_it_is_cleared(kernel: Kernel):
     answer = kernel.run("%ddp break all_reduce -r 1 --if 'x.sum() > 2'  # why").text
     number = int(answer.split()[2].rstrip(":"))  # they count on in a kernel
     kernel.ok("%ddp break #9999 --group nobody")
+    kernel.ok("%%ddp\ndist.barrier()")
+    passed = kernel.run("%ddp break barrier #1").text
+    assert "#1 has passed already: the default group is at #" in passed
+    assert "numbers only grow" in passed
+    assert "Next: %ddp break barrier #" in passed
+    kernel.ok(f"%ddp clear {number + 2}")
     cell = kernel.run(SUM, "print x", "show x", "trace", "continue")
     assert cell.questions == ["(step) "] * 4
     assert "rank 0  waits in all_reduce #" in cell.text

@@ -227,9 +227,13 @@ class CellWait:
         return self._turns.gathered or self._stuck.gathered or self._steps.gathered
 
     def _show_held(self) -> None:
-        """Show the events that were held back, in the order of ranks."""
+        """Show the events that were held back, in the order of ranks.
+
+        No line waits for an equal one of a rank that has ended the cell, so its lines come first.
+        """
         held, self._held = self._held, []
-        for _, event in sorted(held, key=lambda pair: pair[0]):
+        finished = self._stuck.finished
+        for _, event in sorted(held, key=lambda pair: (pair[0] not in finished, pair[0])):
             self._view.show(event)
 
     def _ask_debugger(self) -> float:

@@ -5,14 +5,17 @@ Runs in: the notebook's process, one thread at a time. Pure.
 
 import difflib
 import itertools
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from nbddp.controller.diagnosis import GroupRef
 from nbddp.errors import BadOptionError
-from nbddp.wire.break_points import BreakEvent, BreakPoint
+from nbddp.wire.break_points import BreakEvent, BreakPoint, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by
 
@@ -20,6 +23,8 @@ _LEGAL = (
     "an operation such as all_reduce, the number of a collective such as #17, `line 7`, --group, "
     "--if, --nan, --on"
 )
+#: Groups that are named at most.
+_MAX_PASSED = 3
 
 
 class BreakPoints:
@@ -149,6 +154,33 @@ class BreakPoints:
         return "\n".join(
             f"{no:<{widths[0]}}  {what:<{widths[1]}}  {hits}" for no, what, hits in rows
         )
+
+
+def passed(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> str:
+    """Say that the number of a break point has passed; empty: ranks may still come to it.
+
+    Args:
+        point: the break point.
+        groups: the groups of each rank, with the number of collectives so far.
+    """
+    counts: dict[GroupRef, list[int]] = {}
+    for rank, infos in groups.items():
+        for info in infos if not point.ranks or rank in point.ranks else ():
+            if not point.group or point.group in group_names(info):
+                counts.setdefault(GroupRef.of(info), []).append(info.collective_seq_id)
+    last = {g: max(numbers) for g, numbers in counts.items() if min(numbers) >= point.collective}
+    if not point.collective or not last:
+        return ""
+    parts = [f"{group.label} is at #{number}" for group, number in last.items()]
+    more = len(parts) - _MAX_PASSED
+    where = [*parts[:_MAX_PASSED], *([f"{more} more groups have passed it"] if more > 0 else [])]
+    others = "; other groups may still come to it" if len(last) < len(counts) else ""
+    op = f"{point.op} " if point.op else ""
+    group = f" --group {shlex.quote(point.group)}" if point.group else ""
+    return (
+        f"#{point.collective} has passed already: {', '.join(where)}, and numbers only grow"
+        f"{others}. Next: %ddp break {op}#{max(last.values()) + 1}{group}, or a higher number"
+    )
 
 
 def _read(words: Sequence[str]) -> dict[str, str | int]:

@@ -15,6 +15,7 @@ from nbddp.controller.prompts.stuck_commands import parse_stuck
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+from nbddp.wire.step_replies import StepVerb
 
 _HINT = "no rank is freed yet: print EXPR looks at each; free ends it; help lists all commands"
 _HALF_WRITTEN = "a tensor of an unfinished operation may be half written"
@@ -32,6 +33,8 @@ class StuckTurns:
         self.is_held = False
         self._headline = ""
         self._asked = NO_RANKS  #: ranks that the last command was for
+        self._finished: set[Rank] = set()
+        self._shows_values = False  #: the last command was about values
 
     def hold(self, report: Report) -> None:
         """Note the verdict that the next prompts are about."""
@@ -49,10 +52,12 @@ class StuckTurns:
 
     def leave(self, rank: Rank, now: float) -> None:
         """Note that a rank has ended the cell; it can still be asked."""
+        self._finished.add(rank)
         self._turns.finish(rank, now)
 
     def lose(self, rank: Rank, now: float) -> None:
         """Note that the process of a rank has ended."""
+        self._finished.discard(rank)
         self._turns.leave(rank, now)
 
     def drop(self, up_to: int) -> list[InputRequest]:
@@ -70,19 +75,31 @@ class StuckTurns:
         """See `StepTurns.gathered`."""
         return self._turns.gathered
 
+    @property
+    def finished(self) -> RankSet:
+        """Ranks that have ended the cell, and can still be asked."""
+        return RankSet.of(self._finished)
+
     # --- what comes next -------------------------------------------------------------------------
 
     def due(self, now: float) -> StepPrompt | None:
-        """The prompt that is due, see `StepTurns.due`; it names ranks that do not answer."""
+        """The prompt that is due, see `StepTurns.due`.
+
+        It names ranks that do not answer, and those whose answer is not from inside the cell.
+        """
         prompt = self._turns.due(now)
         if prompt is None:
             return None
-        late = RankSet.of(set(self._asked) & set(self._turns.absent))
-        self._asked = NO_RANKS
-        if not late:
-            return prompt
-        text = f"{late.describe()} {late.verb('has', 'have')} not answered yet"
-        return replace(prompt, tells=(*prompt.tells, text))
+        asked, self._asked = set(self._asked), NO_RANKS
+        late = RankSet.of(asked & set(self._turns.absent))
+        after = RankSet.of(asked & self._finished - set(late)) if self._shows_values else NO_RANKS
+        tells = []
+        if after and asked - self._finished:
+            has, looks = after.verb("has", "have"), after.verb("its value is", "their values are")
+            tells.append(f"{after.describe()} {has} finished the cell: {looks} from after it")
+        if late:
+            tells.append(f"{late.describe()} {late.verb('has', 'have')} not answered yet")
+        return replace(prompt, tells=(*prompt.tells, *tells))
 
     def due_at(self) -> float | None:
         """See `StepTurns.due_at`."""
@@ -107,4 +124,5 @@ class StuckTurns:
         if answer.frees is not None:
             self.is_held = False
         self._asked = RankSet.of(request.rank for request, _ in answer.replies)
+        self._shows_values = any(reply.verb is StepVerb.RUN for _, reply in answer.replies)
         return answer

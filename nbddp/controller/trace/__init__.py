@@ -5,7 +5,6 @@ from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import (
     RankPart,
     TraceRow,
-    first_unbroken_record,
     rows_of_views,
     select,
 )
@@ -15,7 +14,6 @@ __all__ = [
     "RankPart",
     "TraceRow",
     "chrome_trace",
-    "first_unbroken_record",
     "rows_of_views",
     "select",
     "trace_records",

@@ -57,6 +57,7 @@ class RankPart:
     #: When the rank was asked, if it was not complete and its cell was running; None: otherwise.
     open_at_ns: int | None = None
     is_waited_for: bool = False  #: a thread of the rank was seen to wait for it
+    follows_lost: bool = False  #: the rank's records before it were overwritten
 
     @property
     def ending(self) -> Ending:
@@ -193,14 +194,15 @@ def rows(
     cells = cell_by_run or {}
     now = now_by_run or {}
     by_key: dict[_Key, list[tuple[int, Operation]]] = {}
+    after_lost: set[tuple[int, int]] = set()
     progress = _Progress(operations_by_rank, fresh)
     for rank, operations in operations_by_rank.items():
-        for operation in operations:
-            if error_name(operation.error) == REPLACED:
-                continue
+        shown = [op for op in operations if error_name(op.error) != REPLACED]
+        after_lost.update((rank, number) for number in _after_lost(operations, shown))
+        for operation in shown:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     unordered = [
-        _row(together, groups, cells, now, progress, waited_for=waited_for)
+        _row(together, groups, cells, now, progress, waited_for=waited_for, after_lost=after_lost)
         for entries in by_key.values()
         for together in _split(entries)
     ]
@@ -308,7 +310,7 @@ class _Progress:
         self._newest: dict[_Key, int] = {}
         self._oldest: dict[_Key, int] = {}  # of the records after the last lost one
         for rank, operations in operations_by_rank.items():
-            oldest_id = first_unbroken_record(operation.record_id for operation in operations)
+            oldest_id = _first_unbroken_record(operation.record_id for operation in operations)
             for operation in operations:
                 counted = (*_counter(rank, operation), rank)
                 number = _number(operation)
@@ -328,7 +330,14 @@ class _Progress:
         return newest < number or self._oldest.get((*counted, rank), number) < number
 
 
-def first_unbroken_record(record_ids: Iterable[int]) -> int:
+def _after_lost(operations: Sequence[Operation], shown: Sequence[Operation]) -> list[int]:
+    """Return the ``record_id`` of the first shown operation after lost records, if any are lost."""
+    oldest_id = _first_unbroken_record(operation.record_id for operation in operations)
+    rest = [op.record_id for op in shown if op.record_id >= oldest_id]
+    return [min(rest)] if rest and oldest_id > 1 else []
+
+
+def _first_unbroken_record(record_ids: Iterable[int]) -> int:
     """Find the ``record_id`` from which on no record is missing: a ring forgets the oldest."""
     ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
@@ -388,6 +397,7 @@ def _row(
     progress: _Progress,
     *,
     waited_for: Collection[tuple[int, int]],
+    after_lost: Collection[tuple[int, int]],
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
@@ -410,6 +420,7 @@ def _row(
             record_id=op.record_id,
             open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
             is_waited_for=(rank, op.record_id) in waited_for,
+            follows_lost=(rank, op.record_id) in after_lost,
         )
         for rank, op in sorted(entries, key=lambda entry: entry[0])
     }

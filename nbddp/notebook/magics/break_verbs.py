@@ -4,12 +4,13 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
+from nbddp.controller.prompts import passed
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -17,8 +18,9 @@ from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.wire.break_points import BreakEvent, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.mesh_ranks import spans_all
-from nbddp.wire.rank_set import NO_RANKS
+from nbddp.wire.rank_set import NO_RANKS, Rank
 
 
 class BreakParser(Parser):
@@ -75,7 +77,8 @@ def set_break_point(
             "%ddp break: the pool was started with --plain, so ranks stop before no operation. "
             "Next: %ddp stop, then %ddp start without --plain"
         )
-    known = _known_groups(pool) if group and pool is not None else {}
+    groups = _groups(pool) if pool is not None and (group or _has_number(place)) else {}
+    known = _known(groups) if group else {}
     meshes = {} if pool is None else pool.snapshot.meshes
     if group and group not in known and spans_all(group, options.world_size, meshes):
         print(f"dimension {group!r} has all ranks: its group is the default group")
@@ -93,6 +96,8 @@ def set_break_point(
     if known and group not in known:
         names = ", ".join(dict.fromkeys(known.values()))
         print(with_line_breaks(f"no group is called {group!r} so far; groups now: {names}"))
+    if gone := passed(point, groups):
+        print(with_line_breaks(gone))
 
 
 def list_break_points(shell: InteractiveShell) -> None:
@@ -119,8 +124,17 @@ def clear(shell: InteractiveShell, *, numbers: list[int]) -> None:
     print("\n".join(texts) or "no break points were set")
 
 
-def _known_groups(pool: Pool) -> dict[str, str]:
-    """Return the best name of each group that ranks have now, by each of its names."""
-    looks = [view.look for view in pool.survey().views.values() if view.look is not None]
-    names = [group_names(info) for look in looks for info in look.groups]
+def _has_number(place: Sequence[str]) -> bool:
+    return any(word.startswith("#") for word in place)
+
+
+def _groups(pool: Pool) -> dict[Rank, Sequence[GroupInfo]]:
+    """Return the groups that each rank has now."""
+    looks = {rank: view.look for rank, view in pool.survey().views.items()}
+    return {rank: look.groups for rank, look in looks.items() if look is not None}
+
+
+def _known(groups: Mapping[Rank, Sequence[GroupInfo]]) -> dict[str, str]:
+    """Return the best name of each group, by each of its names."""
+    names = [group_names(info) for infos in groups.values() for info in infos]
     return {name: by_group[0] for by_group in names for name in by_group}

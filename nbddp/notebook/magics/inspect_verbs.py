@@ -93,7 +93,7 @@ def show_summary(pool: Pool, cell: int) -> None:
         return
     rows = pool.trace_rows()
     cell_rows = select(rows, cell=cell)
-    text = trace_table.summary(cell_rows) + trace_table.not_kept(rows, cell_rows)
+    text = trace_table.summary(cell_rows) + trace_table.not_kept(cell_rows)
     _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
 
 
@@ -161,7 +161,7 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
         text = f"timeline: no operations {where}{with_ranks} are known"
         _show({"text/plain": text, "text/html": f"<div>{escape(text)}</div>"})
         return
-    rest = trace_table.not_kept(rows, cell_rows)
+    rest = trace_table.not_kept(cell_rows)
     headline = timeline.headline_of(cell_rows, number, trace_table.counts(cell_rows), rest)
     _show(timeline.timeline(cell_rows, headline, chosen_ranks, pool.snapshot.clocks))
 

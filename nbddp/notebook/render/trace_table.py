@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from nbddp.controller.catch_up import GENERATORS
-from nbddp.controller.trace import RankPart, TraceRow, first_unbroken_record, select
+from nbddp.controller.trace import RankPart, TraceRow, select
 from nbddp.notebook.render.html import (
     WIDTH,
     Cell,
@@ -67,7 +67,7 @@ def table(
         f"{len(rows)} of {len(matching_rows)}" if len(rows) < len(matching_rows) else str(len(rows))
     )
     headline = f"trace: {of} operation{'' if len(matching_rows) == 1 else 's'}{where}"
-    headline += not_kept(all_rows, matching_rows)
+    headline += not_kept(matching_rows)
     plain, plain_is_folded = _text(rows, column_ranks)
     is_folded = len(column_ranks) > _MAX_COLUMNS
     legend = escape(_legend(is_folded, "bold"))
@@ -100,21 +100,9 @@ def summary(rows: Sequence[TraceRow]) -> str:
     return f"trace: {'; '.join(parts)}"
 
 
-def not_kept(all_rows: Sequence[TraceRow], shown_rows: Sequence[TraceRow]) -> str:
-    """``; earlier operations are not kept``: the records of some rank begin among ``shown_rows``.
-
-    Args:
-        all_rows: all rows that are known.
-        shown_rows: those of them that are shown.
-    """
-    ids_by_rank: dict[int, list[int]] = {}
-    for row in all_rows:
-        for rank, part in row.parts.items():
-            ids_by_rank.setdefault(rank, []).append(part.record_id)
-    oldest = {rank: first_unbroken_record(ids) for rank, ids in ids_by_rank.items()}
-    is_cut = any(
-        part.record_id == oldest[rank] > 1 for row in shown_rows for rank, part in row.parts.items()
-    )
+def not_kept(shown_rows: Sequence[TraceRow]) -> str:
+    """``; earlier operations are not kept``: the records of some rank begin among these rows."""
+    is_cut = any(part.follows_lost for row in shown_rows for part in row.parts.values())
     return "; earlier operations are not kept" if is_cut else ""
 
 

@@ -1,10 +1,13 @@
 """The break points of a pool: how they are set, listed, counted and removed."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from nbddp.controller.prompts.break_points import BreakPoints
+from nbddp.controller.prompts.break_points import BreakPoints, passed
 from nbddp.errors import BadOptionError
-from nbddp.wire.flight_recorder import Operation, Signature
+from nbddp.wire.flight_recorder import GroupInfo, Operation, Signature
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet
 
@@ -112,3 +115,50 @@ def test_numbers_are_not_used_again():
     assert [point.number for point in points.of_cell()] == [1, 3]
     assert len(points.clear()) == 2
     assert points.listing() == "no break points are set. Next: %ddp break all_reduce"
+
+
+def seen(*numbers: int) -> dict[int, list[GroupInfo]]:
+    """The default group of each rank, and a group of the first two, which is at #4."""
+    ranks = tuple(range(len(numbers)))
+    tp = GroupInfo("1:b", "1", "tp", ranks=(0, 1), collective_seq_id=4)
+    default = GroupInfo("0:a", "0", "default_pg", ranks=ranks)
+    return {
+        rank: [msgspec.structs.replace(default, collective_seq_id=number), *[tp][: rank < 2]]
+        for rank, number in enumerate(numbers)
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "text"),
+    [
+        (
+            "#17",
+            {},
+            "#17 has passed already: the default group is at #23, and numbers only grow; other "
+            "groups may still come to it. Next: %ddp break #24, or a higher number",
+        ),
+        (
+            "all_reduce #3",
+            {},
+            "#3 has passed already: the default group is at #23, group 'tp' (ranks 0-1) is at #4, "
+            "and numbers only grow. Next: %ddp break all_reduce #24, or a higher number",
+        ),
+        ("#18", {}, ""),  # rank 2 may still come to it
+        (
+            "#18",
+            {"ranks": RankSet.of([0])},
+            "#18 has passed already: the default group is at #23, and numbers only grow; other "
+            "groups may still come to it. Next: %ddp break #24, or a higher number",
+        ),
+        ("#5", {"group": "tp"}, ""),
+        (
+            "#4",
+            {"group": "tp"},
+            "#4 has passed already: group 'tp' (ranks 0-1) is at #4, and numbers only grow. Next: "
+            "%ddp break #5 --group tp, or a higher number",
+        ),
+        ("all_reduce", {}, ""),
+    ],
+)
+def test_a_number_that_has_passed(words: str, options: dict[str, Any], text: str):
+    assert passed(BreakPoints().add(words.split(), **options), seen(23, 23, 17)) == text

@@ -154,6 +154,25 @@ def test_a_rank_that_does_not_answer_is_named():
     )
 
 
+def test_a_finished_rank_is_told_beside_values_from_inside_the_cell():
+    cell = Cell()
+    cell.turns.leave(0, cell.now)
+    cell.turns.leave(2, cell.now)
+    for line, tells in {
+        "p x": ("ranks 0,2 have finished the cell: their values are from after it",),
+        "where": (),
+        "p x -r 0,1": ("rank 0 has finished the cell: its value is from after it",),
+        "p x -r 0": (),
+        "p x -r 1": (),
+    }.items():
+        cell.ask(0, 1, 2, 3)
+        cell.say(line)
+        cell.ask(0, 1, 2, 3)
+        prompt = cell.turns.due(cell.now)
+        assert prompt is not None
+        assert prompt.tells == tells, line
+
+
 def test_a_rank_whose_process_has_ended_is_not_awaited():
     cell = Cell()
     cell.ask(0, 1, 2)

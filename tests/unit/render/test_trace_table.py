@@ -7,7 +7,7 @@ import pytest
 
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import html, trace_table
-from nbddp.wire.flight_recorder.schema import GroupInfo, Site
+from nbddp.wire.flight_recorder.schema import REPLACED, GroupInfo, Site
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
 
@@ -81,12 +81,25 @@ def test_a_ring_with_overwritten_records_is_told_as_incomplete():
         for recorder in ranks:
             recorder.collective(at=step, end=step + 1)
     kept = rows({recorder.rank: recorder.operations[5:] for recorder in ranks}, GROUPS)
-    assert trace_table.not_kept(kept, kept) == "; earlier operations are not kept"
-    assert trace_table.not_kept(kept, kept[1:]) == ""  # those of another cell
+    assert trace_table.not_kept(kept) == "; earlier operations are not kept"
+    assert trace_table.not_kept(kept[1:]) == ""  # those of another cell
     whole = rows(by_rank(ranks), GROUPS)
-    assert trace_table.not_kept(whole, whole) == ""
+    assert trace_table.not_kept(whole) == ""
     headline = trace_table.table(kept)["text/plain"].splitlines()[0]
     assert headline == "trace: 4 operations; earlier operations are not kept"
+
+
+def test_a_call_that_was_made_again_is_no_lost_operation():
+    ranks = recorders(2)
+    for recorder in ranks:
+        for step in range(2):
+            recorder.collective(at=step, end=step + 1)
+        recorder.operations[0] = msgspec.structs.replace(
+            recorder.operations[0], error=f"{REPLACED}: its call was made again"
+        )
+    shown = rows(by_rank(ranks), GROUPS)
+    assert len(shown) == 1
+    assert trace_table.not_kept(shown) == ""
 
 
 def test_summary_of_nothing():
