@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
-from nbddp.controller.options import PoolOptions
+from nbddp.controller.options import LINE_OPTIONS, PoolOptions
 from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
@@ -249,9 +249,10 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     differences = current.options.differences(options)
     if not differences:
         return current
+    flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
     raise PoolExistsError(
         f"a pool is running with other options: it has {current.options.describe()}, you asked for "
-        f"{options.describe()} (different: {', '.join(differences)}). Next: %ddp stop, then start "
+        f"{options.describe()} (different: {flags}). Next: %ddp stop, then start "
         "again; %ddp restart gives fresh ranks with the old options"
     )
 

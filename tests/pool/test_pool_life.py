@@ -351,7 +351,7 @@ def test_start_gives_the_one_pool_of_the_process(
         assert nbddp.start(2, init="none") is pool
         with pytest.raises(PoolExistsError) as caught:
             nbddp.start(3, init="none")
-        assert "different: nproc_per_node" in str(caught.value)
+        assert "(different: -n)" in str(caught.value)
         assert "Next: %ddp stop" in str(caught.value)
         pool.run("print('same')\nprint('rank', rank)\nrank")
     assert pool.is_stopped

@@ -208,7 +208,9 @@ class Parser(argparse.ArgumentParser):
         if not known and name.startswith("--"):
             known = [option for option in self._options if option.startswith(name)]
         if not known and name.startswith("-"):
-            known = difflib.get_close_matches(name, self._options, n=1)
+            bare = {option.lstrip("-"): option for option in self._options}
+            near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
+            known = [bare[option] for option in near]
         if len(known) != 1:
             return [word]
         return [known[0], value] if equals else known

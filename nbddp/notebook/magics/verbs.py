@@ -10,7 +10,6 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.options import LINE_OPTIONS, duration
 from nbddp.errors import BadOptionError
 from nbddp.legal_words import legal_words
+from nbddp.line_breaks import wrapped
 from nbddp.notebook.magics import (
     auto_mode,
     break_verbs,
@@ -75,7 +75,7 @@ def help_page() -> str:
     """The text of ``%ddp help``: a line for each verb and option, an empty one between groups."""
     sections = [[CELL], *_SECTIONS]
     texts = ["\n".join(row for line in section for row in _rows(line)) for section in sections]
-    return "\n\n".join([*texts, textwrap.fill(_ENDING, _WIDTH)])
+    return "\n\n".join([*texts, "\n".join(wrapped(_ENDING, _WIDTH, indent=0))])
 
 
 def _rows(line: Line) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _rows(line: Line) -> Iterator[str]:
 
 
 def _row(usage: str, explanation: str) -> str:
-    first, *rest = textwrap.wrap(explanation, _WIDTH - _COLUMN, break_on_hyphens=False)
+    first, *rest = wrapped(explanation, _WIDTH - _COLUMN, indent=0)
     return "\n".join([f"{usage:<{_COLUMN}}{first}", *(" " * _COLUMN + text for text in rest)])
 
 

@@ -13,7 +13,6 @@ the error says the next step, and the card does not say it again: HTML has it fo
 """
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from nbddp.controller.diagnosis import (
     late_ranks,
 )
 from nbddp.controller.trace import rows_of_views
+from nbddp.line_breaks import wrapped
 from nbddp.notebook.render import code_excerpt, rank_rows
 from nbddp.notebook.render.html import (
     FAINT,
@@ -137,7 +137,7 @@ def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
             f"which waited for {it}{where}, {were} freed"
         )
     lines = "<br>".join(map(_unbroken, sentences))
-    plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
+    plain = ("\n".join(wrapped(sentence, WIDTH, indent=4)) for sentence in sentences)
     return {"text/plain": "\n".join(plain), "text/html": f'<div style="{FAINT}">{lines}</div>'}
 
 
@@ -258,9 +258,9 @@ def _no_finding(report: Report) -> Finding:
 def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:
     lines: list[str] = []
     for text in _injected(injected):
-        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
+        lines += wrapped(text, WIDTH, indent=4)
     for section in sections:
-        lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
+        lines += wrapped(section.layout.title, WIDTH, indent=4)
         if not is_above_error or section is not sections[0]:
             lines += _text_sentences(section.next_step)
             lines += code_excerpt.change_text(section.change)
@@ -285,7 +285,7 @@ def _injected(injected: Sequence[str]) -> Iterator[str]:
 def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
     for name, text in sentences:
         whole = f"{name} {one_line(text)}".strip()
-        yield from textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        yield from wrapped(whole, WIDTH, indent=4, first_indent=2)
 
 
 # --- HTML ----------------------------------------------------------------------------------------

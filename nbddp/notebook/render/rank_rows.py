@@ -3,11 +3,11 @@
 Runs in: the notebook's process. Pure.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import PerRank, Predicate
+from nbddp.line_breaks import wrapped
 from nbddp.notebook.render.alike import FOLDS, peers_of
 from nbddp.notebook.render.html import (
     FAINT,
@@ -107,13 +107,13 @@ def rows_of(
 def text(start: str, entry: RankRow) -> list[str]:
     """One line if it fits, else two: the place has its own."""
     if entry.site is None:
-        return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
+        return wrapped(start, WIDTH, indent=8)
     place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
     whole = f"{start}, at {one_line(place)}"
     if len(whole) <= WIDTH:
         return [whole]
-    wrapped = textwrap.wrap(f"{start},", WIDTH, subsequent_indent=" " * 8)
-    return [*wrapped, shorten(f"        at {one_line(place)}", WIDTH)]
+    lines = wrapped(f"{start},", WIDTH, indent=8)
+    return [*lines, shorten(f"        at {one_line(place)}", WIDTH)]
 
 
 def html(lines: Sequence[RankRow]) -> str:

@@ -20,8 +20,8 @@ def test_own_lines_break_at_blanks():
     assert shown(HEAD, STEP) == [
         f"{RED}: {SAID} and",
         "    nobody sends",
-        "  next      Call all_reduce before the `continue` in line 5, inside `if rank ==",
-        "            2:`, or not",
+        "  next      Call all_reduce before the `continue` in line 5, inside",
+        "            `if rank == 2:`, or not",
     ]
     # A program reads whole lines.
     assert plain_text([HEAD, STEP]) == f"DeadlockError: {SAID} and nobody sends\n{STEP.text}"

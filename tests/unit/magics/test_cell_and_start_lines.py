@@ -56,6 +56,7 @@ def test_cell(line: str, found: CellCommand):
         ("-r dp=0 tp=1:3", "%%ddp: unknown: tp=1:3. Did you mean %%ddp -r dp=0,tp=1:3?"),
         ("tp=1", "%%ddp: unknown: tp=1. Did you mean %%ddp -r tp=1?"),
         ("--mesh a --mesh b", "%%ddp: --mesh is given twice"),
+        ("--nope", "%%ddp: unknown: --nope; legal: -r RANKS, --timeout SECONDS, "),
         ("--async -r 0 2-3 5", "Did you mean %%ddp --async -r 0,2-3,5?"),
     ],
 )
