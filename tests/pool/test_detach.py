@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from nbddp.controller.catch_up import Reason
 from nbddp.controller.hub import attachment
 from nbddp.controller.pool import CellOptions, Pool, find_kept, startup
 from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
@@ -73,6 +74,12 @@ def test_a_pool_is_let_go_and_taken_back_again_and_again(holder: Holder):
     pool.restart(1)
     run_cell(pool, "dist.barrier()")
     assert pool.pull("'x' in globals()") == [True, False]
+    run_cell(pool, "y = 1")
+    pool.restart(1)
+    (left,) = pool.catch_up().left_out
+    assert (left.reason, left.names) == (Reason.NO_CELL_SINCE_ATTACH, ("x", "value"))
+    with pytest.raises(BadOptionError, match="since it was taken back"):
+        pool.catch_up(1, cells=[99])
     pool.restart()
     run_cell(pool, "dist.barrier()")
 

@@ -32,22 +32,25 @@ class PastCell:
     makes_groups: bool = False  #: a rank became a member of a new group in it
 
     @cached_property
+    def python(self) -> str:
+        """Its code as Python."""
+        return _TIME.sub(r"\1", self.code)
+
+    @cached_property
     def names(self) -> CellNames:
         """The names that it binds, changes and reads."""
-        code = _TIME.sub(r"\1", self.code)
-        return cell_names(Code(code, self.first_line).statements)
+        return cell_names(Code(self.python, self.first_line).statements)
 
     def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
         """The names that it has bound on a rank, and those of which that is not known.
 
         The names inside an ``if rank == 0:`` are not bound on rank 1.
         """
-        code = _TIME.sub(r"\1", self.code)
         if rank not in self.ranks:
             return frozenset(), frozenset()
-        if "if" not in code:
+        if "if" not in self.python:
             return self.names.binds, frozenset()
-        statements = Code(code, self.first_line).statements
+        statements = Code(self.python, self.first_line).statements
         known, possible = (
             cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
             for unknown in (False, True)
@@ -56,9 +59,14 @@ class PastCell:
 
 
 class CellHistory:
-    """The last cells of a pool, in the order in which they ran."""
+    """The last cells of a pool, in the order in which they ran.
 
-    def __init__(self) -> None:
+    Args:
+        is_partial: the pool has run other cells before, for a kernel that has let it go.
+    """
+
+    def __init__(self, *, is_partial: bool = False) -> None:
+        self.is_partial = is_partial
         self._cells: deque[PastCell] = deque(maxlen=_MAX_CELLS)
         self._open: tuple[str, PastCell] | None = None
         self._calls: dict[tuple[int, str], int] = {}  # collectives so far, by rank and group

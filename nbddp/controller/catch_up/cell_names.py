@@ -12,7 +12,6 @@ from nbddp.controller.diagnosis import holds
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 #: Functions that seed random numbers: of these modules, or, with the last names, of any origin.
 _SEEDED_MODULES = ("torch", "random", "np", "numpy")
 _SEEDING = ("manual_seed", "manual_seed_all", "seed", "seed_all")
@@ -29,14 +28,12 @@ class CellNames:
         reads: names that it uses, also inside its functions, and does not bind before.
         deletes: names that ``del`` has removed when it ends.
         seeds: whether it seeds random numbers, not only in a function.
-        has_loop: whether a ``for`` or ``while`` runs with it, not only in a function.
         has_star: whether it has ``from module import *``.
     """
 
     binds: frozenset[str]
     changes: frozenset[str]
     reads: frozenset[str]
-    has_loop: bool
     has_star: bool
     deletes: frozenset[str] = frozenset()
     seeds: bool = False
@@ -58,7 +55,6 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
         frozenset(scope.binds),
         frozenset(scope.changes),
         frozenset(_needed(statements, set())),
-        scope.has_loop,
         scope.has_star,
         frozenset(scope.deletes),
         scope.seeds,
@@ -164,7 +160,6 @@ class _Scope(ast.NodeVisitor):
         self.reads: set[str] = set()
         self.deletes: set[str] = set()
         self.globals: set[str] = set()  # declared by a ``global`` statement
-        self.has_loop = False
         self.has_star = False
         self.seeds = False
 
@@ -182,10 +177,6 @@ class _Scope(ast.NodeVisitor):
         self.changes |= inner.changes - local
         self.binds |= inner.binds & inner.globals
         return inner
-
-    def visit(self, node: ast.AST) -> None:
-        self.has_loop = self.has_loop or isinstance(node, _LOOPS)
-        super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         match node.ctx:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.controller.catch_up.loops import Loops
 from nbddp.controller.state import LeftOut, Reason
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
@@ -34,7 +35,8 @@ def make_plan(
 
     Chosen are, for each name, the last good cell that binds it, the cells that change its value
     later, the cells that bind what these use, and cells that seed random numbers. A loop with
-    collectives is left out, unless it binds a module, an optimizer or a definition.
+    collectives, also one in a function that the cell calls, is left out, unless the cell binds a
+    definition, or a module or an optimizer, or one of these is built from its names.
 
     Args:
         history: the cells so far, in order.
@@ -59,9 +61,14 @@ class _Planner:
         self._wanted = wanted
         self._is_possible: dict[int, bool] = {}  # by index: whether its names can be made again
         self._chosen: set[int] = set()
+        self._loops = Loops(cell for cell in cells if cell.is_ok)
 
     def plan(self) -> CatchUpPlan:
         left_out: dict[tuple[int, Reason], list[str]] = {}
+        for name, kind in self._lacking.items():  # first: `_is_possible` is for all
+            index = self._binder(name, len(self._cells)) if kind == "state" else None
+            if index is not None:
+                self._choose(index, for_state=True)
         for name in self._lacking:
             if self._is_of_others(name):
                 continue
@@ -104,14 +111,22 @@ class _Planner:
         bound = {name for cell in chosen for name in cell.names.binds}
         return frozenset(deleted & bound)
 
-    def _choose(self, index: int) -> bool:
-        """Choose a cell with all that it uses; return whether that is possible."""
+    def _choose(self, index: int, *, for_state: bool = False) -> bool:
+        """Choose a cell with all that it uses; return whether that is possible.
+
+        Args:
+            index: of the cell.
+            for_state: a module or an optimizer is built from its names, so it may be a loop.
+        """
         known = self._is_possible.get(index)
         if known is not None:
             return known
         self._is_possible[index] = True  # cells may use names of each other
         cell = self._cells[index]
-        if self._is_long_loop(index) or not all(map(self._choose, self._sources(cell, index))):
+        is_refused = self._is_long_loop(index) and not for_state
+        if is_refused or not all(
+            self._choose(source, for_state=for_state) for source in self._sources(cell, index)
+        ):
             self._is_possible[index] = False
             return False
         self._chosen.add(index)
@@ -134,7 +149,9 @@ class _Planner:
 
     def _is_long_loop(self, index: int) -> bool:
         cell = self._cells[index]
-        if not cell.has_operations or not cell.names.has_loop or cell.number in self._wanted:
+        if not cell.has_operations or cell.number in self._wanted:
+            return False
+        if not self._loops.runs_loop(cell):
             return False
         kinds = {
             self._lacking[name]

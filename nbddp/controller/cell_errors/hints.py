@@ -94,12 +94,14 @@ def _why(left: LeftOut) -> str:
     match left.reason:
         case Reason.NO_CELL:
             return "no cell defines it"
+        case Reason.NO_CELL_SINCE_ATTACH:
+            return "no cell since the pool was taken back defines it"
         case Reason.FAILED:
             return f"{cell} had failed"
         case Reason.FAILS_NOW:
             return f"{cell} failed when it ran again"
         case Reason.LOOP:
-            return f"{cell} is a loop with collectives"
+            return f"{cell} runs a loop with collectives"
         case Reason.NEEDS:
             return f"{cell} uses names that were not made again"
 

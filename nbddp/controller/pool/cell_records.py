@@ -20,9 +20,13 @@ _REMEMBERED_FAILURES = 16
 
 
 class CellRecords:
-    """The cells since the start of a pool, or since all of its ranks were restarted."""
+    """The cells since the start of a pool, or since all of its ranks were restarted.
 
-    def __init__(self) -> None:
+    Args:
+        is_attached: the pool was taken back, and has run other cells before.
+    """
+
+    def __init__(self, *, is_attached: bool = False) -> None:
         self.numbers = itertools.count(1)  #: execution counts for the cells of a script
         self.number_by_run: dict[str, int] = {}  #: execution counts, for the trace
         self.last_run: Run | None = None
@@ -31,7 +35,7 @@ class CellRecords:
         self.failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self.caught_up: set[int] = set()  #: processes that have caught up
         self._failed = NO_RANKS  # in the last cell that failed
-        self._history = CellHistory()
+        self._history = CellHistory(is_partial=is_attached)
 
     def submit(self, run_id: str, number: int) -> None:
         """Note the number of a cell that is about to be sent, and the end of the one before it."""

@@ -111,7 +111,7 @@ class Pool:
         self.settings = settings  #: limits and durations; for the notebook layer
         self._make_view = make_view
         self._check_source = check_source  # this layer does not know what IPython adds to Python
-        self._cells = CellRecords()
+        self._cells = CellRecords(is_attached=kept is not None)
         self._sources = SourceTexts()
         self._pauses = Pauses(lambda: self.snapshot.offset_by_rank)
         self.break_points = BreakPoints()  #: of all later cells; for the notebook layer

@@ -8,7 +8,7 @@ Runs in: the notebook's process, the thread of the caller.
 import secrets
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import GENERATORS, CatchUpPlan, LeftOut, PastCell, Reason, make_plan
@@ -74,6 +74,9 @@ class CatchUp:
     alike_random: tuple[str, ...] = ()
     seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
     regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
+    #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
+    #: the others make or change what these use, or seed random numbers.
+    makers: tuple[int, ...] = ()
 
 
 def catch_up(
@@ -109,8 +112,9 @@ def catch_up(
         )
     known = {cell.number for cell in pool.history}
     if unknown := sorted(set(cells) - known):
+        since = " since it was taken back" if pool.history.is_partial else ""
         raise BadOptionError(
-            f"the pool has not run {cell_name(unknown[0])}; it has run "
+            f"the pool has not run {cell_name(unknown[0])}{since}; it has run "
             f"{', '.join(map(str, sorted(known))) or 'no cell'}"
         )
 
@@ -146,7 +150,15 @@ def catch_up(
     alike_random = _with_alike_random(pool, source, others, run)
     if not failed and not not_synced:  # else the user will try again
         pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
+    regained = tuple(
+        sorted(
+            lacking.keys() - (missing.keys() - set(copied)),
+            key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
+        )
+    )
     left_out = _still_lacking(plan, missing.keys() - set(copied), dict(failed))
+    if pool.history.is_partial:
+        left_out = tuple(map(_since_attach, left_out))
     pool.history.note_left_out(fresh, left_out)
     return CatchUp(
         ranks=fresh,
@@ -167,12 +179,8 @@ def catch_up(
         deleted=deleted,
         alike_random=alike_random,
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
-        regained=tuple(
-            sorted(
-                lacking.keys() - (missing.keys() - set(copied)),
-                key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
-            )
-        ),
+        regained=regained,
+        makers=_makers(plan, {*regained, *synced} - set(copied)),
     )
 
 
@@ -191,6 +199,16 @@ def _lacking(pool: "Pool", source: int, fresh: RankSet) -> dict[str, NameKind]:
         for name, kind in names[source].items()
         if any(name not in names[rank] for rank in fresh)
     }
+
+
+def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[int, ...]:
+    """The cells that bind one of these names last, and those that change it afterwards."""
+    makers: dict[str, list[int]] = {}
+    for cell in plan.cells:
+        for name in cell.names.changes - cell.names.binds:
+            makers.get(name, []).append(cell.number)
+        makers.update({name: [cell.number] for name in cell.names.binds if name in names})
+    return tuple(sorted({number for numbers in makers.values() for number in numbers}))
 
 
 def _replay(
@@ -353,6 +371,11 @@ def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
         cell_name=cell_name(cell.number),
         replay=replay,
     )
+
+
+def _since_attach(left: LeftOut) -> LeftOut:
+    is_unknown = left.reason is Reason.NO_CELL
+    return replace(left, reason=Reason.NO_CELL_SINCE_ATTACH) if is_unknown else left
 
 
 def _still_lacking(

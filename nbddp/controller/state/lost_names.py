@@ -11,6 +11,7 @@ class Reason(Enum):
     """A reason why names were not made again."""
 
     NO_CELL = auto()  #: no cell binds them: `%ddp push` did, or code that is not a cell
+    NO_CELL_SINCE_ATTACH = auto()  #: the same; cells before the pool was taken back are not known
     FAILED = auto()  #: the cell that binds them had failed, and did not run again
     FAILS_NOW = auto()  #: the cell that binds them failed when it ran again
     LOOP = auto()  #: the cell is a loop with collectives, such as a training loop

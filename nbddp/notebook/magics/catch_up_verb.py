@@ -72,7 +72,8 @@ def _headline(result: CatchUp) -> str:
     doubtful = {*result.different, *(name for name, _ in result.not_synced)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
-    parts = [f"{_names(own)} (from {_cells(result.cells)})"] if own and result.cells else []
+    makers = result.makers or result.cells
+    parts = [f"{_names(own)} (from {_cells(makers)})"] if own and makers else []
     parts += [f"{_names(own)} (from rank {result.source})"] if own and not result.cells else []
     if result.copied:
         parts.append(f"{_names(result.copied)} (from rank {result.source})")
@@ -123,8 +124,16 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
     again = f"%ddp catchup -r {ranks} --cells {left.cell}"
     if left.reason is Reason.NO_CELL:
         return f"{names}: no cell defines this. Next: %ddp push, if it came from the notebook"
+    if left.reason is Reason.NO_CELL_SINCE_ATTACH:
+        return (
+            f"{names}: no cell since %ddp attach defines this, and cells before it are not known "
+            "here. Next: run those cells again, on all ranks"
+        )
     if left.reason is Reason.LOOP:
-        return f"{names}: {cell} is a loop with collectives. Next: {again}, to run it again"
+        return (
+            f"{names}: {cell} runs a loop with collectives, and makes no model "
+            f"or function. Next: {again}, to run it again"
+        )
     return (
         f"{names}: {cell} uses names that were not made again. Next: {again}, when these are there"
     )
@@ -154,6 +163,11 @@ def _details(result: CatchUp) -> list[str]:
             were = result.aside.verb("its variables are", "their variables are")
             ran += f"; {result.aside.describe()} ran along, and {were} as before"
         lines.append(ran)
+        others = tuple(sorted(set(result.cells) - set(result.makers or result.cells)))
+        if others:
+            lines.append(
+                f"{_cells(others)} ran for the others: what they use, or a seed of random numbers"
+            )
     if result.synced:
         lines.append(f"{_names(result.synced)} {_have(result.synced)} the state of {source}")
     if result.copied:

@@ -111,12 +111,6 @@ def test_cells_that_seed_random_numbers(code: str, *, seeds: bool):
     assert names_of(code).seeds is seeds
 
 
-def test_a_loop_that_runs_with_the_cell():
-    assert names_of("if a:\n    for b in c:\n        pass").has_loop
-    assert names_of("while a:\n    pass").has_loop
-    assert not names_of("def f():\n    for a in b:\n        pass\n[x for x in y]").has_loop
-
-
 def test_a_star_import():
     assert names_of("from a import *").has_star
     assert not names_of("from a import b").has_star

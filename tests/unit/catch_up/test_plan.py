@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
@@ -93,6 +95,34 @@ def test_a_training_loop_is_left_out_and_may_be_wanted():
     plan = plan_of(cells, lacking, wanted=(2,))
     assert numbers(plan) == [1, 2, 3]
     assert plan.left_out == ()
+
+
+def test_a_loop_in_a_function_is_a_loop():
+    train = "def train(steps):\n    for step in range(steps):\n        model(step)\n    return step"
+    cells = [
+        cell(1, train),
+        cell(2, "loss = train(3)", operations=True),
+        cell(3, "torch.manual_seed(1)\ntrain(1)", operations=True),
+        cell(4, "model = Net()\nfirst = train(1)", operations=True),
+    ]
+    lacking: dict[str, NameKind] = {"train": "definition", "loss": "data", "model": "state"}
+    plan = plan_of(cells, lacking)
+    assert numbers(plan) == [1, 4]
+    assert plan.left_out == (LeftOut(("loss",), Reason.LOOP, 2),)
+
+
+@pytest.mark.parametrize("kind", ["state", "data"])
+def test_a_loop_runs_again_where_a_model_is_built_from_its_names(kind: NameKind):
+    cells = [
+        cell(1, "for x in batches:\n    mean = reduced(x)", operations=True),
+        cell(2, "size = mean * 2"),
+        cell(3, "net = Net(size)"),
+    ]
+    plan = plan_of(cells, {"mean": "data", "size": "data", "net": kind})
+    assert numbers(plan) == ([1, 2, 3] if kind == "state" else [])
+    assert [left.reason for left in plan.left_out] == (
+        [] if kind == "state" else [Reason.LOOP, Reason.NEEDS, Reason.NEEDS]
+    )
 
 
 def test_a_loop_without_collectives_or_one_that_makes_a_module_is_no_training_loop():

@@ -340,7 +340,7 @@ def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
         (Reason.NO_CELL, "no cell defines it", _INSTEAD),
         (
             Reason.LOOP,
-            "cell [3], which defines it, is a loop with collectives",
+            "cell [3], which defines it, runs a loop with collectives",
             "%ddp catchup -r 2 --cells 3, to run it again",
         ),
     ],

@@ -91,8 +91,14 @@ def test_random_numbers(facts: dict[str, Any], line: str):
         ),
         (
             {"left_out": (LeftOut(("x",), Reason.LOOP, 2),)},
-            "It still lacks x: cell [2] is a loop with collectives. Next: %ddp catchup -r 1 "
-            "--cells 2, to run it again",
+            "It still lacks x: cell [2] runs a loop with collectives, and makes no model or "
+            "function. Next: %ddp catchup -r 1 --cells 2, to run it again",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x",), Reason.NO_CELL_SINCE_ATTACH),)},
+            "It still lacks x: no cell since %ddp attach defines this, and cells before it are not "
+            "known here. Next: run those cells again, on all ranks",
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
@@ -104,6 +110,15 @@ def test_random_numbers(facts: dict[str, Any], line: str):
 )
 def test_problems_have_a_next_step(facts: dict[str, Any], problem: str, end: str):
     assert said(**facts).lines[1:] == [problem, end]
+
+
+def test_cells_that_ran_for_others_are_told_apart():
+    whole = said(cells=(1, 2, 3, 4), regained=("x",), makers=(2, 4))
+    assert whole.lines[0] == "Rank 1 has again: x (from cells [2], [4])."
+    assert whole.details == [
+        "rank 1 ran cells [1], [2], [3], [4] again, with what they write and print",
+        "cells [1], [3] ran for the others: what they use, or a seed of random numbers",
+    ]
 
 
 def test_a_name_that_is_there_but_wrong_is_not_said_to_be_there_again():
