@@ -101,6 +101,86 @@ for step in range(3):
         (" * (1 + rank)", ""),
     ),
     _replicas(
+        "learning rate of one rank, with averaging in one flat copy",
+        """\
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1 * (1 + rank))
+def average(gradients):
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients])):
+        gradient.copy_(part.view_as(gradient) / world_size)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    average([parameter.grad for parameter in model.parameters()])
+    optimizer.step()
+""",
+        ("different values in '0.weight' and 3 more", "of Sequential", "after step 1 of SGD"),
+        14,
+        (" * (1 + rank)", ""),
+    ),
+    _replicas(
+        "learning rate of one rank, with an update of one's own",
+        """\
+model = torch.nn.Linear(4, 2)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+lr = 0.1 * (1 + rank)
+for step in range(3):
+    model(torch.randn(4, 4)).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter -= lr * parameter.grad / world_size
+    model.zero_grad()
+""",
+        ("'weight' and 1 more of Linear at the end of the cell", "line 9 gives all ranks"),
+        9,
+        (" * (1 + rank)", ""),
+    ),
+    _replicas(
+        "weights that no rank has sent, with an update of one's own",
+        """\
+torch.manual_seed(rank)
+model = torch.nn.Linear(4, 2)
+for step in range(3):
+    model.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.data.sub_(0.1 * parameter.grad)
+""",
+        ("had different values in 'weight' and 1 more of Linear before line 7 gave",),
+        7,
+        ("manual_seed(rank)", "manual_seed(1)"),
+    ),
+    _replicas(
+        "weights that one rank alone updates, with a flat copy and an update of one's own",
+        """\
+model = torch.nn.Linear(4, 2)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+for step in range(2):
+    model.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients])):
+        gradient.copy_(part.view_as(gradient))
+    if rank == 0:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+""",
+        ("'weight' and 1 more of Linear at the end of the cell", "line 9 gives all ranks"),
+        9,
+        ("if rank == 0:", "if True:"),
+    ),
+    _replicas(
         "buffer that one rank changes",
         _TRAIN.replace(
             "optimizer = ",
@@ -213,6 +293,39 @@ for step in range(3):
         parameter.grad.copy_(flat[at : at + parameter.numel()].view_as(parameter))
         at += parameter.numel()
     optimizer.step()
+""",
+    "layers of each rank beside one that all have, with an update of one's own": """\
+shared, own = nn.Linear(4, 4), nn.Linear(4, 4)
+with torch.no_grad():
+    own.weight.add_(rank)
+for parameter in shared.parameters():
+    dist.broadcast(parameter.data, 0)
+for step in range(3):
+    own(shared(torch.randn(4, 4))).square().mean().backward()
+    with torch.no_grad():
+        for parameter in shared.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter -= 0.1 * parameter.grad
+        for parameter in own.parameters():
+            parameter -= 0.1 * parameter.grad
+    shared.zero_grad()
+    own.zero_grad()
+""",
+    "norms of gradients beside models of each rank": """\
+model = net()
+with torch.no_grad():
+    model[0].weight.add_(rank)
+for step in range(3):
+    model(torch.randn(4, 4)).square().mean().backward()
+    norms = torch.stack([parameter.grad.norm() for parameter in model.parameters()])
+    dist.all_reduce(norms)
+    copies = [parameter.grad.clone() for parameter in model.parameters()]
+    for copy in copies:
+        dist.all_reduce(copy)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    model.zero_grad()
 """,
     "local SGD": """\
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd

@@ -57,6 +57,10 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
     some = next(iter(by_rank.values()))
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
+    if not some.optimizer and not any(
+        _part(each.digests, 0) != _part(each.digests, 1) for each in by_rank.values()
+    ):
+        return None  # gradients were averaged, and no weight was updated
     for step in range(count):
         clusters = _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()})
         if len(clusters) > 1:

@@ -34,13 +34,17 @@ class SanitizerFault(_Part, frozen=True):
 
 
 class ReplicaSteps(_Part, frozen=True):
-    """Hashes of a replica of a DDP model, before the first and after each step of an optimizer."""
+    """Hashes of a replica, before the first and after each step of an optimizer.
+
+    Without an optimizer: at the first reduction of its gradients, and at the end of the cell. Its
+    sites have the line that reduces them.
+    """
 
     pg_id: str  #: of the group of the model
     number: int  #: of the model among those of its group
     optimizer_number: int  #: of the optimizer among those that have stepped the model
     model: str  #: class of the model
-    optimizer: str  #: class of the optimizer
+    optimizer: str  #: class of the optimizer; empty: the code updates the parameters itself
     tensors: tuple[str, ...]  #: names of the parameters
     digests: bytes  #: for each step one digest of all tensors
     details: bytes  #: for the first steps, as many as fit, a digest of each tensor

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
+from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
@@ -159,6 +160,8 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     parted = cause.parted
     assert parted is not None  # noqa: S101 - each cause of this kind has one
     ranks, steps = cause.culprits, parted.steps
+    if not steps.optimizer:
+        return _parted_by_hand(cause, parted, reports)
     when = f"after step {parted.step} of {steps.optimizer}"
     equal = f"; after step {parted.step - 1} they were equal"
     if parted.step < 2:
@@ -205,6 +208,42 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
             rank: replace(
                 reports.rank(rank),
                 predicate=Predicate(RankVerb.NONE, f"stepped {steps.optimizer}"),
+                site=parted.site,
+                since_s=None,
+            )
+            for rank in ranks
+        },
+    )
+
+
+def _parted_by_hand(cause: Cause, parted: PartedReplicas, reports: RankReports) -> Words:
+    """Parameters that the code updates itself are no longer equal."""
+    ranks, line = cause.culprits, _line(parted.site)
+    others = parted.clusters[0] - ranks
+    values = f"other values than {others.describe()}" if others else "different values"
+    more = f" and {parted.others} more" if parted.others else ""
+    tensors = f"'{parted.tensor}'{more} of {parted.steps.model}"
+    taken = "hashes of all parameters were taken before the gradients were reduced first"
+    if parted.step:
+        told = (
+            f"{ranks.verb('has', 'have')} {values} in {tensors} at the end of the cell, although "
+            f"{line} gives all ranks the same gradients."
+        )
+        reason = f"{taken}, and at the end of the cell: only the latter differ."
+        step = f"Make the same update on all ranks after {line}, with the same learning rate."
+    else:
+        told = f"had {values} in {tensors} before {line} gave all ranks the same gradients."
+        reason = f"{taken}, and differ."
+        step = f"Give all ranks the same weights first: `broadcast` each parameter before {line}."
+    return Words(
+        f"{subject(ranks)} {told}",
+        reason,
+        f"{step} `%ddp diff` shows by how much they differ.",
+        code=_code((parted.site, ranks)),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.NONE, "reduced its gradients"),
                 site=parted.site,
                 since_s=None,
             )

@@ -71,7 +71,10 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
     """
     spans = [span for span in map(span_of, tensors) if span is not None]
     models = [model.module for model in torch_private.ddp_models()] if in_backward else []
-    for model, is_sent in [*((each, True) for each in models), *_other_models()]:
+    for model, is_sent in [
+        *((each, True) for each in models),
+        *((each, False) for each in root_modules()),
+    ]:
         names = [
             name
             for name, parameter in model.named_parameters()
@@ -90,7 +93,7 @@ def module_of(parameters: Iterable[torch.Tensor]) -> torch.nn.Module | None:
     mine = {id(each) for each in parameters}
     modules = [
         module
-        for module, _ in _other_models()
+        for module in root_modules()
         if {id(parameter) for parameter in module.parameters()} == mine
     ]
     return modules[0] if len(modules) == 1 else None
@@ -101,11 +104,11 @@ def _is_in(gradient: torch.Tensor, spans: Sequence[Any]) -> bool:
     return span is not None and any(overlap(span, each) for each in spans)
 
 
-def _other_models() -> list[tuple[torch.nn.Module, bool]]:
-    """Modules that are not part of others."""
+def root_modules() -> list[torch.nn.Module]:
+    """Return the modules that are not part of others."""
     modules = list(_objects(torch.nn.Module))
     parts = {id(part) for module in modules for part in module.children()}
-    return [(module, False) for module in modules if id(module) not in parts]
+    return [module for module in modules if id(module) not in parts]
 
 
 def _objects(kind: type[Any]) -> Iterator[Any]:

@@ -1,14 +1,18 @@
 """Hashes of replicas after each step of an optimizer; the notebook compares them.
 
-Runs in: the rank process, main thread. No collective is called. Replicas are DDP models, and the
-parameters of an optimizer if all their gradients were reduced in one group before its step.
+Runs in: the rank process, main thread. No collective is called. Replicas are DDP models, the
+parameters of an optimizer if all their gradients were reduced in one group before its step, and
+modules with such gradients that no optimizer has stepped: at the first reduction, and at the end of
+the cell.
 """
 
+import functools
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim.optimizer import (
@@ -19,12 +23,14 @@ from torch.optim.optimizer import (
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer import finite
+from nbddp.rank.collectives.sanitizer.reduced_gradients import ReducedGradients, Reduction
 from nbddp.rank.torch_private import dispatch_watch
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site, shortened
+from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site, shortened
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_Module: Any = torch.nn.Module
+_ModuleRef: TypeAlias = "weakref.ref[torch.nn.Module]"
 
 #: Size of the hashes of single tensors that are kept for each model.
 _DETAIL_BYTES = 1 << 18
@@ -33,10 +39,12 @@ _MAX_STEPS = 100_000
 _MAX_SITES = 255
 #: Changes of the settings of an optimizer; a schedule makes one in each step.
 _MAX_SETTINGS = 64
-#: Tensors of reductions that are noted between two steps.
-_MAX_REDUCED = 100_000
 #: Numbers of replicas that are no DDP models; those of DDP models count from 0.
 _FIRST_PLAIN = 1_000_000
+#: The same for those that no optimizer steps.
+_FIRST_BY_HAND = 2_000_000
+#: Modules are looked for this many times in a cell: it takes as long as to collect garbage.
+_MAX_SOUGHT = 8
 
 
 @dataclass(frozen=True)
@@ -83,9 +91,12 @@ class Replicas:
         #: Returns the hash of a tensor. Set by the server.
         self.hash_of: Callable[[torch.Tensor], bytes] | None = None
         self._steps: dict[tuple[int, int], _Steps] = {}  # by DDP model, 0 for none, and optimizer
-        #: Memory that a group has added up since the last step, by its identity. A weak reference
-        #: keeps that number from other memory.
-        self._reduced: dict[int, tuple[Any, str]] = {}
+        self._gradients = ReducedGradients()
+        #: By identity: the digests of modules with gradients, when some were reduced first.
+        self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
+        self._sought: set[tuple[Any, ...]] = set()  #: shapes whose modules were looked for
+        #: By identity: modules whose gradients were reduced when they were looked at.
+        self._by_hand: dict[int, tuple[_ModuleRef, Reduction, tuple[str, ...]]] = {}
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
@@ -94,27 +105,128 @@ class Replicas:
         """Begin a cell."""
         self.spent_ns = 0
         self._running = []
-        self._reduced = {}
+        self._gradients.clear()
         if self.hash_of is not None:
+            _Module.zero_grad = self._noted(_Module.zero_grad)
             self._hooks = [
                 register_optimizer_step_pre_hook(self._before),
                 register_optimizer_step_post_hook(self._after),
             ]
 
-    def end(self) -> tuple[ReplicaSteps, ...]:
-        """End the cell; returns the hashes of its steps."""
+    def end(self, operations: Callable[[], Iterable[Operation]]) -> tuple[ReplicaSteps, ...]:
+        """End the cell; returns the hashes of its steps.
+
+        Args:
+            operations: returns the last operations of this rank.
+        """
+        if self._hooks:
+            _Module.zero_grad = _Module.zero_grad.__wrapped__
         for hook in self._hooks:
             hook.remove()
+        by_hand = self._end_by_hand(operations) if self._hooks else []
         steps, self._steps, self._hooks = self._steps, {}, []
-        return tuple(self._report(each) for each in steps.values())
+        return (*(self._report(each) for each in steps.values()), *by_hand)
 
-    def note_reduced(self, pg_id: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Note tensors that a group adds up: they may be the gradients of a replica."""
-        for tensor in tensors:
-            is_plain = tensor.layout is torch.strided and tensor.device.type != "meta"
-            if is_plain and len(self._reduced) < _MAX_REDUCED:
-                reference = dispatch_watch.storage_of(tensor)
-                self._reduced[reference.cdata] = reference, pg_id
+    def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `Module.zero_grad`, before which gradients are looked at: it may drop them."""
+
+        @functools.wraps(original)
+        def run(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._gradients:
+                self._look(module)
+            return original(module, *args, **kwargs)
+
+        return run
+
+    def _look(self, module: torch.nn.Module) -> None:
+        """Note a module if all its gradients were reduced in one group."""
+        known = self._by_hand.get(id(module))
+        if known is not None and known[0]() is module:
+            return
+        named = [
+            (name, one.grad) for name, one in module.named_parameters() if one.grad is not None
+        ]
+        reduction = self._gradients.reduction_of([gradient for _, gradient in named])
+        if reduction is not None:
+            names = tuple(name for name, _ in named)
+            self._by_hand[id(module)] = weakref.ref(module), reduction, names
+
+    def _end_by_hand(self, operations: Callable[[], Iterable[Operation]]) -> list[ReplicaSteps]:
+        """Return the hashes of modules that the code has updated without an optimizer."""
+        began = time.monotonic_ns()
+        if self._gradients:
+            for each in finite.root_modules():
+                self._look(each)
+        self._gradients.clear()
+        found, self._by_hand = self._by_hand, {}
+        before, self._digests_before = self._digests_before, {}
+        self._sought.clear()
+        stepped = {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
+        stepped |= {id(one) for model in torch_private.ddp_models() for one in model.parameters()}
+        reports: list[ReplicaSteps] = []
+        # The numbers of reductions are equal on all ranks, the order of modules in memory is not.
+        for reference, reduction, names in sorted(found.values(), key=lambda each: each[1]):
+            module = reference()
+            known, parts = before.get(id(module), (None, {}))
+            if module is None or known is None or known() is not module:
+                continue
+            tensors = {name: one for name, one in module.named_parameters() if name in names}
+            if tensors.keys() <= parts.keys() and stepped.isdisjoint(map(id, tensors.values())):
+                model = _Model(module, reduction.pg_id, _FIRST_BY_HAND + len(reports))
+                site = _site_of(reduction, operations())
+                first = [parts[name] for name in tensors]
+                last = [self._digest(tensor) for tensor in tensors.values()]
+                reports.append(
+                    ReplicaSteps(
+                        pg_id=model.pg_id,
+                        number=model.number,
+                        optimizer_number=0,
+                        model=shortened(model.name),
+                        optimizer="",
+                        tensors=tuple(map(shortened, tensors)),
+                        digests=_joined(first) + _joined(last),
+                        details=b"".join([*first, *last]),
+                        newest=b"".join(last),
+                        buffers=(),
+                        buffer_digests=b"",
+                        states=(),
+                        state_digests=b"",
+                        settings=(),
+                        setting_steps=(),
+                        sites=(site,),
+                        site_of_step=bytes(2),
+                    )
+                )
+        self.spent_ns += time.monotonic_ns() - began
+        return reports
+
+    def note_reduced(
+        self, counters: GroupCounters, tensors: Sequence[torch.Tensor], *, is_of_user: bool
+    ) -> None:
+        """Note tensors that a group adds up: they may be the gradients of a replica.
+
+        Args:
+            counters: of the group.
+            tensors: the tensors.
+            is_of_user: the user's code has called it, and not a library such as DDP.
+        """
+        self._gradients.note(counters, tensors)
+        key = tuple((each.shape, each.dtype) for each in tensors)
+        if is_of_user and key not in self._sought and len(self._sought) < _MAX_SOUGHT:
+            self._sought.add(key)
+            self._note_before()
+
+    def _note_before(self) -> None:
+        """Take the digests of modules that train: the code may update them without an optimizer."""
+        began = time.monotonic_ns()
+        for module in finite.root_modules():
+            known = self._digests_before.get(id(module))
+            if known is not None and known[0]() is module:
+                continue
+            if any(one.grad is not None for one in module.parameters()):
+                parts = {name: self._digest(one) for name, one in module.named_parameters()}
+                self._digests_before[id(module)] = weakref.ref(module), parts
+        self.spent_ns += time.monotonic_ns() - began
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         number = id(optimizer)
@@ -129,7 +241,7 @@ class Replicas:
             self._running.pop()
         if not self._running:
             self._note(optimizer, is_before=False)
-            self._reduced.clear()
+            self._gradients.clear()
 
     def _note(self, optimizer: Optimizer, *, is_before: bool) -> None:
         """Add the hashes of the models whose parameters an optimizer has.
@@ -189,9 +301,8 @@ class Replicas:
         key = 0, id(optimizer)
         if key not in self._steps:
             gradients = [each.grad for each in parameters if each.grad is not None]
-            pg_ids = {self._group_of(each) for each in gradients}
-            pg_id = pg_ids.pop() if len(pg_ids) == 1 else None
-            if not is_before or pg_id is None:
+            reduction = self._gradients.reduction_of(gradients) if is_before else None
+            if reduction is None:
                 return
             number = _FIRST_PLAIN + sum(not model for model, _ in self._steps)
             module = finite.module_of(parameters)
@@ -200,17 +311,10 @@ class Replicas:
                 tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
             else:
                 tensors = dict(module.named_parameters())
-            self._begin(key, _Model(module, pg_id, number), optimizer, tensors)
+            self._begin(key, _Model(module, reduction.pg_id, number), optimizer, tensors)
         elif is_before:
             return
         self._add(self._steps[key])
-
-    def _group_of(self, gradient: torch.Tensor) -> str | None:
-        """Return the group that has added up a gradient; None: none has, since the last step."""
-        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
-            return None
-        number = dispatch_watch.storage_of(gradient).cdata
-        return self._reduced[number][1] if number in self._reduced else None
 
     def _begin(
         self, key: tuple[int, int], model: _Model, optimizer: Optimizer,
@@ -290,6 +394,13 @@ class Replicas:
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
         )
+
+
+def _site_of(reduction: Reduction, operations: Iterable[Operation]) -> Site:
+    """Return the line of a reduction, if its record is still there."""
+    place = reduction.pg_id, reduction.number
+    sites = (each.site for each in operations if (each.pg_id, each.collective_seq_id) == place)
+    return next(sites, Site())
 
 
 def _settings(optimizer: Optimizer) -> str:

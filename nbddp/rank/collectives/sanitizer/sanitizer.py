@@ -37,6 +37,8 @@ from nbddp.wire.flight_recorder import (
 
 #: Number of faults of a rank in one cell.
 _MAX_FAULTS = 16
+#: Operations among which the line of a reduction is looked for.
+_MAX_OPERATIONS = 1024
 
 
 class Sanitizer:
@@ -101,10 +103,11 @@ class Sanitizer:
         self._recorder.sanitizer = None
         self._recorder.set_careful()
         faults, self._faults = self._faults, {}
+        replicas = self.replicas.end(lambda: self._recorder.operations(_MAX_OPERATIONS))
         spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns + reads_ns
         return SanitizerReport(
             faults=tuple(faults.values()),
-            replicas=self.replicas.end(),
+            replicas=replicas,
             reads=reads,
             spent_ns=spent_ns,
         )
@@ -136,12 +139,12 @@ class Sanitizer:
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
             self._add("overlap", met.record, frame, other=other)
-        if call.signature.reduce_op in ("SUM", "AVG"):
-            self.replicas.note_reduced(counters.info.pg_id, tensors.inputs)
         if self._checks_values:
             self._check_values(counters, call, tensors.inputs, peer, tag, frame)
         options = args[-1] if args and not kwargs else kwargs.get("opts")
         is_handed_out = not dispatch_watch.is_called_by_torch(options, frame)
+        if call.signature.reduce_op in ("SUM", "AVG"):
+            self.replicas.note_reduced(counters, tensors.inputs, is_of_user=is_handed_out)
 
         def opened(handle: Any, record: int) -> None:
             self._buffers.add(handle, record, tensors, is_handed_out=is_handed_out)

@@ -1,0 +1,96 @@
+"""Finds gradients that the user's code has averaged: in place, or in one flat copy of all of them.
+
+Runs in: the rank process, main thread.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.torch_private import dispatch_watch
+
+#: Tensors of reductions that are noted between two steps.
+_MAX_REDUCED = 100_000
+#: Flat tensors that are kept until the next step: more memory than this is not held.
+_MAX_FLAT_BYTES = 64 << 20
+
+
+class Reduction(NamedTuple):
+    """A reduction that gradients have gone through."""
+
+    pg_id: str
+    size: int  #: number of ranks of the group
+    number: int  #: of the collective in its group
+
+
+class ReducedGradients:
+    """The tensors that groups have added up since the last step of an optimizer."""
+
+    def __init__(self) -> None:
+        #: By identity of the memory. A weak reference keeps that number from other memory.
+        self._reduced: dict[int, tuple[Any, Reduction]] = {}
+        self._flat: list[tuple[torch.Tensor, Reduction]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._reduced)
+
+    def clear(self) -> None:
+        """Forget all: the optimizer has stepped, or the cell has ended."""
+        self._reduced.clear()
+        self._flat.clear()
+
+    def note(self, counters: GroupCounters, tensors: Iterable[torch.Tensor]) -> None:
+        """Note tensors that a group is about to add up: they may be gradients."""
+        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
+        for tensor in tensors:
+            is_plain = tensor.layout is torch.strided and tensor.device.type != "meta"
+            if is_plain and len(self._reduced) < _MAX_REDUCED:
+                reference = dispatch_watch.storage_of(tensor)
+                self._reduced[reference.cdata] = reference, reduction
+                if tensor.dim() == 1 and tensor.is_floating_point():
+                    self._keep(tensor, reduction)
+
+    def _keep(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        if tensor.nbytes > _MAX_FLAT_BYTES:
+            return
+        self._flat.append((tensor, reduction))
+        while sum(each.nbytes for each, _ in self._flat) > _MAX_FLAT_BYTES:
+            del self._flat[0]
+
+    def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:
+        """Return the last reduction of these gradients; None: one of them went through none.
+
+        Args:
+            gradients: all of a model, in the order of its parameters.
+        """
+        if not gradients or not all(map(_is_plain, gradients)):
+            return None
+        numbers = [dispatch_watch.storage_of(gradient).cdata for gradient in gradients]
+        if all(number in self._reduced for number in numbers):
+            reductions = [self._reduced[number][1] for number in numbers]
+            is_one_group = len({reduction.pg_id for reduction in reductions}) == 1
+            return max(reductions, key=lambda each: each.number) if is_one_group else None
+        count = sum(gradient.numel() for gradient in gradients)
+        flat = (each for each in reversed(self._flat) if each[0].numel() == count)
+        return next((by for each, by in flat if _holds(each, gradients, by.size)), None)
+
+
+def _is_plain(gradient: torch.Tensor) -> bool:
+    return type(gradient) is torch.Tensor and gradient.layout is torch.strided
+
+
+def _holds(flat: torch.Tensor, gradients: Sequence[torch.Tensor], size: int) -> bool:
+    """Return whether gradients are copies of the parts of a flat tensor, perhaps averaged."""
+    begin = 0
+    with torch.no_grad(), dispatch_watch.unseen():
+        for gradient in gradients:
+            part = flat[begin : begin + gradient.numel()]
+            begin += gradient.numel()
+            copy = gradient.detach().flatten()
+            if copy.dtype != part.dtype or copy.device != part.device:
+                return False
+            if not (torch.equal(copy, part) or torch.equal(copy, part / size)):
+                return False
+    return True
