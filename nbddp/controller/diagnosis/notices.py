@@ -203,8 +203,8 @@ def _store_waits(waits: Iterable[tuple[Rank, Operation, list[Rank]]]) -> list[Ca
 def _slow_operations(
     graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]], now_ns: int
 ) -> list[Cause]:
-    """Collectives that all members have joined, and that have not ended in time."""
-    by_point: dict[tuple[str, int], tuple[Rank, Operation, list[Rank]]] = {}
+    """Operations that all their ranks have joined, and that have not ended in time."""
+    by_point: dict[tuple[object, ...], tuple[Rank, Operation, list[Rank]]] = {}
     for rank, operations in waits.items():
         look = graph.views[rank].look
         now = look.time_ns if look else now_ns
@@ -212,8 +212,11 @@ def _slow_operations(
             continue
         for operation in operations:
             is_open = operation.state == "scheduled" and graph.absent(rank, operation) == ()
-            if is_open and operation.signature.kind == "collective":
-                point = operation.pg_id, operation.collective_seq_id
+            point: tuple[object, ...] = operation.pg_id, operation.collective_seq_id
+            if operation.signature.kind in ("send", "recv"):
+                point = rank, operation.record_id
+                is_open = is_open and operation.peer >= 0
+            if is_open and operation.signature.kind in ("collective", "send", "recv"):
                 by_point.setdefault(point, (rank, operation, []))[2].append(rank)
     return [
         Cause(
@@ -226,6 +229,23 @@ def _slow_operations(
         )
         for owner, operation, ranks in by_point.values()
     ]
+
+
+def other_end(graph: WaitForGraph, rank: Rank, operation: Operation) -> Operation | None:
+    """The other end of a message of this rank, as its peer has recorded it; None: it is no message.
+
+    Args:
+        graph: the ranks.
+        rank: the rank.
+        operation: of the rank.
+    """
+    kind = operation.signature.kind
+    history = graph.histories.get(operation.peer)
+    if history is None or (kind != "send" and kind != "recv"):  # noqa: PLR1714 - for mypy
+        return None
+    place = operation.pg_id, rank, operation.tag
+    ends = history.messages("recv" if kind == "send" else "send", *place)
+    return next((each for each in ends if each.p2p_seq_id == operation.p2p_seq_id), None)
 
 
 def _silent_mismatches(

@@ -222,6 +222,29 @@ def test_all_have_come_and_it_takes_long():
     )
 
 
+def test_a_message_whose_handle_was_dropped():
+    pool = Ranks(2)
+    pool[0].issue("send", peer=1, state="completed")
+    pool[0].finished()
+    pool[1].blocked("recv", peer=0, at_s=6.0)
+    assert notices(pool) == [("straggler", "", "1")]
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == (
+        "Rank 1 waits in recv from rank 0: was the handle of send at line 1 of rank 0 dropped?"
+    )
+    assert finding.next_step == "Keep what `send` returns at line 1, and call its `wait()`."
+
+
+def test_a_message_that_takes_long():
+    pool = Ranks(2)
+    pool[0].blocked("send", peer=1, at_s=6.0)
+    pool[1].blocked("recv", peer=0, at_s=6.0)
+    assert [finding.headline for finding in pool.diagnose().findings] == [
+        "Rank 0 waits in send to rank 1: both ends have come, and it is not over yet.",
+        "Rank 1 waits in recv from rank 0: both ends have come, and it is not over yet.",
+    ]
+
+
 def test_asynchronous_operations_count_as_come():
     pool = Ranks(2)
     pool[0].blocked()

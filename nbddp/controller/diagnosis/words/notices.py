@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.notices import WAITING_CALL
+from nbddp.controller.diagnosis.notices import WAITING_CALL, other_end
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, acting_threads, can_act
 from nbddp.controller.diagnosis.words.shared import Words, name
-from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ThreadLook
+from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A sentence names this many threads, and counts the others.
@@ -28,6 +29,8 @@ _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 def straggler(cause: Cause, reports: RankReports) -> Words:
     """Ranks wait for ranks that may still come, or for an operation that all have joined."""
     ranks, culprits, operation = cause.waiting, cause.culprits, cause.operation
+    if not culprits and operation is not None and operation.peer >= 0:
+        return _slow_message(cause, operation, reports)
     if not culprits:
         return Words(
             f"All ranks have come to {name(cause, reports)}, and it is not over yet.",
@@ -59,6 +62,27 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
         f"{culprits.verb('it', 'they')} may still come.",
         "Wait; `%ddp stacks` shows where every rank is; an interrupt ends the cell and keeps "
         "the variables.",
+    )
+
+
+def _slow_message(cause: Cause, operation: Operation, reports: RankReports) -> Words:
+    """A message to which both ends have come, and that is not over yet."""
+    peer, other = operation.peer, other_end(reports.graph, cause.owner, operation)
+    waits = f"{subject(cause.waiting)} waits in {name(cause, reports)}"
+    if other is None or other.state == "scheduled":
+        return Words(
+            f"{waits}: both ends have come, and it is not over yet.",
+            "nothing is missing: much data, or a slow or broken connection.",
+            "Wait, or interrupt the cell.",
+        )
+    line = f"line {other.site.line}" if other.site.line else "the call"
+    call = f"i{other.signature.kind}" if other.async_op else other.signature.op
+    return Words(
+        f"{waits}: was the handle of {call} at {line} of rank {peer} dropped?",
+        "Gloo forgets a message whose handle was deleted before the other end had come, and tells "
+        "neither of the two.",
+        f"Keep what `{call}` returns at {line}, and call its `wait()`.",
+        code=(CodeLine(other.site, RankSet.of([peer])),) if other.site.line else (),
     )
 
 

@@ -35,9 +35,13 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
                 ranks=_rows(cause, reports, f"called {name}"),
                 begins_with_ranks=False,
             )
+        is_message = opened.signature.kind in ("send", "recv")
         return Words(
             f"{called}, and nothing can: its handle was deleted.",
-            "torch fills or reads the tensors at some time, and the code cannot know when.",
+            "Gloo forgets the message if the other end has not come by then, and that one waits "
+            "forever."
+            if is_message
+            else "torch fills or reads the tensors at some time, and the code cannot know when.",
             f"Keep what {_line(opened.site)} returns, and call its `wait()`.",
             code=_code((opened.site, ranks)),
             ranks=_rows(cause, reports, f"called {name}"),
