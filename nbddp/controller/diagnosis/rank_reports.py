@@ -91,7 +91,7 @@ class RankReports:
         self, rank: Rank, operation: Operation, *, with_group: bool = True, has_call: bool = True,
         has_members: bool = True,
     ) -> str:  # fmt: skip
-        """``the 3rd all_reduce of group 'tp' (ranks 0-1)``: the name in a sentence.
+        """``the 3rd all_reduce (#17) of group 'tp' (ranks 0-1)``: the name in a sentence.
 
         Args:
             rank: whose calls are counted.

@@ -274,10 +274,10 @@ class Operation(_Part, frozen=True):
         return f"{origins.in_call(site.origin, site.call if has_call else '')} ({name})"
 
     def in_words(self, ordinal: int | None, *, has_call: bool = True) -> str:
-        """Return the name of a collective for a sentence, where its number tells a reader nothing.
+        """Return the name of a collective for a sentence: its place in the cell, then its number.
 
-        ``all_reduce``, ``the 3rd all_reduce``, ``gradient averaging in loss.backward() (the 3rd
-        all_reduce)``.
+        ``all_reduce``, ``the 3rd all_reduce (#17)``, ``gradient averaging in loss.backward() (the
+        3rd all_reduce, #17)``.
 
         Args:
             ordinal: its place among the same calls of the cell; 0: it is the only one; None: the
@@ -287,10 +287,11 @@ class Operation(_Part, frozen=True):
         if ordinal is None or self.signature.kind != "collective":
             return self.label(has_call=has_call)
         name = f"the {nth(ordinal)} {self.signature.op}" if ordinal else self.signature.op
+        number = f"#{self.collective_seq_id}"
         if not self.site.origin:
-            return name
+            return f"{name} ({number})" if ordinal else name
         phrase = origins.in_call(self.site.origin, self.site.call if has_call else "")
-        return f"{phrase} ({name})" if ordinal else phrase
+        return f"{phrase} ({name}, {number})" if ordinal else phrase
 
     def _name(self, *, is_brief: bool, has_tag: bool, peer: str) -> str:
         signature = self.signature

@@ -339,7 +339,7 @@ def test_records_are_compared_after_the_cell():
     assert (finding.culprits, finding.collective_seq_id) == (RankSet.of([1]), 2)
     assert finding.headline == (
         "Rank 1 called all_reduce of int32[4], ranks 0,2 called all_reduce of float32[4], "
-        "as the 2nd collective; "
+        "as the 2nd collective (#2); "
         "that does not hang, but the results are not what was meant."
     )
     assert finding.next_step == (

@@ -59,7 +59,7 @@ def test_the_report_as_plain_values():
         "origin": "",
         "collective_seq_id": 2,
         "fields": [],
-        "headline": "Rank 2 never called the 2nd all_reduce; ranks 0-1 wait for it.",
+        "headline": "Rank 2 never called the 2nd all_reduce (#2); ranks 0-1 wait for it.",
         "explanation": (
             "Proven: a collective needs every member of the default group, "
             "and rank 2 can no longer call it."

@@ -38,7 +38,7 @@ def test_a_loop_that_goes_on_without_hanging():
     assert finding.collective_seq_id == 2
     assert not finding.is_error
     assert finding.headline == (
-        "Since the 2nd all_reduce, rank 2 was at step 2, the others at step 1: "
+        "Since the 2nd all_reduce (#2), rank 2 was at step 2, the others at step 1: "
         "the results since then combine different iterations."
     )
     assert [str(each) for each in finding.ranks.values()] == [
@@ -89,7 +89,7 @@ def test_beside_a_deadlock():
     assert not hang.is_consequence
     assert shift.next_step == ""
     assert shift.headline == (
-        "Since the 2nd all_reduce, rank 2 was at step 2, the others at step 1, for the same "
+        "Since the 2nd all_reduce (#2), rank 2 was at step 2, the others at step 1, for the same "
         "reason: the results since then combine different iterations."
     )
 
@@ -113,7 +113,7 @@ def test_one_collective_only():
     loops(pool[1], 0, 2, 2)
     (finding,) = finished(pool)
     assert finding.headline == (
-        "In the 2nd all_reduce, rank 0 was at step 1, rank 1 was at step 2: its result combines "
+        "In the 2nd all_reduce (#2), rank 0 was at step 1, rank 1 was at step 2: its result combines "
         "different iterations."
     )
 
@@ -166,7 +166,7 @@ def test_records_of_an_earlier_cell_show_which_one_is_the_first():
         state.finished()
     headline = pool.diagnose(last=10).findings[0].headline
     assert headline.startswith(
-        "Since the 1st all_reduce, rank 0 was at step 0, rank 1 was at step 1"
+        "Since the 1st all_reduce (#101), rank 0 was at step 0, rank 1 was at step 1"
     )
 
 

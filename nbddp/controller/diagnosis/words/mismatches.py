@@ -254,7 +254,7 @@ def _ranks_that_called(
 
 
 def _calls(disagreement: Disagreement, reports: RankReports) -> str:
-    """``Rank 2 called broadcast, ranks 0-1 called all_reduce, as the 3rd collective``."""
+    """``Rank 2 called broadcast, ranks 0-1 called all_reduce, as the 3rd collective (#9)``."""
     rank, some = next(iter(disagreement.operation_by_rank.items()))
     group = reports.graph.group(some)
     fields, culprits = disagreement.differences.reported, disagreement.culprits
@@ -269,7 +269,7 @@ def _calls(disagreement: Disagreement, reports: RankReports) -> str:
         return f"{sentence}, as collective #{some.collective_seq_id}{of_group}"
     if not ordinal:
         return f"{sentence}, as a collective{of_group}" if of_group else sentence
-    return f"{sentence}, as the {nth(ordinal)} collective{of_group}"
+    return f"{sentence}, as the {nth(ordinal)} collective (#{some.collective_seq_id}){of_group}"
 
 
 def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:

@@ -38,7 +38,7 @@ def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None
 
 
 def name(cause: Cause, reports: RankReports, *, has_call: bool = True) -> str:
-    """``the 3rd all_reduce of group 'tp' (ranks 0-1)``; see `RankReports.said`."""
+    """``the 3rd all_reduce (#17) of group 'tp' (ranks 0-1)``; see `RankReports.said`."""
     if cause.operation is None:
         return "an operation"
     return reports.said(cause.owner, cause.operation, has_call=has_call)
