@@ -229,18 +229,18 @@ def _parted_by_hand(cause: Cause, parted: PartedReplicas, reports: RankReports) 
     tensors = f"'{parted.tensor}'{more} of {parted.steps.model}"
     taken = "hashes of all parameters were taken before the gradients were reduced first"
     if parted.step:
-        told = (
+        clause = (
             f"{ranks.verb('has', 'have')} {values} in {tensors} at the end of the cell, although "
             f"{line} gives all ranks the same gradients."
         )
         reason = f"{taken}, and at the end of the cell: only the latter differ."
         step = f"Make the same update on all ranks after {line}, with the same learning rate."
     else:
-        told = f"had {values} in {tensors} before {line} gave all ranks the same gradients."
+        clause = f"had {values} in {tensors} before {line} gave all ranks the same gradients."
         reason = f"{taken}, and differ."
         step = f"Give all ranks the same weights first: `broadcast` each parameter before {line}."
     return Words(
-        f"{subject(ranks)} {told}",
+        f"{subject(ranks)} {clause}",
         reason,
         f"{step} `%ddp diff` shows by how much they differ.",
         code=_code((parted.site, ranks)),

@@ -155,17 +155,17 @@ class Replicas:
         """Return the hashes of modules that the code has updated without an optimizer."""
         began = time.monotonic_ns()
         if self._gradients:
-            for each in finite.root_modules():
-                self._look(each)
+            for root in finite.root_modules():
+                self._look(root)
         self._gradients.clear()
-        found, self._by_hand = self._by_hand, {}
+        reduced, self._by_hand = self._by_hand, {}
         before, self._digests_before = self._digests_before, {}
         self._sought.clear()
         stepped = {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
         stepped |= {id(one) for model in torch_private.ddp_models() for one in model.parameters()}
         reports: list[ReplicaSteps] = []
         # The numbers of reductions are equal on all ranks, the order of modules in memory is not.
-        for reference, reduction, names in sorted(found.values(), key=lambda each: each[1]):
+        for reference, reduction, names in sorted(reduced.values(), key=lambda each: each[1]):
             module = reference()
             known, parts = before.get(id(module), (None, {}))
             if module is None or known is None or known() is not module:
