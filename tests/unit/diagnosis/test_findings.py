@@ -22,7 +22,9 @@ def test_a_rank_that_has_finished_is_missing():
     assert (finding.op, finding.collective_seq_id) == ("all_reduce", 2)
     assert finding.group is not None
     assert finding.group.ranks == RankSet.all(4)
-    assert finding.headline == "Rank 2 never called the 2nd all_reduce (#2); ranks 0-1,3 wait for it."
+    assert finding.headline == (
+        "Rank 2 never called the 2nd all_reduce (#2); ranks 0-1,3 wait for it."
+    )
     assert finding.since_s == 2.0
     assert [str(each) for each in finding.ranks.values()] == [
         "rank 0 has waited in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",

@@ -113,8 +113,8 @@ def test_one_collective_only():
     loops(pool[1], 0, 2, 2)
     (finding,) = finished(pool)
     assert finding.headline == (
-        "In the 2nd all_reduce (#2), rank 0 was at step 1, rank 1 was at step 2: its result combines "
-        "different iterations."
+        "In the 2nd all_reduce (#2), rank 0 was at step 1, rank 1 was at step 2: its result "
+        "combines different iterations."
     )
 
 
