@@ -45,8 +45,9 @@ for step in range(4):
 @pytest.fixture
 def pool(pool: Pool) -> Iterator[Pool]:
     """The shared pool, without break points of another test."""
-    yield pool
     pool.break_points = BreakPoints()  # so that they count from 1
+    yield pool
+    pool.break_points = BreakPoints()
 
 
 def tables(view: RecordingView) -> list[list[str]]:
