@@ -42,7 +42,7 @@ from nbddp.line_breaks import with_line_breaks
 from nbddp.printable import harmless, without_colours
 from nbddp.stack_text import cell_number
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = Path(__file__).parent
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
@@ -112,7 +112,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int, str]]:
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith(_PACKAGE) or "/IPython/" in file or "/ipykernel/" in file
+    return Path(file).is_relative_to(_PACKAGE) or "/IPython/" in file or "/ipykernel/" in file
 
 
 class BadOptionError(NbddpError, ValueError):

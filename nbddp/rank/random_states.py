@@ -1,6 +1,6 @@
 """The states of the random generators that a process has by itself.
 
-Runs in: the rank process, main thread. Cells of the notebook call `Generators` by name.
+Runs in: the rank process, main thread. A cell of `%ddp catchup` calls `share` by name.
 """
 
 import hashlib
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from nbddp.rank.collectives.state_sync import sync
 
 _Generator = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -54,7 +56,19 @@ def _text(state: Any) -> str:
     return str(state.tolist() if hasattr(state, "tolist") else state)
 
 
-class Generators:
+def share(names: Sequence[str], *, src: int) -> None:
+    """Give the generators of all ranks the states that those of one rank have.
+
+    Its operations have this function as their origin, see `call_sites`.
+
+    Args:
+        names: of generators that `digests` names.
+        src: global rank that has the states.
+    """
+    sync(_Generators(names), src=src)
+
+
+class _Generators:
     """Some generators, with the methods that `nbddp.sync` uses.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nbddp.controller.pool import CellOptions, Pool
-from nbddp.wire.flight_recorder.schema import ThreadLook, ending_of
+from nbddp.wire.flight_recorder.schema import ThreadLook
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
@@ -53,7 +53,7 @@ def test_operations_that_the_user_interrupts_are_recorded_as_interrupted(how: st
     pool.interrupt()
     cell.join()
     last = _last(pool, 0)
-    assert ending_of(last["state"], last["error"]) == "interrupted", last
+    assert _ending(pool, 0) == "interrupted", last
     assert _main_of(pool, 0).wait is None
 
 
@@ -68,14 +68,14 @@ def test_operations_that_an_interrupted_cell_leaves_open_are_not_recorded_as_don
     cell.join()
     last = _last(pool, 0)
     # Freed with what is blocked, if ranks are slow to leave; else when its group is made again.
-    assert ending_of(last["state"], last["error"]) in ("interrupted", "freed"), last
+    assert _ending(pool, 0) in ("interrupted", "freed"), last
 
 
 def test_operations_that_nbddp_ends_are_recorded_as_freed(pool: Pool):
     for wait in ("dist.all_reduce(x)", "dist.all_reduce(x, async_op=True).wait()"):
         run_cell(pool, f"x = torch.ones(2)\nif rank == 0: {wait}", check=False)
         last = _last(pool, 0)
-        assert ending_of(last["state"], last["error"]) == "freed", last
+        assert _ending(pool, 0) == "freed", last
 
 
 def test_operations_that_fail_without_a_waiting_rank_are_recorded_as_failed(pool: Pool):
@@ -162,6 +162,10 @@ def test_reductions_of_ddp_overlap_its_backward(pool: Pool):
 def _main_of(pool: Pool, rank: int) -> ThreadLook:
     look = pool.observe().looks[rank]
     return next(thread for thread in look.threads if thread.is_main)
+
+
+def _ending(pool: Pool, rank: int) -> str:
+    return str(pool.observe().looks[rank].operations[-1].ending)
 
 
 def _last(pool: Pool, rank: int) -> dict[str, Any]:

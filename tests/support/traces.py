@@ -6,7 +6,14 @@ import msgspec
 
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.wire.flight_recorder.layout import Text
-from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, OperationKind, Signature, Site
+from nbddp.wire.flight_recorder.schema import (
+    Failure,
+    GroupInfo,
+    Operation,
+    OperationKind,
+    Signature,
+    Site,
+)
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 MS = 1_000_000
@@ -44,17 +51,17 @@ class Recorder:
         async_op: bool = False,
         site: Site = LINE,
         run_id: str = RUN_ID,
-        error: str = "",
+        failure: Failure | None = None,
     ) -> Operation:
         """Times are milliseconds; ``waited`` is the whole time unless told otherwise.
 
-        With an ``error`` it has failed.
+        With a ``failure`` it has failed.
         """
         seq = self._next(group.pg_id)
         signature = Signature(kind="collective", op=op, nbytes=nbytes, tensors=1)
         return self._add(
             signature, (at, end, waited), group, seq=seq, async_op=async_op, site=site,
-            run_id=run_id, error=error,
+            run_id=run_id, failure=failure,
         )  # fmt: skip
 
     def message(
@@ -109,7 +116,7 @@ class Recorder:
         async_op: bool = False,
         site: Site = LINE,
         run_id: str = RUN_ID,
-        error: str = "",
+        failure: Failure | None = None,
     ) -> Operation:
         at, end, waited = times
         writer = _WRITER
@@ -120,10 +127,10 @@ class Recorder:
             writer.text(("run", run_id), lambda: Text(run_id)),
             seq, p2p_seq, peer, tag, async_op, 0, 0, round(at * MS),
         )  # fmt: skip
-        if end is not None or error:
+        if end is not None or failure is not None:
             end = at if end is None else end
             waited = end - at if waited is None else waited
-            writer.complete(record, round(end * MS), round(waited * MS), error)
+            writer.complete(record, round(end * MS), round(waited * MS), failure)
         written = _MEMORY.reader(0).operation(record)
         assert written is not None
         operation = msgspec.structs.replace(written, record_id=len(self.operations) + 1)

@@ -7,7 +7,7 @@ import pytest
 from nbddp.wire.flight_recorder import writer as records
 from nbddp.wire.flight_recorder.layout import RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
-from nbddp.wire.flight_recorder.schema import Signature, ending_of
+from nbddp.wire.flight_recorder.schema import Signature
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 _MAIN, _OTHER = 7, 8
@@ -40,7 +40,7 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, name: str, when: int = 1) ->
 
 
 def told(reader: Reader) -> list[str]:
-    return [ending_of(each.state, each.error) for each in reader.operations()]
+    return [each.ending for each in reader.operations()]
 
 
 def test_a_record_has_the_iteration_of_its_loops(memory: NodeMemory):

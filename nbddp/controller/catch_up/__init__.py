@@ -11,7 +11,4 @@ from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan
 from nbddp.controller.state import LeftOut, Reason
 
-#: An object on ranks with the state of all generators of random numbers; `%ddp catchup` syncs it.
-GENERATORS = "nbddp.rank.random_states.Generators"
-
-__all__ = ["GENERATORS", "CatchUpPlan", "CellHistory", "LeftOut", "PastCell", "Reason", "make_plan"]
+__all__ = ["CatchUpPlan", "CellHistory", "LeftOut", "PastCell", "Reason", "make_plan"]

@@ -7,6 +7,7 @@ from nbddp.controller.diagnosis.late_members import completed, late_ranks, settl
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
+    describe_arguments,
     describe_branch,
     describe_call,
     describe_calls,
@@ -55,6 +56,7 @@ __all__ = [
     "compare_records",
     "completed",
     "data_notes",
+    "describe_arguments",
     "describe_branch",
     "describe_call",
     "describe_calls",

@@ -9,11 +9,9 @@ answer depends on operations that were left out, `History` gives the answer that
 from typing import Literal
 
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
-    error_name,
     group_counter_of,
     group_name_of,
 )
@@ -273,8 +271,6 @@ def is_local_failure(operation: Operation) -> bool:
 
     A call that did not match, or was freed, is none: the others have made, or expect, the same one.
     """
-    return (
-        operation.state == "failed"
-        and operation.waited_ns == 0
-        and error_name(operation.error) not in COLLECTIVE_ERRORS
-    )
+    failure = operation.failure
+    is_shared = failure is not None and failure.kind in ("collective", "freed")
+    return operation.state == "failed" and operation.waited_ns == 0 and not is_shared

@@ -14,7 +14,7 @@ import msgspec
 from nbddp.controller.diagnosis.phrases import RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.wire.flight_recorder import Operation, ThreadLook, Wait, ending_of
+from nbddp.wire.flight_recorder import Operation, ThreadLook, Wait
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Kinds whose lists of ranks grow while members of a group come.
@@ -108,7 +108,7 @@ def _as_it_waited(view: RankView, run_id: str) -> RankView:
     wait = Wait(kind="operation", record_ids=(freed.record_id,), since_ns=freed.time_created_ns)
     main = ThreadLook(name="MainThread", is_main=True, wait=wait, stack=(freed.site,))
     operations = tuple(
-        msgspec.structs.replace(each, state="scheduled", error="") if each is freed else each
+        msgspec.structs.replace(each, state="scheduled", failure=None) if each is freed else each
         for each in look.operations
     )
     waiting = msgspec.structs.replace(
@@ -122,4 +122,4 @@ def _as_it_waited(view: RankView, run_id: str) -> RankView:
 
 
 def _was_freed(operation: Operation, run_id: str) -> bool:
-    return operation.run_id == run_id and ending_of(operation.state, operation.error) == "freed"
+    return operation.run_id == run_id and operation.ending == "freed"

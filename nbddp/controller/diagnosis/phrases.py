@@ -128,8 +128,13 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         signature: of the call.
         fields: names of fields of `Signature`; others do not appear in the text.
     """
+    return f"{signature.op}{describe_arguments(signature, fields)}"
+
+
+def describe_arguments(signature: Signature, fields: Iterable[str]) -> str:
+    """The arguments of a call: `` of float32[4]``; see `describe_call`."""
     wanted = set(fields)
-    text = signature.op
+    text = ""
     sized = {
         "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors", "strides",
         "places",
@@ -242,9 +247,8 @@ def waits_for(
         The predicate; its `with_peer` gives the other end of a message another name.
     """
     open_ones = [each for each in operations if each.state == "scheduled"]
-    preposition = "in" if len(open_ones) < 2 else "for"
-    if not needs_all:
-        preposition = "inside torch for"
+    preposition = "in" if needs_all and len(open_ones) < 2 else "for"
+    inside = "" if needs_all else "inside torch "
 
     def rest(name: Callable[[Operation], str], preposition: str) -> str:
         if [each.signature.op for each in open_ones] == [STORE_WAIT]:
@@ -255,7 +259,7 @@ def waits_for(
         return f" {preposition} {names}{f' and {more} more' if more > 0 else ''}"
 
     def rest_with(peer: str) -> str:
-        return rest(lambda operation: name(operation, peer), preposition)
+        return rest(lambda operation: name(operation, peer), f"{inside}{preposition}")
 
     peer = peer_of(open_ones)
     return Predicate(
@@ -263,7 +267,7 @@ def waits_for(
         rest_with(""),
         peer=peer,
         rest_with=None if peer < 0 else rest_with,
-        spoken=rest(spoken, preposition.removeprefix("inside torch ")) if spoken else "",
+        spoken=rest(spoken, preposition) if spoken else "",
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nbddp.controller.catch_up import GENERATORS, CatchUpPlan, LeftOut, PastCell, Reason, make_plan
+from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.errors import (
     BadOptionError,
@@ -296,8 +296,7 @@ def _with_alike_random(
         if all(each.get(name) == digest for each in digests)
     )
     if alike:
-        generators = f"{GENERATORS}({alike!r})"
-        run(pool.all_ranks, f"nbddp.sync({generators}, src={source})")
+        run(pool.all_ranks, f"nbddp.rank.random_states.share({alike!r}, src={source})")
     return alike
 
 

@@ -17,6 +17,7 @@ from nbddp.controller.diagnosis import (
     Predicate,
     RankVerb,
     Report,
+    describe_arguments,
     describe_call,
     iteration,
     place,
@@ -393,7 +394,7 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
         "root": signature.root >= 0,
     }
     fields = [field for field, is_there in shown.items() if is_there]
-    call = describe_call(signature, fields).removeprefix(signature.op)
+    call = describe_arguments(signature, fields)
     where = f" at {iteration(stop)}" if stop.iteration else ""
     numbers = ", ".join(map(str, request.break_points))
     points = "break point" if len(request.break_points) == 1 else "break points"

@@ -19,14 +19,11 @@ import msgspec
 
 from nbddp.controller.diagnosis import RankView
 from nbddp.wire.flight_recorder import (
-    REPLACED,
     Ending,
     GroupInfo,
     Operation,
     OperationState,
     Site,
-    ending_of,
-    error_name,
     group_name_of,
 )
 from nbddp.wire.rank_set import RankSet, ranks_by
@@ -53,16 +50,12 @@ class RankPart:
     cell: int  #: execution count of the cell that ran; 0: not known
     run_id: str  #: of that cell; empty: it was issued between cells
     error: str  #: what the operation raised; empty: nothing
+    ending: Ending  #: whether it is done, open, or how it failed
     record_id: int  #: number in the rank's record
     #: When the rank was asked, if it was not complete and its cell was running; None: otherwise.
     open_at_ns: int | None = None
     is_waited_for: bool = False  #: a thread of the rank was seen to wait for it
     follows_lost: bool = False  #: the rank's records before it were overwritten
-
-    @property
-    def ending(self) -> Ending:
-        """The end of the part: completed, open, interrupted, freed or failed."""
-        return ending_of(self.state, self.error)
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,7 @@ def rows(
     after_lost: set[tuple[int, int]] = set()
     progress = _Progress(operations_by_rank, fresh)
     for rank, operations in operations_by_rank.items():
-        shown = [op for op in operations if error_name(op.error) != REPLACED]
+        shown = [op for op in operations if not op.is_replaced]
         after_lost.update((rank, number) for number in _after_lost(operations, shown))
         for operation in shown:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
@@ -416,7 +409,8 @@ def _row(
             site=op.site,
             cell=cells.get(op.run_id, op.site.cell),
             run_id=op.run_id,
-            error=op.error,
+            error="" if op.failure is None else op.failure.text,
+            ending=op.ending,
             record_id=op.record_id,
             open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
             is_waited_for=(rank, op.record_id) in waited_for,

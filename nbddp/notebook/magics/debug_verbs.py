@@ -13,7 +13,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import CellOptions, Pool
-from nbddp.errors import BadOptionError, CellError, NbddpError
+from nbddp.errors import COLLECTIVE_ERRORS, BadOptionError, CellError, NbddpError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
@@ -23,7 +23,7 @@ from nbddp.wire.messages import DebugEvent
 _ANSWER_S = 10.0
 _HAS_RAISED = "getattr(__import__('sys'), 'last_traceback', None) is not None"
 #: Exceptions that follow from an error of another rank, or from an interrupt.
-_CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
+_CONSEQUENCES = COLLECTIVE_ERRORS | {"KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER}
 
 
 def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
@@ -149,7 +149,7 @@ def _last_failed(pool: Pool) -> int:
     """The rank whose error made the last cell fail."""
     error = getattr(sys, "last_value", None)
     failed = error.by_rank if isinstance(error, CellError) else {}
-    causes = [rank for rank, (name, _) in failed.items() if not name.startswith(_CONSEQUENCES)]
+    causes = [rank for rank, (name, _) in failed.items() if name not in _CONSEQUENCES]
     for rank in [*causes, *failed]:
         if rank < pool.world_size:
             return rank

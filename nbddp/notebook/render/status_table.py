@@ -33,7 +33,7 @@ from nbddp.notebook.render.html import (
     shorten,
     size,
 )
-from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER, ending_of
+from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet, ranks_by
 
@@ -489,7 +489,7 @@ def _last_collective(view: RankView) -> tuple[str, str]:
     last = max(operations, key=lambda operation: operation.record_id)
     main = view.look.main if view.look is not None else None
     wait = main.wait if main is not None else None
-    ending = ending_of(last.state, last.error)
+    ending = last.ending
     if ending != "open" or wait is None or view.look is None:
         return last.label(is_brief=True), ending
     return last.label(is_brief=True), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"

@@ -3,11 +3,9 @@
 Runs in: the notebook's process. Pure.
 """
 
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from nbddp.controller.catch_up import GENERATORS
 from nbddp.controller.trace import RankPart, TraceRow, select
 from nbddp.notebook.render.html import (
     WIDTH,
@@ -34,7 +32,6 @@ _MAX_GROUPS = 3
 #: The maximum number of operations in `grid`.
 _GRID_ROWS = 8
 _LAST_MARK = "*"
-_GENERATORS = re.compile(re.escape(GENERATORS) + r"\(.*?\)\)")
 
 
 def table(
@@ -179,11 +176,6 @@ def _is_own(row: TraceRow) -> bool:
     )
 
 
-def _source(text: str) -> str:
-    """A line of code, in plain words where it is not the user's."""
-    return _GENERATORS.sub("the random numbers of ranks", text)
-
-
 # --- operations, rank by rank --------------------------------------------------------------------
 
 
@@ -277,7 +269,7 @@ def _table(
             line += _folded_cells(row, ranks, longest_ns)
         else:
             line += [_rank_cell(row, rank, longest_ns) for rank in ranks]
-        line += [Cell("", code=_source(row.site.source))] if has_source else []
+        line += [Cell("", code=row.site.source)] if has_source else []
         lines.append(line)
     return Table(columns, lines)
 

@@ -8,6 +8,7 @@ and only a fresh process helps. The first DDP of a process imports ``torch._dyna
 seconds; ranks that were interrupted in it because another rank had died were lost.
 """
 
+import os
 import sys
 import sysconfig
 import threading
@@ -24,7 +25,9 @@ _LOOK_S = 0.25
 _LIMIT_S = 10.0
 _IMPORTLIB = "<frozen importlib._bootstrap>"
 #: Folders of libraries. An import of a user's module delays nothing, because it may run forever.
-_libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_libraries = tuple(
+    {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")}
+)
 
 
 class ImportWatch:

@@ -6,6 +6,7 @@ displays and tracebacks become messages; all other behaviour is IPython's own.
 
 import asyncio
 import base64
+import os
 import sys
 import threading
 import time
@@ -42,10 +43,11 @@ from nbddp.wire.rank_set import RankSet
 if TYPE_CHECKING:
     from nbddp.wire.message_types import ErrorInfo
 
-_OWN_FOLDER = str(Path(nbddp.__file__).parent)
+#: With the separator: ``torch`` is the beginning of ``torchvision``, too.
+_OWN_FOLDER, _TORCH_FOLDER, _IPYTHON_FOLDER = (
+    f"{Path(str(module.__file__)).parent}{os.sep}" for module in (nbddp, torch, IPython)
+)
 _DEBUGGER = "/debugpy/"
-_TORCH_FOLDER = str(Path(torch.__file__).parent)
-_IPYTHON_FOLDER = str(Path(IPython.__file__).parent)
 
 
 class CellCompiler(CachingCompiler):

@@ -18,7 +18,7 @@ from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.gloo import waits
 from nbddp.rank.collectives.recording.call_sites import NO_ITERATION
 from nbddp.rank.collectives.recording.group_counters import SPARSE
-from nbddp.rank.collectives.recording.recorder import in_words
+from nbddp.rank.collectives.recording.recorder import failure_of
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import WrittenCopies, copy_written, has_failed
 
@@ -131,11 +131,11 @@ def _failure(  # noqa: PLR0917 - all facts about the call
             failure_cause.failure(counters, error) if isinstance(error, RuntimeError) else error
         )
         now = _now()
-        recorder.writer.complete(record, now, now - began, in_words(failure))
+        recorder.writer.complete(record, now, now - began, failure_of(failure))
         return failure
     if counters.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
         failure = failure_cause.failure(counters, error)
-        recorder.writer.complete(record, _now(), _now() - began, in_words(failure))
+        recorder.writer.complete(record, _now(), _now() - began, failure_of(failure))
         return failure
     if counters.ended is None and group.is_refused(record, error):
         recorder.withdraw(counters, digest)

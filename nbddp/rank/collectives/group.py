@@ -36,7 +36,7 @@ from nbddp.rank.collectives import (
 from nbddp.rank.collectives.gloo import waits
 from nbddp.rank.collectives.operation_tensors import NO_TENSORS, OperationTensors, tensors_of
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
-from nbddp.rank.collectives.recording.recorder import CallReplacedError, Recorder, in_words
+from nbddp.rank.collectives.recording.recorder import CallReplacedError, Recorder, failure_of
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, WrittenCopies, copy_written
 from nbddp.rank.collectives.work import (
@@ -229,7 +229,7 @@ class TracedGroup(dist.ProcessGroup):
             if self.counters.ended is None:
                 raise
             failure = failure_cause.failure(self.counters, error)
-            writer.complete(record, _now(), _now() - began, in_words(failure))
+            writer.complete(record, _now(), _now() - began, failure_of(failure))
             raise failure from error
         finally:
             writer.end_wait(slot)
@@ -286,7 +286,7 @@ class TracedGroup(dist.ProcessGroup):
         try:
             refusals.await_members(self.recorder, self.counters, question, call.signature.op)
         except BaseException as error:
-            self.recorder.writer.complete(record, _now(), 0, in_words(error))
+            self.recorder.writer.complete(record, _now(), 0, failure_of(error))
             self.recorder.withdraw(self.counters, digest)
             raise
 
@@ -312,7 +312,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def is_refused(self, record: int, error: BaseException) -> bool:
         """Record a failed call; returns whether its arguments failed, so that no data was sent."""
-        self.recorder.writer.complete(record, _now(), 0, in_words(error))
+        self.recorder.writer.complete(record, _now(), 0, failure_of(error))
         if torch_private.is_bad_argument(error):
             return True
         self.counters.is_broken = True
@@ -341,7 +341,7 @@ class RecordedCall:
         )
         now = _now()
         if self._ends or error is not None:
-            writer.complete(self._record, now, now - self._began, in_words(failure))
+            writer.complete(self._record, now, now - self._began, failure_of(failure))
         try:
             if failure is not None and failure is not error:
                 raise failure from error

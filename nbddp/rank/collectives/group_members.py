@@ -93,14 +93,14 @@ class SharedList:
         Raises:
             CollectiveRefusedError: they have no member in common.
         """
-        own = f"{rank}: {json.dumps(list(ranks))}"
+        own = json.dumps([rank, list(ranks)])
         try:
             first = bytes(self._store.compare_set(self._key, "", own)).decode()
         except (RuntimeError, NotImplementedError):
             return  # a store without compare_set
         self._is_first = first == own
-        first_rank, _, first_list = first.partition(": ")
-        if not set(ranks).intersection(json.loads(first_list)):
+        first_rank, first_list = json.loads(first)
+        if not set(ranks).intersection(first_list):
             raise CollectiveRefusedError(
                 f"this rank called new_group({list(ranks)}), and rank {first_rank} called "
                 f"new_group({first_list})\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
-from nbddp.rank.collectives.recording.recorder import Recorder, in_words
+from nbddp.rank.collectives.recording.recorder import Recorder, failure_of
 from nbddp.rank.collectives.rollback import WrittenCopies, has_failed
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class PendingOperation:
             error = KeyboardInterrupt()  # the rebuild of its group is only the consequence
         # A thread that waits for a good end records it itself: nothing waited for this one.
         waited_ns = 0 if error is None else now - began
-        recorder.writer.complete(record, now, waited_ns, in_words(error))
+        recorder.writer.complete(record, now, waited_ns, failure_of(error))
 
     def _end(self) -> None:
         self.is_open = False

@@ -16,7 +16,7 @@ from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording import signatures
-from nbddp.rank.collectives.recording.recorder import Recorder, in_words
+from nbddp.rank.collectives.recording.recorder import Recorder, failure_of
 from nbddp.wire.flight_recorder import CONNECTION, STORE_WAIT, shortened
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class RecordedWait:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._writer.end_wait(self._slot)
-        self._writer.complete(self._record, _now(), 0, in_words(error))
+        self._writer.complete(self._record, _now(), 0, failure_of(error))
 
 
 def _raise(error: BaseException) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from nbddp.wire.flight_recorder.data_reads import LoaderReads, ReadEpoch, SamplerFacts
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
+from nbddp.wire.flight_recorder.origins import RANDOM_NUMBERS, is_own
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.sanitizer_report import (
     DIGEST_BYTES,
@@ -19,7 +20,6 @@ from nbddp.wire.flight_recorder.schema import (
     DEFAULT_GROUP,
     LEFT_DEBUGGER,
     RENDEZVOUS,
-    REPLACED,
     STORE_QUESTIONS,
     STORE_WAIT,
     UNKNOWN_MEMBER,
@@ -27,6 +27,8 @@ from nbddp.wire.flight_recorder.schema import (
     Activity,
     Ending,
     ExceptionLine,
+    Failure,
+    FailureKind,
     GroupInfo,
     GroupMark,
     LoopVariable,
@@ -42,8 +44,6 @@ from nbddp.wire.flight_recorder.schema import (
     ThreadLook,
     Wait,
     cell_name,
-    ending_of,
-    error_name,
     group_counter_of,
     group_name_of,
     nth,
@@ -61,8 +61,8 @@ __all__ = [
     "DEFAULT_GROUP",
     "DIGEST_BYTES",
     "LEFT_DEBUGGER",
+    "RANDOM_NUMBERS",
     "RENDEZVOUS",
-    "REPLACED",
     "RING_LENGTH",
     "STORE_QUESTIONS",
     "STORE_WAIT",
@@ -71,6 +71,8 @@ __all__ = [
     "Activity",
     "Ending",
     "ExceptionLine",
+    "Failure",
+    "FailureKind",
     "GroupInfo",
     "GroupMark",
     "LoaderReads",
@@ -97,10 +99,9 @@ __all__ = [
     "Wait",
     "Writer",
     "cell_name",
-    "ending_of",
-    "error_name",
     "group_counter_of",
     "group_name_of",
+    "is_own",
     "nth",
     "shortened",
 ]

@@ -59,7 +59,7 @@ WAIT_SINCE, WAIT_RECORD, WAIT_THREAD = range(3)
     STATE,
     COMPLETED,
     WAITED,
-    ERROR,
+    FAILURE,
     LOOPS,
     OUTER,
     INNER,
@@ -93,6 +93,6 @@ class Loops(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A text without a structure of its own: a run id, or the text of an error."""
+    """A text without a structure of its own: a run id."""
 
     text: str

@@ -7,6 +7,8 @@ or package, such as ``Join`` or ``accelerate``.
 from collections.abc import Mapping
 from typing import Final
 
+#: `%ddp catchup` gives all ranks the states of a rank's random generators.
+RANDOM_NUMBERS: Final = "nbddp-random-numbers"
 #: For each origin: the phrase for sentences, and the few words for tables.
 _PHRASES: Final[Mapping[str, tuple[str, str]]] = {
     "DTensor": ("DTensor's exchange of shards", "DTensor"),
@@ -19,6 +21,7 @@ _PHRASES: Final[Mapping[str, tuple[str, str]]] = {
     "fsdp-parameters": ("FSDP's gathering of parameters", "FSDP, parameters"),
     "nn-gradient": ("the gradient of a collective", "gradient"),
     "parameter-check": ("the check of parameter shapes", "parameter shapes"),
+    RANDOM_NUMBERS: ("nbddp's copy of the random numbers' states", "random numbers"),
     "parameter-copy": ("the copy of parameters and buffers", "parameters"),
     "torch.distributed.checkpoint": ("a call of torch.distributed.checkpoint", "checkpoint"),
     "torch.distributed.pipelining": ("a call of torch.distributed.pipelining", "pipeline"),
@@ -39,6 +42,11 @@ _MAX_CALL: Final = 48
 def is_function(origin: str) -> bool:
     """Return whether an origin is a public function, which the user's code has called by name."""
     return origin in _FUNCTIONS
+
+
+def is_own(origin: str) -> bool:
+    """Return whether nbddp has called the operation: no line of code is the user's."""
+    return origin == RANDOM_NUMBERS
 
 
 def phrase(origin: str) -> str:

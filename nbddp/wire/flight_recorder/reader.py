@@ -14,7 +14,7 @@ from nbddp.wire.flight_recorder.layout import (
     CALLED,
     COMPLETED,
     CREATED,
-    ERROR,
+    FAILURE,
     FLAGS,
     GROUP,
     ID,
@@ -55,7 +55,14 @@ from nbddp.wire.flight_recorder.layout import (
     Text,
     call_code,
 )
-from nbddp.wire.flight_recorder.schema import GroupInfo, LoopVariable, Operation, Signature, Site
+from nbddp.wire.flight_recorder.schema import (
+    Failure,
+    GroupInfo,
+    LoopVariable,
+    Operation,
+    Signature,
+    Site,
+)
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -154,7 +161,7 @@ class Reader:
         group = self._text(words[GROUP], GroupInfo)
         site = self._text(words[SITE], Site)
         run = self._text(words[RUN], Text)
-        error = self._text(words[ERROR], Text)
+        failure = self._text(words[FAILURE], Failure)
         loops = self._text(words[LOOPS], Loops)
         return Operation(
             record_id=record,
@@ -170,7 +177,7 @@ class Reader:
             time_completed_ns=words[COMPLETED],
             waited_ns=words[WAITED],
             site=site or Site(),
-            error=error.text if error else "",
+            failure=failure,
             run_id=run.text if run else "",
             timeout_ms=words[TIMEOUT_MS],
             thread=words[THREAD],

@@ -207,6 +207,23 @@ class LoopVariable(_Part, frozen=True):
         return f"{self.name} {'= ' if len(self.name) <= _SHORT_NAME else ''}{self.value}"
 
 
+#: The cause of a failed operation. ``interrupted``: the user or nbddp interrupted its thread;
+#: ``freed``: nbddp ended it; ``collective``: another `nbddp.errors.CollectiveError`, so the others
+#: have made, or expect, the same call; ``raised``: any other exception; ``stopped``: it does not
+#: match, and waits for the user at a break point; ``replaced``: its call was made again there, and
+#: another operation stands for it.
+FailureKind: TypeAlias = Literal[
+    "raised", "interrupted", "freed", "collective", "stopped", "replaced"
+]
+
+
+class Failure(_Part, frozen=True):
+    """The failure of an operation."""
+
+    kind: FailureKind
+    text: str = ""  #: the class and message of the exception; no code reads it
+
+
 class Operation(_Part, frozen=True):
     """One operation of one rank."""
 
@@ -223,13 +240,29 @@ class Operation(_Part, frozen=True):
     time_completed_ns: int = 0  #: when the rank noticed its end; 0: not yet
     waited_ns: int = 0  #: how long a thread of the rank was blocked for it
     site: Site = Site()
-    error: str = ""
+    failure: Failure | None = None  #: what failed; None: nothing
     run_id: str = ""  #: of the cell; empty: issued between cells
     timeout_ms: int = 0  #: its timeout, after which it fails; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
     #: Variables of counting loops around its line, and of the lines that called it: the outermost
     #: first, at most two, such as ``epoch`` with 0 and ``step`` with 3.
     iteration: tuple[LoopVariable, ...] = ()
+
+    @property
+    def ending(self) -> Ending:
+        """Whether it is done, open, or how it failed."""
+        if self.state != "failed":
+            return "done" if self.state == "completed" else "open"
+        match None if self.failure is None else self.failure.kind:
+            case "interrupted" | "freed" as kind:
+                return kind
+            case _:
+                return "failed"
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its call was made again: another operation stands for it."""
+        return self.failure is not None and self.failure.kind == "replaced"
 
     @property
     def is_rendezvous(self) -> bool:
@@ -318,30 +351,6 @@ def nth(number: int) -> str:
     """``1st``, ``12th``, ``23rd``."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
-
-
-#: The name of the error of an operation whose call was made again: another one stands for it.
-REPLACED: Final = "Replaced"
-
-
-def error_name(error: str) -> str:
-    """Return the exception's class name in `Operation.error`, which also holds its message."""
-    return error.partition(":")[0]
-
-
-def ending_of(state: OperationState, error: str) -> Ending:
-    """Return how an operation ended.
-
-    Args:
-        state: of the operation.
-        error: `Operation.error`.
-    """
-    if state != "failed":
-        return "done" if state == "completed" else "open"
-    name = error_name(error)
-    if name == "KeyboardInterrupt":
-        return "interrupted"
-    return "freed" if name == "CollectiveAbortedError" else "failed"
 
 
 #: The way in which a thread is blocked.

@@ -22,6 +22,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 import msgspec
 
@@ -33,7 +34,7 @@ from nbddp.wire.flight_recorder.layout import (
     COMPLETED,
     CREATED,
     END,
-    ERROR,
+    FAILURE,
     FLAGS,
     HEAD,
     HEAD_AND_WAIT,
@@ -64,15 +65,18 @@ from nbddp.wire.flight_recorder.layout import (
     WAIT_WORDS,
     WAITED,
     WAITS_AT,
-    Text,
     call_code,
 )
 from nbddp.wire.flight_recorder.reader import Reader
+from nbddp.wire.flight_recorder.schema import Failure
 
 _WRITE_RECORD, _WRITE_END = RECORD.pack_into, END.pack_into
 _WRITE_HEAD, _WRITE_WAIT = HEAD.pack_into, WAIT.pack_into
 _WRITE_HEAD_AND_WAIT = HEAD_AND_WAIT.pack_into
 _RECORD_BYTES = RECORD_WORDS * 8
+#: Maximum length of the text of a failure.
+_MAX_FAILURE: Final = 2000
+_INTERRUPTED: Final = Failure("interrupted", KeyboardInterrupt.__name__)
 
 
 class NodeMemory:
@@ -269,7 +273,9 @@ class Writer:
         if self._ring[at] == record:
             self._ring[at + FLAGS] |= TAKEN
 
-    def complete(self, record: int, now_ns: int, waited_ns: int = 0, error: str = "") -> None:
+    def complete(
+        self, record: int, now_ns: int, waited_ns: int = 0, failure: Failure | None = None
+    ) -> None:
         """Note that the operation has ended; does nothing if its end is already recorded."""
         at = record % RING_LENGTH * RECORD_WORDS
         ring = self._ring
@@ -278,17 +284,20 @@ class Writer:
                 return
             ring[at + COMPLETED] = now_ns
             ring[at + WAITED] += waited_ns
-            if error:
-                ring[at + ERROR] = self.text(("error", error), lambda: Text(error[:2000]))
-            ring[at + STATE] = 2 if error else 1
+            if failure is not None:
+                ring[at + FAILURE] = self._failure(failure)
+            ring[at + STATE] = 1 if failure is None else 2
         self._open -= 1
         self._words[OPEN] = self._open
 
-    def set_error(self, record: int, error: str) -> None:
-        """Replace the error of an operation that has failed."""
+    def set_failure(self, record: int, failure: Failure) -> None:
+        """Replace the failure of an operation that has failed."""
         at = record % RING_LENGTH * RECORD_WORDS
         if self._ring[at] == record:
-            self._ring[at + ERROR] = self.text(("error", error), lambda: Text(error[:2000]))
+            self._ring[at + FAILURE] = self._failure(failure)
+
+    def _failure(self, failure: Failure) -> int:
+        return self.text(failure, lambda: Failure(failure.kind, failure.text[:_MAX_FAILURE]))
 
     def end(self, slot: int, record: int, now_ns: int, waited_ns: int) -> None:
         """Do `end_wait` and `complete` at once, for the successful wait of a ``Work``."""
@@ -331,7 +340,7 @@ class Writer:
         ]
         for record in interrupted:
             waited_ns = now_ns - self._ring[record % RING_LENGTH * RECORD_WORDS + CREATED]
-            self.complete(record, now_ns, waited_ns, KeyboardInterrupt.__name__)
+            self.complete(record, now_ns, waited_ns, _INTERRUPTED)
         self._words[OPEN] = self._open
         self.end_wait(self.slot(thread))
         return interrupted

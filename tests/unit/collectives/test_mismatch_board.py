@@ -19,7 +19,7 @@ from nbddp.rank.collectives.recording import mismatch_board
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder.schema import GroupInfo, Signature, Site
+from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Signature, Site
 from nbddp.wire.flight_recorder.writer import NodeMemory
 
 _TOO_LONG = 20_000
@@ -175,7 +175,7 @@ class World:
         record = recorder.collective(counters, known)
         switch()
         if call.is_refused:
-            writer.complete(record, time.monotonic_ns(), 0, "RuntimeError: no")
+            writer.complete(record, time.monotonic_ns(), 0, Failure("raised", "RuntimeError: no"))
             switch()
             recorder.withdraw(counters, digest)
             return

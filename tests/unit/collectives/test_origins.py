@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from nbddp.rank.collectives.recording.call_sites import Sites
-from nbddp.wire.flight_recorder import Site
+from nbddp.rank.collectives.recording import call_sites
+from nbddp.rank.collectives.recording.call_sites import OWN_FOLDER, Sites
+from nbddp.wire.flight_recorder import Site, origins
 
 _TORCH = str(Path(torch.__file__).parent)
 _PACKAGES = str(Path(_TORCH).parent)
@@ -99,6 +100,8 @@ def site_through(*frames: tuple[str, str]) -> Site:
         ([(f"{_PACKAGES}/accelerate/utils.py", "backward"), _ENGINE], "ddp-gradients"),
         ([(f"{_PACKAGES}/accelerate/utils.py", "gather"),
           ("distributed/distributed_c10d.py", "all_gather_object")], "accelerate"),
+        ([(f"{OWN_FOLDER}rank/collectives/state_sync.py", "sync"),
+          ("distributed/distributed_c10d.py", "broadcast_object_list")], "broadcast_object_list"),
     ],
 )  # fmt: skip
 def test_innermost_feature(frames: list[tuple[str, str]], origin: str):
@@ -106,6 +109,27 @@ def test_innermost_feature(frames: list[tuple[str, str]], origin: str):
     assert site.origin == origin
     if site.cell and origin:
         assert site.call == "loss.backward()"
+
+
+def test_an_operation_that_nbddp_calls_for_itself_has_no_line_of_the_user():
+    site = site_through(
+        (f"{OWN_FOLDER}rank/random_states.py", "share"),
+        (f"{OWN_FOLDER}rank/collectives/state_sync.py", "sync"),
+        ("distributed/distributed_c10d.py", "broadcast_object_list"),
+    )
+    assert (site.origin, site.source, site.call) == (origins.RANDOM_NUMBERS, "", "")
+
+
+def test_a_package_whose_name_begins_with_that_of_torch_or_python_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(call_sites, "_PACKAGES", ("/usr/lib/python3.11/site-packages/",))
+    monkeypatch.setattr(call_sites, "_STDLIB", "/usr/lib/python3.11/")
+    found, _ = sites()
+    mine, of_python = "/usr/lib/python3.11-mine/train.py", "/usr/lib/python3.11/json.py"
+    frames = [(mine, "step"), (of_python, "dump")]
+    stack: Any = called_through(frames, lambda: found.stack(sys._getframe(1)))
+    assert [site.file for site in stack[:2]] == [mine, _CELL]
 
 
 def test_one_line_with_several_origins():

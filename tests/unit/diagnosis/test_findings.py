@@ -4,6 +4,7 @@ import pytest
 
 from nbddp.controller.diagnosis.report import KINDS, TITLES
 from nbddp.controller.diagnosis.words import WRITERS
+from nbddp.wire.flight_recorder import Failure
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, only, told
 
@@ -192,7 +193,7 @@ def test_a_freed_rank_is_not_blamed_beside_one_that_raised():
 def test_a_failed_operation_of_a_rank_that_raised():
     pool = Ranks(2)
     pool[0].blocked()
-    pool[1].issue(state="failed", error="RuntimeError: Timed out", waited_ns=1)
+    pool[1].issue(state="failed", failure=Failure("raised"), waited_ns=1)
     pool[1].raised("RuntimeError: Timed out")
     assert told(only(pool)) == ("first-error", "1", "0")
 

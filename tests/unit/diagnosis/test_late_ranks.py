@@ -3,6 +3,7 @@
 from typing import Any
 
 from nbddp.controller.diagnosis import RankView, Report, completed, late_ranks, settled_views
+from nbddp.wire.flight_recorder import Failure
 from tests.support.looks import Ranks, told
 
 _FREED = "CollectiveAbortedError: freed by nbddp"
@@ -10,7 +11,7 @@ _FREED = "CollectiveAbortedError: freed by nbddp"
 
 def freed(pool: Ranks, rank: int, op: str, **fields: Any) -> None:
     """A rank comes to a call of a group whose operations were freed."""
-    pool[rank].issue(op, state="failed", error=_FREED, **fields)
+    pool[rank].issue(op, state="failed", failure=Failure("freed"), **fields)
     pool[rank].raised(_FREED, was_freed=True)
 
 

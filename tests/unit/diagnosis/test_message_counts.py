@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from nbddp.controller.diagnosis import Report, diagnose
-from nbddp.wire.flight_recorder.schema import MessageCount
+from nbddp.wire.flight_recorder.schema import Failure, MessageCount
 from tests.support.looks import NOW, RUN, Ranks
 
 #: Operations that are told; the others are left out.
@@ -100,7 +100,7 @@ def test_a_receive_from_any_source_when_a_message_is_left():
 
 def test_a_part_that_has_failed_does_not_count():
     pool = busy_pool()
-    pool[1].issue("recv", peer=0, state="failed", error="CollectiveMismatchError: sizes")
+    pool[1].issue("recv", peer=0, state="failed", failure=Failure("collective"))
     pool[1].finished()
     pool[0].blocked("send", peer=1)
     [finding] = diagnose_counted(pool).proven

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from nbddp.controller.diagnosis.report import Finding
+from nbddp.wire.flight_recorder import Failure
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import CELL, Ranks
 
@@ -219,7 +220,7 @@ def test_a_mismatch_that_a_rank_has_seen_itself():
     pool = Ranks(3)
     pool[0].blocked(line=4)
     wrong = pool[1].issue(
-        "broadcast", root=0, line=6, state="failed", error="CollectiveMismatchError: no"
+        "broadcast", root=0, line=6, state="failed", failure=Failure("collective")
     )
     pool[1].raised(
         "CollectiveMismatchError: rank 1 and rank 0 disagree in op",
@@ -264,7 +265,7 @@ def test_a_mismatch_is_told_when_no_rank_waits_for_it_any_more():
 def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
     pool = Ranks(2)
     theirs = pool[0].blocked("send", peer=1, input_sizes=((9,),))
-    mine = pool[1].issue("recv", peer=0, state="failed", error="CollectiveMismatchError: ...")
+    mine = pool[1].issue("recv", peer=0, state="failed", failure=Failure("collective"))
     seen = pool[1].saw(mine, pool[0], theirs, "input_sizes")
     pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
     report = pool.diagnose()
@@ -280,7 +281,7 @@ def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
 def test_a_rank_that_waits_elsewhere_for_one_that_raised_a_mismatch():
     pool = Ranks(3)
     pool[0].blocked()
-    mine = pool[1].issue("barrier", state="failed", error="CollectiveMismatchError")
+    mine = pool[1].issue("barrier", state="failed", failure=Failure("collective"))
     seen = pool[1].saw(mine, pool[0], 1, "op")
     pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
     pool[2].blocked("recv", peer=1)
@@ -293,7 +294,7 @@ def test_a_bad_argument_on_one_rank_shifts_its_numbers():
     """The call raised before it reached the others; the cell caught it and continues."""
     pool = Ranks(2)
     pool[0].blocked("all_reduce")
-    pool[1].issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
+    pool[1].issue("broadcast", root=5, state="failed", failure=Failure("raised"))
     pool[1].blocked("all_reduce")
     assert not pool.diagnose().verdict
     # Calls that are compared afterwards would not be the same ones.
@@ -307,7 +308,7 @@ def test_a_bad_argument_on_one_rank_shifts_its_numbers():
 def test_the_same_bad_argument_on_all_ranks_shifts_nothing():
     pool = Ranks(2)
     for state in pool:
-        state.issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
+        state.issue("broadcast", root=5, state="failed", failure=Failure("raised"))
     pool[0].blocked()
     pool[1].finished()
     assert pool.diagnose().findings[0].kind == "missing-rank"

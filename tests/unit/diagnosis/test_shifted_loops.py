@@ -3,6 +3,7 @@
 from typing import Any
 
 from nbddp.controller.diagnosis.report import Finding
+from nbddp.wire.flight_recorder import Failure
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, RankState
 
@@ -192,7 +193,7 @@ def test_what_is_no_shift():
 
 def test_calls_that_never_reached_the_others_shift_the_numbers():
     pool = Ranks(2)
-    pool[0].issue("all_reduce", state="failed", error="ValueError: no", iteration=(("step", 0),))
+    pool[0].issue("all_reduce", state="failed", failure=Failure("raised"), iteration=(("step", 0),))
     loops(pool[0], 0, 1)
     loops(pool[1], 0, 1, 2)
     assert finished(pool) == ()

@@ -34,6 +34,7 @@ from nbddp.notebook.widgets import static_text
 from nbddp.printable import harmless
 from nbddp.wire.flight_recorder.schema import (
     ExceptionLine,
+    Failure,
     Operation,
     RankLook,
     Signature,
@@ -152,7 +153,7 @@ def views_of(seed: int) -> dict[int, RankView]:
             collective_seq_id=1,
             run_id="r",
             site=site,
-            error=rng.choice(BAD),
+            failure=Failure("raised", rng.choice(BAD)),
         )
         info = msgspec.structs.replace(
             nonsense.message(type(look.groups[0])) if look.groups else nonsense_group(nonsense),

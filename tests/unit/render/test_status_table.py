@@ -16,6 +16,8 @@ from nbddp.wire.flight_recorder.schema import (
     AT_PROMPT,
     CALLBACK_THREAD,
     ExceptionLine,
+    Failure,
+    FailureKind,
     Operation,
     RankLook,
     Site,
@@ -144,15 +146,17 @@ def test_a_rank_that_runs():
 
 
 @pytest.mark.parametrize(
-    ("error", "ending"),
+    ("kind", "ending"),
     [
-        ("KeyboardInterrupt", "interrupted"),
-        ("CollectiveAbortedError: freed by nbddp: another rank has failed", "freed"),
-        ("RuntimeError: Connection closed by peer", "failed"),
+        ("interrupted", "interrupted"),
+        ("freed", "freed"),
+        ("raised", "failed"),
+        ("collective", "failed"),
+        ("stopped", "failed"),
     ],
 )
-def test_the_last_collective_has_not_ended_well(error: str, ending: str):
-    found = Recorder(0).collective(at=100, end=110, error=error)
+def test_the_last_collective_has_not_ended_well(kind: FailureKind, ending: str):
+    found = Recorder(0).collective(at=100, end=110, failure=Failure(kind, "no code reads this"))
     told = row_of(RankView(0, "idle", look(operations=(found,))), is_running=False)
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
 

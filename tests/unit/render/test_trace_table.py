@@ -7,7 +7,8 @@ import pytest
 
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import html, trace_table
-from nbddp.wire.flight_recorder.schema import REPLACED, GroupInfo, Site
+from nbddp.wire.flight_recorder import origins
+from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Site
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
 
@@ -112,7 +113,7 @@ def test_summary_names_groups_and_what_did_not_end():
     for recorder in ranks:
         recorder.collective("barrier", at=1, end=2, nbytes=0)
         recorder.collective("broadcast", at=3, end=4, group=group, nbytes=100)
-        recorder.collective(at=5, end=6, group=group, nbytes=100, error="closed")
+        recorder.collective(at=5, end=6, group=group, nbytes=100, failure=Failure("raised"))
     ranks[0].collective(at=7, group=group, nbytes=100)
     found = rows(by_rank(ranks), {**GROUPS, "d": group})
     assert trace_table.summary(found) == (
@@ -254,14 +255,12 @@ def test_files_are_named_without_their_folder():
 
 
 def test_what_nbddp_does_by_itself_is_left_out_or_told_in_words():
-    own, sync = (
-        recorders(2)[0],
-        "nbddp.sync(nbddp.rank.random_states.Generators(('torch',)), src=0)",
-    )
+    (own,) = recorders(1)
+    sync = msgspec.structs.replace(LINE, source="", origin=origins.RANDOM_NUMBERS)
     own.other("creation", "init_process_group", at=0, end=1, site=Site(), run_id="")
     own.other("creation", "new_group", at=2, end=3)
-    own.collective(at=4, end=5, site=msgspec.structs.replace(LINE, source=sync))
+    own.collective("broadcast", at=4, end=5, site=sync)
     shown = trace_table.table(rows(by_rank([own]), GROUPS))
     assert shown["text/plain"].startswith("trace: 2 operations\n")
     assert "new_group" in shown["text/plain"]
-    assert "nbddp.sync(the random numbers of ranks, src=0)" in shown["text/html"]
+    assert "broadcast #1 (random numbers)" in shown["text/plain"]

@@ -8,7 +8,7 @@ import pytest
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import TraceRow, rows, rows_of_views, select
-from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, RankLook, Site
+from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Operation, RankLook, Site
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders, three_cells
 
@@ -172,7 +172,7 @@ def test_a_fresh_rank_did_not_miss_what_was_over_before():
 def test_a_freed_operation_counts_as_missed_unless_the_rank_is_fresh():
     ranks = recorders(4)
     for recorder in ranks[:3]:
-        recorder.collective(at=1, end=2, error="KeyboardInterrupt")
+        recorder.collective(at=1, end=2, failure=Failure("interrupted"))
     assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet.of([3])
     assert one(rows(by_rank(ranks), GROUPS, fresh=[3])).missing == RankSet()
 
@@ -182,7 +182,7 @@ def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
     group = GroupInfo(pg_id="g", name="g", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=1, end=2, group=group)
-    ranks[0].collective(at=3, end=4, group=group, error="RuntimeError")
+    ranks[0].collective(at=3, end=4, group=group, failure=Failure("raised"))
     third = [recorder.collective(at=9, end=10, group=group) for recorder in ranks]
     assert third[1].collective_seq_id == 2  # the group was made again at 3:
     moved = {
@@ -214,7 +214,7 @@ def test_numbers_that_begin_again_are_other_rows():
 
 def test_a_failed_operation_does_not_meet_one_of_a_later_cell():
     ranks = recorders(2)
-    ranks[0].collective(at=1, end=2, error="freed", run_id="a")
+    ranks[0].collective(at=1, end=2, failure=Failure("raised"), run_id="a")
     ranks[1].collective(at=11, run_id="b")
     assert [list(row.parts) for row in rows(by_rank(ranks), GROUPS)] == [[0], [1]]
 
@@ -282,7 +282,7 @@ def test_creations_and_waits_for_the_store():
 # --- bandwidth -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fields", [{"nbytes": 0}, {"error": "peer closed"}, {"end": None}])
+@pytest.mark.parametrize("fields", [{"nbytes": 0}, {"failure": Failure("raised")}, {"end": None}])
 def test_no_bandwidth_where_it_means_nothing(fields: dict[str, Any]):
     ranks = recorders(4)
     for recorder in ranks:
@@ -407,7 +407,7 @@ def test_a_call_that_was_made_anew_is_one_part():
         first,
         record_id=first.record_id + 9,
         state="failed",
-        error="Replaced: its call was made again",
+        failure=Failure("replaced", "Replaced: its call was made again"),
     )
     assert [row.label for row in rows({0: [replaced]}, GROUPS)] == []
     assert len(rows({0: [replaced, first]}, GROUPS)) == 1

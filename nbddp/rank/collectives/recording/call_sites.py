@@ -22,11 +22,18 @@ import nbddp
 from nbddp.rank.code_sites import call_text, site_at
 from nbddp.rank.collectives.recording.counting_loops import CountingLoops, local_integer
 from nbddp.rank.torch_private import features
-from nbddp.wire.flight_recorder import Loops, LoopVariable, Site, Writer
+from nbddp.wire.flight_recorder import (
+    RANDOM_NUMBERS,
+    Loops,
+    LoopVariable,
+    Site,
+    Writer,
+    is_own,
+)
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
-_STDLIB = sysconfig.get_path("stdlib")
-_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_STDLIB = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
 #: Code of nbddp is in this folder.
 OWN_FOLDER: Final = f"{Path(nbddp.__file__).parent}{os.sep}"
 #: Torch marks old functions with the decorator of this package, so its frames are between a line
@@ -34,6 +41,9 @@ OWN_FOLDER: Final = f"{Path(nbddp.__file__).parent}{os.sep}"
 _DECORATORS = tuple(str(Path(folder, "typing_extensions.py")) for folder in _PACKAGES)
 #: Frames outside this file are not the user's: nbddp's loop, and the fork server.
 _BEGINNING = str(Path(OWN_FOLDER, "rank", "cells", "executor.py"))
+#: The file of nbddp that calls collectives for itself, and its function.
+_RANDOM_STATES = str(Path(OWN_FOLDER, "rank", "random_states.py"))
+_OWN_ORIGINS: Final = {"share": RANDOM_NUMBERS}
 _MAX_STACK = 16
 #: Frames between an operation and a line that calls torch's functions directly.
 _NEAR = 4
@@ -280,7 +290,7 @@ class Sites:
             kind = _CELL
         elif file.startswith((*self._machinery, "<frozen", "<string>")):
             kind = _MACHINERY
-            origins = features.origins_in(file)
+            origins = _OWN_ORIGINS if file == _RANDOM_STATES else features.origins_in(file)
             if origins is not None:
                 self._origins_by_file[file] = origins
         elif file.startswith(_PACKAGES):
@@ -297,6 +307,8 @@ class Sites:
         site = site_at(code, frame.f_lineno, self._cell_of(code.co_filename))
         if not origin:
             return site
+        if is_own(origin):
+            return msgspec.structs.replace(site, origin=origin, source="")
         call = call_text(code, frame.f_lasti, site.source)
         return msgspec.structs.replace(site, origin=origin, call=call)
 
@@ -317,7 +329,7 @@ def _inner_origin(inner: str, origins: Mapping[str, str], function: str) -> str:
 def _package_of(file: str) -> str:
     """Return the name of the package that a file of a library belongs to."""
     folder = next(each for each in _PACKAGES if file.startswith(each))
-    return file[len(folder) :].strip(os.sep).partition(os.sep)[0].removesuffix(".py")
+    return file[len(folder) :].partition(os.sep)[0].removesuffix(".py")
 
 
 def _outside(frame: types.FrameType | None) -> types.FrameType | None:

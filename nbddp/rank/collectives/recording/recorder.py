@@ -10,10 +10,11 @@ import types
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from nbddp.errors import CollectiveAbortedError, CollectiveError
 from nbddp.rank.collectives.recording.call_sites import NO_ITERATION, Iteration, Sites
 from nbddp.rank.collectives.recording.group_counters import DENSE, SPARSE, GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
@@ -21,7 +22,8 @@ from nbddp.rank.collectives.recording.signatures import CallSignature, Signature
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import (
-    REPLACED,
+    Failure,
+    FailureKind,
     GroupMark,
     Mismatch,
     NodeMemory,
@@ -36,9 +38,9 @@ _ident = threading.get_ident
 _SWEEP_AT = 16
 #: Number of operations with partial results that are named.
 _MAX_TORN = 4
-#: The error of an operation at a break point, before the user lets a mismatch be raised.
-_STOPPED = "Stopped: at a break point"
-_REPLACED = f"{REPLACED}: its call was made again"
+#: The failure of an operation at a break point, before the user lets a mismatch be raised.
+_STOPPED: Final = Failure("stopped", "Stopped: at a break point")
+_REPLACED: Final = Failure("replaced", "Replaced: its call was made again")
 
 
 class Recorder:
@@ -255,7 +257,7 @@ class Recorder:
         else:
             counters.seq = seq = counters.seq + 1
         record = self._issue(counters, known, site, NO_ITERATION, seq, count, peer, tag, 0)
-        self.writer.complete(record, _now(), 0, in_words(error))
+        self.writer.complete(record, _now(), 0, failure_of(error))
 
     def withdraw(self, counters: GroupCounters, digest: int) -> None:
         """Uncount the last collective, which failed before data was sent."""
@@ -353,8 +355,8 @@ class Recorder:
                 )
                 if instead is not None:
                     raise CallReplacedError(instead)
-                self.writer.set_error(record, in_words(error))
-            self.writer.complete(record, _now(), 0, in_words(error))
+                self.writer.set_failure(record, _failure(error))
+            self.writer.complete(record, _now(), 0, failure_of(error))
         self.mismatches.append(wrong)
         if self.on_mismatch == "raise":
             counters.is_broken = True
@@ -363,7 +365,7 @@ class Recorder:
             raise error
 
     def _take_back(self, record: int, withdraw: Callable[[], None]) -> None:
-        self.writer.set_error(record, _REPLACED)
+        self.writer.set_failure(record, _REPLACED)
         withdraw()
 
     def put_back(self, record: int, kept: WrittenCopies) -> None:
@@ -430,12 +432,21 @@ class RunText(msgspec.Struct, frozen=True):
     text: str
 
 
-def in_words(error: BaseException | None) -> str:
-    """Return an error as text for records, see `flight_recorder.schema.ending_of`; empty: none."""
-    if error is None:
-        return ""
+def failure_of(error: BaseException | None) -> Failure | None:
+    """Return an error as a failure for records; None: there is none."""
+    return None if error is None else _failure(error)
+
+
+def _failure(error: BaseException) -> Failure:
+    kind: FailureKind = "raised"
+    if isinstance(error, KeyboardInterrupt):
+        kind = "interrupted"
+    elif isinstance(error, CollectiveAbortedError):
+        kind = "freed"
+    elif isinstance(error, CollectiveError):
+        kind = "collective"
     text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Failure(kind, f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def mismatch_error(wrong: Mismatch) -> BaseException:
