@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import settings
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state import Config
 from nbddp.controller.state.rank_state import RankState
+from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
+from tests.support.restarted_pool import RestartedPool, RestartedPools
 from tests.support.views import RecordingView, run_cell
 
 #: A limit for each example would make tests fail on a busy machine; speed is for tests/bench.
@@ -104,14 +108,19 @@ class SharedPool:
     def get(self) -> Pool:
         if self._pool is None:
             self._pool = make_pool(2)
-            self._first_names = self._pool.pull("list(globals())", ranks=0)
-            self._pool.pull("setattr(__import__('builtins'), 'first_world', dist.group.WORLD)")
+            self._note_first(self._pool)
         return self._pool
+
+    def _note_first(self, pool: Pool) -> None:
+        """Note what ranks have that have run nothing."""
+        self._first_names = pool.pull("list(globals())", ranks=0)
+        pool.pull("setattr(__import__('builtins'), 'first_world', dist.group.WORLD)")
+        self._is_first_group = True
 
     def get_for(self, test: pytest.Item) -> Pool:
         """The pool with its first default group, but for tests that are marked `replaces_group`."""
         if not self._is_first_group and test.get_closest_marker("replaces_group") is None:
-            self.drop()
+            self.renew()
         return self.get()
 
     def check_health(self, *, may_replace_group: bool) -> None:
@@ -133,6 +142,16 @@ class SharedPool:
         except BaseException:
             self.drop()
             raise
+
+    def renew(self) -> None:
+        """Give it fresh ranks, which takes a tenth of the time of a start; else drop it."""
+        pool = self.get()
+        try:
+            pool.restart()
+            pool.configure(**asdict(Config()))
+            self._note_first(pool)
+        except NbddpError:
+            self.drop()
 
     def drop(self) -> None:
         """Stop it; the next test gets another. Nothing of it may be left."""
@@ -165,12 +184,33 @@ def shared_pool(own_temporary_folder: Path) -> Iterator[SharedPool]:
     shared.drop()
 
 
+@pytest.fixture(scope="session")
+def restarted_pools(own_temporary_folder: Path) -> Iterator[RestartedPools]:
+    pools = RestartedPools()
+    yield pools
+    pools.drop()
+
+
+def _shared_pool_of(request: pytest.FixtureRequest) -> SharedPool | RestartedPool:
+    """The pool of a test that takes `pool`: its mark `fresh_ranks` names the options."""
+    mark = request.node.get_closest_marker("fresh_ranks")
+    if mark is None:
+        shared: SharedPool = request.getfixturevalue("shared_pool")
+        return shared
+    pools: RestartedPools = request.getfixturevalue("restarted_pools")
+    return pools.of(*mark.args, **mark.kwargs)
+
+
 @pytest.fixture
-def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Pool]:
-    """The shared pool of two Gloo ranks; it must be healthy afterwards (mark `breaks_pool`)."""
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """The shared pool of two Gloo ranks; it must be healthy afterwards (mark `breaks_pool`).
+
+    With the mark `fresh_ranks`: one of other options, whose ranks are fresh.
+    """
+    shared_pool = _shared_pool_of(request)
     yield shared_pool.get_for(request.node)
     if request.node.get_closest_marker("breaks_pool"):
-        shared_pool.drop()
+        shared_pool.renew()
     else:
         may_replace_group = request.node.get_closest_marker("replaces_group") is not None
         shared_pool.check_health(may_replace_group=may_replace_group)
@@ -196,7 +236,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if Path(request.node.path).parent.name not in _FOLDERS_WITHOUT_LEAKS:
         yield
         return
-    shared: SharedPool = request.getfixturevalue("shared_pool")
+    shared = _shared_pool_of(request)
     if "pool" in request.fixturenames:
         shared.get_for(request.node)  # made before the snapshot: it belongs to no test
     before = leaks.take_snapshot(shared.pool_id)

@@ -36,8 +36,8 @@ def _check_prints(pool: Pool) -> None:
 
 
 @parametrize(DEADLY)
-def test_a_rank_that_dies(cell: BadCell, fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_rank_that_dies(cell: BadCell, pool: Pool):
     pid = next(info.pid for info in pool.ranks() if info.rank == 1)
 
     view = _run(pool, f"print('last words')\n{cell.code}", ranks="1")
@@ -58,8 +58,8 @@ def test_a_rank_that_dies(cell: BadCell, fresh_pool: Callable[..., Pool]):
     _check_prints(pool)
 
 
-def test_a_rank_that_dies_is_kept_dead_on_request(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_rank_that_dies_is_kept_dead_on_request(pool: Pool):
     pool.configure(on_death="keep")
     view = _run(pool, "import os; os._exit(3)", ranks="1")
     assert "%ddp restart" in str(view.error)
@@ -117,8 +117,8 @@ def test_a_hang_at_exit_does_not_keep_a_pool_from_stopping(
     pool.stop()  # `no_leaks` looks for what is left
 
 
-def test_the_last_output_of_a_crash_is_whole(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_the_last_output_of_a_crash_is_whole(pool: Pool):
     code = (
         "import ctypes, os, sys\nfor n in range(1000): print('line', n)\n"
         "sys.stdout.write('no end')\nos.write(2, b'and the error stream')\nctypes.string_at(0)"

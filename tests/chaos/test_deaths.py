@@ -92,8 +92,8 @@ def test_a_rank_that_dies_while_idle_and_is_not_replaced(pool: Pool):
     _check_restart(pool)
 
 
-def test_groups_with_a_dead_member_refuse_until_it_is_replaced(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(3)
+@pytest.mark.fresh_ranks(3)
+def test_groups_with_a_dead_member_refuse_until_it_is_replaced(pool: Pool):
     pool.configure(on_death="keep")
     died = run_cell(
         pool,
@@ -236,9 +236,10 @@ def test_the_fork_server_dies_while_a_cell_runs(pool: Pool):
     _check_restart(pool)
 
 
-def test_an_exit_code_of_255_is_one(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks
+def test_an_exit_code_of_255_is_one(pool: Pool):
     """`multiprocessing` reports the same code for an unknown exit."""
-    view = run_cell(fresh_pool(), "import os; os._exit(255)", check=False)
+    view = run_cell(pool, "import os; os._exit(255)", check=False)
     assert "exit code 255" in str(view.error)
     assert "fork server" not in str(view.error)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
@@ -86,8 +87,8 @@ def test_a_hundred_megabytes_of_prints(fresh_pool: Callable[..., Pool]):
     _next_cell_is_clean(pool)
 
 
-def test_an_endless_flood_is_interrupted(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_an_endless_flood_is_interrupted(pool: Pool):
     running = begin_cell(pool, "while True: print('flood ' * 20)")
     poll_until(lambda: len(running.view.text(0)) > 10 * _MB and len(running.view.text(1)) > _MB)
     pool.interrupt()

@@ -4,7 +4,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,8 +126,8 @@ get_ipython().input_transformers_cleanup.append(bad)
 """
 
 
-def test_a_transformer_that_raises(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+@pytest.mark.fresh_ranks
+def test_a_transformer_that_raises(pool: Pool):
     run_cell(pool, "kept = rank")
     run_cell(pool, _TRANSFORMER, ranks=[1])
     for code in ("print(1)", "await asyncio.sleep(0)"):
@@ -179,8 +178,8 @@ dist.barrier()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python raises RecursionError before")
-def test_an_overflow_of_the_stack_is_told_as_that(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+@pytest.mark.fresh_ranks
+def test_an_overflow_of_the_stack_is_told_as_that(pool: Pool):
     view = run_cell(pool, _OVERFLOW, timeout=30, check=False)
     assert isinstance(view.error, RankExitedError)
     assert "likely    the stack overflowed" in str(view.error)
@@ -188,8 +187,8 @@ def test_an_overflow_of_the_stack_is_told_as_that(fresh_pool: Callable[..., Pool
     run_cell(pool, "dist.barrier()")
 
 
-def test_a_cell_that_closes_all_descriptors(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+@pytest.mark.fresh_ranks
+def test_a_cell_that_closes_all_descriptors(pool: Pool):
     code = "import os\nif rank == 1:\n    os.closerange(3, 1000)\ndist.barrier()"
     view = run_cell(pool, code, timeout=30, check=False)
     assert isinstance(view.error, RankExitedError)

@@ -1,7 +1,8 @@
 """Questions and debuggers of ranks end when their cell is interrupted or given up."""
 
-from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import RankState
@@ -58,10 +59,8 @@ def test_questions_of_all_ranks_end_when_their_cell_is_given_up(pool: Pool):
     assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
 
 
-def test_a_question_after_its_cell_was_given_up_ends_at_once(
-    fresh_pool: Callable[..., Pool], tmp_path: Path
-):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_question_after_its_cell_was_given_up_ends_at_once(pool: Pool, tmp_path: Path):
     late: list[object] = []
     pool.listeners.background = late.append
     outcome = interrupted(

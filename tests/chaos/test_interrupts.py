@@ -84,8 +84,8 @@ def test_an_interrupt_goes_to_the_ranks_of_the_cell_only(pool: Pool):
     assert outcome.ranks("error").ranks == (1,)
 
 
-def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_cell_waits_for_ranks_that_are_being_freed(pool: Pool):
     run_cell(pool, "kept = rank")
     for _ in range(3):
         outcome = interrupted(pool, "if rank: dist.all_reduce(torch.ones(1))", presses=2)
@@ -121,9 +121,9 @@ def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: s
 
 
 @pytest.mark.timeout(120)
-def test_a_module_that_is_being_imported_is_whole_afterwards(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks(3)
+def test_a_module_that_is_being_imported_is_whole_afterwards(pool: Pool):
     """The first DDP imports modules; after an incomplete import they cannot be imported again."""
-    pool = fresh_pool(3)
     code = "import threading\nif rank == 0: threading.Timer(0.5, os._exit, (1,)).start()\n"
     view = run_cell(pool, f"import os\n{code}import torch._dynamo\ndist.barrier()", check=False)
     assert view.error is not None
@@ -221,8 +221,8 @@ def test_an_interrupt_while_an_expression_waits_for_a_member(pool: Pool):
         assert view.texts() == {0: "free\n", 1: "free\n"}
 
 
-def test_an_interrupted_pull_stops_on_the_ranks_too(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_an_interrupted_pull_stops_on_the_ranks_too(pool: Pool):
     with _sigint_after(0.3), pytest.raises(TransferInterruptedError):
         pool.pull("__import__('time').sleep(100)")
     view = run_cell(pool, "print('free')", timeout=1.0, check=False)

@@ -33,10 +33,8 @@ def _check_works(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("name", _HELPERS)
-def test_a_stopped_process_is_continued_and_the_user_is_told(
-    name: str, fresh_pool: Callable[..., Pool]
-):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_stopped_process_is_continued_and_the_user_is_told(name: str, pool: Pool):
     told = Told(pool)
     helper = _HELPERS[name](pool)
     run_cell(pool, "kept = rank")
@@ -50,11 +48,11 @@ def test_a_stopped_process_is_continued_and_the_user_is_told(
 
 
 @pytest.mark.parametrize("name", _HELPERS)
-@pytest.mark.parametrize("nnodes", [1, 2])
-def test_a_pool_with_a_stopped_process_restarts(
-    name: str, nnodes: int, fresh_pool: Callable[..., Pool]
-):
-    pool = fresh_pool(2 // nnodes, nnodes=nnodes)
+@pytest.mark.parametrize(
+    "nnodes", [pytest.param(n, marks=pytest.mark.fresh_ranks(2 // n, nnodes=n)) for n in (1, 2)]
+)
+def test_a_pool_with_a_stopped_process_restarts(name: str, nnodes: int, pool: Pool):
+    assert {info.node for info in pool.ranks()} == set(range(nnodes))
     stop(_HELPERS[name](pool))
     pool.restart()
     _check_works(pool)
@@ -69,8 +67,8 @@ def test_a_pool_with_a_stopped_process_stops(name: str, fresh_pool: Callable[...
     poll_until(all_gone(helpers))
 
 
-def test_a_rank_is_replaced_though_the_fork_server_was_stopped(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_rank_is_replaced_though_the_fork_server_was_stopped(pool: Pool):
     run_cell(pool, "kept = rank")
     stop(fork_server_of(pool))
     assert "those of rank 0 are kept" in pool.restart(1)
@@ -78,11 +76,11 @@ def test_a_rank_is_replaced_though_the_fork_server_was_stopped(fresh_pool: Calla
     assert view.texts() == {0: "True\n", 1: "False\n"}
 
 
+@pytest.mark.fresh_ranks
 def test_the_death_of_a_rank_is_told_though_the_fork_server_is_stopped(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
     """The fork server is the parent: it learns of the death only when it continues."""
-    pool = fresh_pool()
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
     pid = pid_of(pool, 1)
@@ -96,8 +94,8 @@ def test_the_death_of_a_rank_is_told_though_the_fork_server_is_stopped(
     _check_works(pool)
 
 
-def test_the_stop_button_works_though_the_agent_was_stopped(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_the_stop_button_works_though_the_agent_was_stopped(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
     stop(agent_of(pool))

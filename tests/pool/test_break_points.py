@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -305,8 +305,7 @@ def test_a_skipped_message_and_barrier(pool: Pool):
     assert view.error is None
 
 
-def test_a_replaced_rank_has_the_break_points(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+def test_a_replaced_rank_has_the_break_points(pool: Pool):
     pool.break_points.add(["all_reduce"])
     pool.restart(1)
     view = run_cell(pool, SUM, answers=["c"])

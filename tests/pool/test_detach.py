@@ -212,10 +212,10 @@ def process_tree_parent(pid: int) -> int:
     [("soon", "not a duration"), (-1, "not a duration"), ("4", "not a duration"),
      ("90d", "up to 30d"), (True, "not a duration")],
 )  # fmt: skip
-def test_a_wrong_time_is_refused_and_the_pool_stays(holder: Holder, keep: Any, text: str):
+def test_a_wrong_time_is_refused_and_the_pool_stays(pool: Pool, keep: Any, text: str):
     with pytest.raises(BadOptionError, match=text):
-        holder.pool.detach(keep)
-    run_cell(holder.pool, "1")
+        pool.detach(keep)
+    run_cell(pool, "1")
 
 
 def test_the_names_of_pools(holder: Holder):

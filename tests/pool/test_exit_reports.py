@@ -1,7 +1,8 @@
 """The report of a cell in which a rank died, with its last operation and the names it lacks."""
 
 import re
-from collections.abc import Callable
+
+import pytest
 
 from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
@@ -16,8 +17,8 @@ for step in range(5):
 """
 
 
-def test_a_rank_that_is_killed_in_a_loop(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(3)
+@pytest.mark.fresh_ranks(3)
+def test_a_rank_that_is_killed_in_a_loop(pool: Pool):
     run_cell(pool, "import torch\nmodel = 1\n", execution_count=2)
     outcome = run_cell(pool, _KILLED, check=False, execution_count=3).outcome
     assert outcome is not None
@@ -41,8 +42,8 @@ def test_a_rank_that_is_killed_in_a_loop(fresh_pool: Callable[..., Pool]):
     assert "Then run `%ddp catchup` to give its new process" in finding.next_step
 
 
-def test_a_rank_that_ends_itself(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+@pytest.mark.fresh_ranks
+def test_a_rank_that_ends_itself(pool: Pool):
     outcome = run_cell(pool, "import os\nif rank: os._exit(3)", check=False).outcome
     assert outcome is not None
     assert outcome.report is not None
@@ -63,8 +64,8 @@ if rank:
 """
 
 
-def test_the_line_that_a_rank_was_at_is_told(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2)
+@pytest.mark.fresh_ranks
+def test_the_line_that_a_rank_was_at_is_told(pool: Pool):
     run_cell(pool, "dist.barrier()")
     view = run_cell(pool, _NOTED, check=False, execution_count=7)
     assert view.outcome is not None

@@ -1,6 +1,6 @@
 """Ranks that raise together are one group, however late they format their tracebacks."""
 
-from collections.abc import Callable
+import pytest
 
 from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
@@ -30,7 +30,8 @@ dist.barrier()
 """
 
 
-def test_a_rank_that_formats_its_error_while_others_are_freed(fresh_pool: Callable[..., Pool]):
-    view = run_cell(fresh_pool(3), _CODE, check=False)
+@pytest.mark.fresh_ranks(3)
+def test_a_rank_that_formats_its_error_while_others_are_freed(pool: Pool):
+    view = run_cell(pool, _CODE, check=False)
     assert "CellError: ranks 1-2 raised Late" in str(view.error)
     assert "rank 2 waited" not in str(view.error)

@@ -1,7 +1,5 @@
 """Ranks chosen by dimensions of meshes that cells create, on four real ranks."""
 
-from collections.abc import Callable
-
 import pytest
 
 from nbddp.controller.pool.pool import Pool
@@ -14,8 +12,8 @@ mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 """
 
 
-def test_the_life_of_a_mesh(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(4)
+@pytest.mark.fresh_ranks(4)
+def test_the_life_of_a_mesh(pool: Pool):
     with pytest.raises(BadOptionError, match="no variable of the ranks holds one"):
         pool.run("rank", ranks="tp=0")
     run_cell(pool, _MESH)
@@ -47,18 +45,18 @@ def test_the_life_of_a_mesh(fresh_pool: Callable[..., Pool]):
         pool.rank_set("dp=0")
 
 
-def test_ranks_that_the_user_has_numbered(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks(2, init="none")
+def test_ranks_that_the_user_has_numbered(pool: Pool):
     """A mesh counts ranks of the default group; ``-r`` takes those of the pool."""
-    pool = fresh_pool(2, init="none")
     code = "dist.init_process_group('gloo', rank=1 - rank, world_size=2)\n"
     run_cell(pool, code + _MESH.replace("(2, 2)", "(2, 1)"))
     assert pool.pull("mesh.get_local_rank('dp')", ranks="dp=0") == [0]
     assert str(pool.rank_set("dp=0")) == "1"
 
 
+@pytest.mark.fresh_ranks(2, plain=True)
 def test_a_cell_that_fails_has_made_its_mesh_and_a_plain_pool_knows_it(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool(2, plain=True)
     run_cell(pool, _MESH.replace("(2, 2)", "(1, 2)") + "1 / 0", check=False)
     assert str(pool.rank_set("tp=1")) == "1"

@@ -1,6 +1,6 @@
 """Groups that the user makes one after another in one pool are each compared separately."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,9 +165,9 @@ def test_hashed_names_agree_where_ranks_have_other_groups_beside(pool: Pool):
         assert view.result(0) == view.result(1)
 
 
-def test_a_mesh_of_a_program_that_is_run_again_is_its_own(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks(4)
+def test_a_mesh_of_a_program_that_is_run_again_is_its_own(pool: Pool):
     """DTensor takes equal meshes for the same one, and remembered the groups of the first run."""
-    pool = fresh_pool(4)
     cell = (
         "from torch.distributed.device_mesh import init_device_mesh\n"
         "from torch.distributed.tensor import Replicate, Shard, distribute_tensor\n"
@@ -192,9 +192,9 @@ def test_two_groups_of_one_name_in_one_cell_have_nothing_in_common(pool: Pool):
     assert run_cell(pool, cell).result() == "False"
 
 
-def test_a_world_of_some_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
+@pytest.mark.fresh_ranks(3, init="none")
+def test_a_world_of_some_ranks(pool: Pool, tmp_path: Path):
     """Its ranks are numbered differently; errors name the ranks of the pool."""
-    pool = fresh_pool(3, init="none")
     init = (
         "if rank:\n"
         f"    store = dist.FileStore({str(tmp_path / 'store')!r}, 2)\n"
@@ -232,11 +232,9 @@ def test_a_world_of_some_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
     assert pool.pull("found", ranks="1-2") == [(1, [0, 1]), (0, [0, 1])]
 
 
-def test_members_that_are_not_known_are_not_accused(
-    fresh_pool: Callable[..., Pool], tmp_path: Path
-):
+@pytest.mark.fresh_ranks(3, init="none")
+def test_members_that_are_not_known_are_not_accused(pool: Pool, tmp_path: Path):
     """A rank waits for a world of two of the three ranks; the other member is not known."""
-    pool = fresh_pool(3, init="none")
     view = run_cell(
         pool,
         "from datetime import timedelta\n"
@@ -256,8 +254,8 @@ def test_members_that_are_not_known_are_not_accused(
     )
 
 
-def test_groups_of_the_user_on_two_nodes(fresh_pool: Callable[..., Pool], tmp_path: Path):
-    pool = fresh_pool(1, nnodes=2)
+@pytest.mark.fresh_ranks(1, nnodes=2)
+def test_groups_of_the_user_on_two_nodes(pool: Pool, tmp_path: Path):
     for round_, operation in enumerate(OPERATIONS):
         store = f"store = dist.FileStore({str(tmp_path)!r} + '/{round_}', 2)\n"
         run_cell(pool, f"{_BEGIN}{store}{_INIT}{operation}")
@@ -279,9 +277,9 @@ def test_a_group_that_not_all_ranks_would_count_is_refused(pool: Pool):
     assert names.result(0) == names.result(1)
 
 
-def test_lists_without_a_common_member_are_refused(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks(4)
+def test_lists_without_a_common_member_are_refused(pool: Pool):
     """Both would be group 1 of torch: under torchrun their members read each other's addresses."""
-    pool = fresh_pool(4)
     view = run_cell(pool, "g = dist.new_group([0, 1] if rank < 2 else [2, 3])", check=False)
     text = str(view.error)
     assert "new_group([0, 1])" in text
@@ -298,9 +296,9 @@ def test_lists_without_a_common_member_are_refused(fresh_pool: Callable[..., Poo
     assert [view.result(rank) for rank in range(4)] == ["1", "1", "5", "5"]
 
 
-def test_groups_that_ranks_number_differently(fresh_pool: Callable[..., Pool]):
+@pytest.mark.fresh_ranks(3)
+def test_groups_that_ranks_number_differently(pool: Pool):
     """Torch numbers the groups of each rank: a group of some ranks only shifts all later ones."""
-    pool = fresh_pool(3)
     run_cell(pool, "if rank == 0: alone = dist.new_group([0])", execution_count=7)
     view = run_cell(pool, "group = dist.new_group()", check=False, execution_count=8)
     assert isinstance(view.error, DeadlockError)

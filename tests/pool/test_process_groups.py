@@ -87,11 +87,9 @@ _FREE_PORT = (
     ],
     ids=["one does not call", "rank 0 does not call", "too many ranks"],
 )
-def test_a_rendezvous_that_cannot_come_about_ends(
-    fresh_pool: Callable[..., Pool], code: str, awaited: str
-):
+@pytest.mark.fresh_ranks(3, init="none")
+def test_a_rendezvous_that_cannot_come_about_ends(pool: Pool, code: str, awaited: str):
     """Torch would wait for half an hour, in C++."""
-    pool = fresh_pool(3, init="none")
     run_cell(pool, _FREE_PORT, ranks="0")
     pool.push(port=pool.pull("p", ranks=0), kept="yes")
     view = run_cell(pool, code, check=False)
@@ -101,11 +99,11 @@ def test_a_rendezvous_that_cannot_come_about_ends(
     assert run_cell(pool, f"{SUM}, kept").result(2) == "(6.0, 'yes')"
 
 
+@pytest.mark.fresh_ranks
 def test_an_init_for_more_ranks_than_there_are_is_noticed_and_ended_by_an_interrupt(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
     """A thread of the user could be the third member: it is no proven deadlock."""
-    pool = fresh_pool(2)
     run_cell(pool, "import threading\nevent = threading.Event()\n"
              "threading.Thread(target=event.wait, daemon=True).start()")  # fmt: skip
     code = "dist.destroy_process_group()\ndist.init_process_group('gloo', world_size=3, rank=rank)"
@@ -127,10 +125,10 @@ def test_an_init_for_more_ranks_than_there_are_is_noticed_and_ended_by_an_interr
     assert run_cell(pool, SUM).result(1) == "3.0"
 
 
+@pytest.mark.fresh_ranks
 def test_ranks_with_another_default_dtype_form_groups_with_a_fresh_rank(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool(2)
     pool.run("torch.set_default_dtype(torch.float64)")
     pool.restart(1)
     pool.run("total = torch.ones(1, dtype=torch.float64)\ndist.all_reduce(total)")

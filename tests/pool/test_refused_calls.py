@@ -1,7 +1,5 @@
 """Calls that torch refuses use up no number, also when a rank is late in one of them."""
 
-from collections.abc import Callable
-
 import pytest
 
 from nbddp.controller.pool.pool import Pool
@@ -59,12 +57,11 @@ print(refused, total.item())
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(n, marks=pytest.mark.fresh_ranks(n)) for n in (2, 3)]
+)
 @pytest.mark.parametrize("code", [_LATE_INSIDE, _LATE_BEFORE], ids=["inside", "before"])
-def test_a_rank_that_is_late_in_a_call_that_torch_refuses(
-    fresh_pool: Callable[..., Pool], code: str, ranks: int
-):
-    pool = fresh_pool(ranks)
+def test_a_rank_that_is_late_in_a_call_that_torch_refuses(pool: Pool, code: str, ranks: int):
     view = run_cell(pool, _PRELUDE + code, timeout=30)
     assert view.texts() == dict.fromkeys(range(ranks), f"RuntimeError {ranks}.0\n")
 
@@ -86,11 +83,12 @@ finally:
 """
 
 
+@pytest.mark.fresh_ranks(2)
 def test_a_rank_that_is_late_in_a_call_that_torch_takes_is_told_by_the_rank_that_sees_it(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
     """Looks do not count it as waiting, and leave the verdict to the ranks, which know more."""
-    view = run_cell(fresh_pool(2), _PRELUDE + _DISAGREE, timeout=30, check=False)
+    view = run_cell(pool, _PRELUDE + _DISAGREE, timeout=30, check=False)
     assert isinstance(view.error, MismatchError), view.error
     for word in ("rank 0 and rank 1 disagree in root", "root=0", "root=1", "nothing was sent"):
         assert word in str(view.error)

@@ -1,7 +1,5 @@
 """Groups that only some ranks make do not disturb later groups with local synchronization."""
 
-from collections.abc import Callable
-
 import pytest
 
 from nbddp.controller.pool.pool import Pool
@@ -42,15 +40,15 @@ for members in ([0, 1, 2, 3], [1, 2, 3], [3, 0], [2, 1, 0, 3]):
 
 
 @pytest.mark.parametrize("cell", _UNEVEN)
-def test_a_correct_group_is_no_deadlock(cell: str, fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(4)
+@pytest.mark.fresh_ranks(4)
+def test_a_correct_group_is_no_deadlock(cell: str, pool: Pool):
     run_cell(pool, _UNEVEN[cell], timeout=_LIMIT_S)
     view = run_cell(pool, _LOCAL, timeout=_LIMIT_S)
     assert not [event for event in view.events if isinstance(event, VerdictReached)]
 
 
-def test_nor_is_it_after_a_deadlock(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(4)
+@pytest.mark.fresh_ranks(4)
+def test_nor_is_it_after_a_deadlock(pool: Pool):
     run_cell(pool, _UNEVEN["a group of one"], timeout=_LIMIT_S)
     with pytest.raises(DeadlockError, match="is group 1 on ranks 1-3 and group 2 on rank 0"):
         run_cell(pool, "dist.new_group()", timeout=_LIMIT_S)

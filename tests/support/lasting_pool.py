@@ -129,6 +129,10 @@ class LastingPool:
             assert pool.pull("kept['rank']", ranks=rank) == rank
         self._prepare(pool)
 
+    def renew(self) -> None:
+        """Drop it: its variables are those of the first start."""
+        self.drop()
+
     def drop(self) -> None:
         """Stop it; the next test gets another. Nothing of it may be left."""
         pool, self._pool = self._pool, None

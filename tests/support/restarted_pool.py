@@ -1,6 +1,7 @@
 """Pools whose ranks are fresh processes in each test: a restart takes a tenth of a start's time.
 
-A test file has ``shared_pool = restarted_pool(3)``, and its tests take `conftest.pool`.
+A test has the mark ``fresh_ranks(3, init="none")`` and takes `conftest.pool`. A file all of whose
+tests need the same has ``shared_pool = restarted_pool(3)`` instead.
 """
 
 from collections.abc import Iterator
@@ -13,11 +14,15 @@ import pytest
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import Config
+from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView
+
+#: This many pools live beside the shared one: the memory of each is that of its ranks.
+_KEPT = 3
 
 
 class RestartedPool:
@@ -26,6 +31,7 @@ class RestartedPool:
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
         self._pool: Pool | None = None
+        self._background: Any = None  #: the listener of a notebook
 
     @property
     def pool_id(self) -> str | None:
@@ -44,6 +50,7 @@ class RestartedPool:
                 lambda pool, run: RecordingView(),
                 source_check.check_source,
             )
+            self._background = self._pool.listeners.background
         return self._pool
 
     def check_health(self, *, may_replace_group: bool = False) -> None:
@@ -53,9 +60,17 @@ class RestartedPool:
         try:
             pool.restart()
             pool.configure(**asdict(Config()))
+            pool.listeners.background = self._background
         except BaseException:
             self.drop()
             raise
+
+    def renew(self) -> None:
+        """Make it as it was after its start, or drop it."""
+        try:
+            self.check_health()
+        except NbddpError:
+            self.drop()
 
     def drop(self) -> None:
         """Stop it; the next test gets another. Nothing of it may be left."""
@@ -63,6 +78,27 @@ class RestartedPool:
         if pool is not None:
             pool.stop()
             poll_until(lambda: not leaks.processes_of_pool(pool.pool_id))
+
+
+class RestartedPools:
+    """One for each set of options; the last that were used live on."""
+
+    def __init__(self) -> None:
+        self._by_options: dict[str, RestartedPool] = {}
+
+    def of(self, n: int = 2, **options: Any) -> RestartedPool:
+        """The pool of these options, see `nbddp.start`."""
+        key = repr((n, sorted(options.items())))
+        pool = self._by_options.pop(key, None) or RestartedPool(PoolOptions.checked(n, **options))
+        self._by_options[key] = pool
+        while len(self._by_options) > _KEPT:
+            self._by_options.pop(next(iter(self._by_options))).drop()
+        return pool
+
+    def drop(self) -> None:
+        """Stop all of them."""
+        while self._by_options:
+            self._by_options.popitem()[1].drop()
 
 
 def restarted_pool(n: int = 2, **options: Any) -> Any:
