@@ -1,5 +1,6 @@
 """Fixtures: pools of real ranks, and the check that nothing is left behind."""
 
+import gc
 import os
 import shutil
 import signal
@@ -68,6 +69,16 @@ os.environ[leaks.RUN_ENV] = str(os.getpid())
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection() -> None:
+    """Nothing that is imported for tests becomes garbage: collections would only take time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -202,18 +213,19 @@ def _shared_pool_of(request: pytest.FixtureRequest) -> SharedPool | RestartedPoo
 
 
 @pytest.fixture
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Pool]:
     """The shared pool of two Gloo ranks; it must be healthy afterwards (mark `breaks_pool`).
 
     With the mark `fresh_ranks`: one of other options, whose ranks are fresh.
     """
-    shared_pool = _shared_pool_of(request)
-    yield shared_pool.get_for(request.node)
+    del shared_pool  # tests may have it as a parameter
+    shared = _shared_pool_of(request)
+    yield shared.get_for(request.node)
     if request.node.get_closest_marker("breaks_pool"):
-        shared_pool.renew()
+        shared.renew()
     else:
         may_replace_group = request.node.get_closest_marker("replaces_group") is not None
-        shared_pool.check_health(may_replace_group=may_replace_group)
+        shared.check_health(may_replace_group=may_replace_group)
 
 
 @pytest.fixture

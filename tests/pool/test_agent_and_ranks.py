@@ -46,6 +46,30 @@ def make_node() -> Iterator[Callable[..., Node]]:
         node.close()
 
 
+class SharedNode:
+    """In the place of `conftest.SharedPool`: the check for leaks must know it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pool_id = node.spec.pool_id
+
+
+@pytest.fixture(scope="module")
+def shared_pool(own_temporary_folder: Path) -> Iterator[SharedNode]:
+    node = Node(2)
+    try:
+        yield SharedNode(node.start())
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def node(shared_pool: SharedNode) -> Iterator[Node]:
+    """One node of two ranks for many tests, which may do with its ranks what they like."""
+    yield shared_pool.node
+    shared_pool.node.renew()
+
+
 def peek(node: Node, *ranks: int, native: bool = False) -> dict[int, StackDumped]:
     number = next(_numbers)
     node.tell(DumpStack(number=number, ranks=ranks, native=native))
@@ -68,8 +92,7 @@ def stop(pid: int) -> None:
     poll_until(lambda: state(pid) == "T")
 
 
-def test_ranks_whose_operations_do_not_move_are_told(make_node: Callable[..., Node]):
-    node = make_node(2)
+def test_ranks_whose_operations_do_not_move_are_told(node: Node):
     node.begin("dist.all_reduce(torch.ones(3))", 0)
     node.run("pass", 1)
     for _ in range(3):
@@ -137,8 +160,7 @@ def test_stacks_of_ranks_that_cannot_answer(make_node: Callable[..., Node]):
     node.next(StackDumped, lambda e: (e.number, e.rank) == (-1, 0))
 
 
-def test_a_survey_tells_memory_and_sends_no_signal(make_node: Callable[..., Node]):
-    node = make_node(2)
+def test_a_survey_tells_memory_and_sends_no_signal(node: Node):
     handler = (
         "import signal, time\n"
         "signal.signal(signal.SIGUSR2, lambda *_: print('signal', flush=True))\n"
@@ -197,8 +219,7 @@ _UNDISTURBED = [
 ]
 
 
-def test_stack_dumps_disturb_nothing(make_node: Callable[..., Node]):
-    node = make_node(2)
+def test_stack_dumps_disturb_nothing(node: Node):
     node.run("import socket, subprocess, time; ones = torch.ones(3)", 0, 1)
     for code in _UNDISTURBED:
         node.begin(code, 0, 1)
@@ -209,11 +230,8 @@ def test_stack_dumps_disturb_nothing(make_node: Callable[..., Node]):
         assert [end.error for end in node.finished(0, 1)] == [None, None], code
 
 
-def test_a_cell_that_holds_the_gil_from_its_beginning_is_interrupted(
-    make_node: Callable[..., Node],
-):
+def test_a_cell_that_holds_the_gil_from_its_beginning_is_interrupted(node: Node):
     """The rank may not even be able to report that it has begun."""
-    node = make_node(1)
     node.run("import sys; sys.setswitchinterval(1000)", 0)
     request = Execute(run_id="long", code="pow(3, 10**9)", execution_count=1, first_line=1)
     node.tell_ranks([0], request)
@@ -226,8 +244,7 @@ def test_a_cell_that_holds_the_gil_from_its_beginning_is_interrupted(
 
 
 @pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
-def test_a_rank_without_handlers_is_not_harmed(make_node: Callable[..., Node], handler: str):
-    node = make_node(1)
+def test_a_rank_without_handlers_is_not_harmed(node: Node, handler: str):
     code = "import signal; signal.signal({}, signal.{})"
     node.run(code.format(stack_signals.C, handler), 0)
     poll_until(lambda: "rank/server.py" in peek(node, 0)[0].stack)  # Python writes it
@@ -305,8 +322,7 @@ def test_a_killed_rank_is_replaced_and_the_others_stay(make_node: Callable[..., 
 @pytest.mark.parametrize(
     ("rank", "words"), [(0, "rank 0 already runs, pid"), (2, "rank 2 does not belong to node 0")]
 )
-def test_ranks_that_cannot_be_started(make_node: Callable[..., Node], rank: int, words: str):
-    node = make_node(2)
+def test_ranks_that_cannot_be_started(node: Node, rank: int, words: str):
     node.tell(node.request((rank,), joins=True))
     failed = node.next(StartFailed)
     assert (failed.node, failed.rank) == (0, rank)

@@ -322,9 +322,9 @@ def test_a_long_look_is_no_hang(pool: Pool):
     """The ranks are at a prompt: no notice accuses them, and no timeout of theirs runs."""
 
     def slow() -> Iterator[str]:
-        time.sleep(6)  # longer than the notices of ranks that wait
+        time.sleep(3)  # longer than the notices of ranks that wait
         yield "step -r 0"
-        time.sleep(6)
+        time.sleep(3)
         yield "step"
 
     view = run_cell(pool, SUM, step=True, answers=slow())

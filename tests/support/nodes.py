@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from nbddp.controller.launch.local import LocalAgent
@@ -23,6 +24,8 @@ from nbddp.wire.messages import (
     AgentRequest,
     Event,
     Execute,
+    KillRanks,
+    RankExited,
     RankReady,
     RankRequest,
     RunFinished,
@@ -98,6 +101,16 @@ class Node:
         self.store = self.next(StoreReady)
         self.start_ranks(range(self.spec.nproc_per_node))
         return self
+
+    def renew(self) -> None:
+        """Fresh ranks, as after ``%ddp restart``."""
+        ranks = tuple(range(self.spec.nproc_per_node))
+        self.tell(KillRanks(ranks=ranks))
+        for rank in ranks:
+            self.next(RankExited, lambda e, rank=rank: e.rank == rank)  # type: ignore[misc]
+        self.spec = msgspec.structs.replace(self.spec, generation=self.spec.generation + 1)
+        self.start_ranks(ranks)
+        self.events.clear()
 
     def request(self, ranks: tuple[int, ...] = (), *, joins: bool = False) -> StartRanks:
         """Events of these ranks, or of all."""

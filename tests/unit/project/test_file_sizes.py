@@ -34,8 +34,11 @@ def code_lines(source: str) -> int:
 
 
 def test_no_file_is_larger():
-    counts = {path: code_lines(path.read_text(encoding="utf-8")) for path in FILES}
-    assert len(counts) > 300
+    sources = {path: path.read_text(encoding="utf-8") for path in FILES}
+    assert len(sources) > 300
+    # Most have fewer lines of any kind: to count those of code takes 7 s for all of them.
+    long = {path: source for path, source in sources.items() if source.count("\n") >= LIMIT}
+    counts = {path: code_lines(source) for path, source in long.items()}
     assert {str(path): count for path, count in counts.items() if count >= LIMIT} == {}
 
 

@@ -47,11 +47,13 @@ def _texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
+_STYLE = re.compile(r"color|opacity|rgba")
 STYLES = [
     (f"{path.parent.name}/{path.name}", text)
     for path in _SOURCES
-    for text in _texts(ast.parse(path.read_text()))
-    if re.search(r"color|opacity|rgba", text)
+    if _STYLE.search(source := path.read_text())
+    for text in _texts(ast.parse(source))
+    if _STYLE.search(text)
 ]
 
 
