@@ -200,6 +200,7 @@ def test_a_pool_that_only_reports_leaves_the_ranks_where_they_are(cell: HungCell
         pool.configure(on_deadlock="abort", on_mismatch="raise")
 
 
+@pytest.mark.full
 @parametrize([cell for cell in _ALL_KINDS if cell.error is DeadlockError])
 def test_one_deadlock_ten_times_in_a_row(cell: HungCell, pool: Pool):
     if cell.before:
@@ -283,6 +284,7 @@ def test_a_hang_in_a_thread_that_is_awaited_ends_by_an_interrupt(pool: Pool):
     run_cell(pool, "dist.all_reduce(torch.ones(1))", timeout=_LIMIT_S)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
 def test_deadlocks_that_are_interrupted_at_any_point(pool: Pool):
     """The verdict and the interrupt of the user may come together: the cell ends exactly once."""

@@ -32,6 +32,7 @@ kept = pool.pull("torch.ones(1 << 20)")
 print("ready", flush=True)
 {then}
 """
+_FULL = [pytest.mark.full]
 _THEN = {
     "idle": "import time; time.sleep(1000)",
     "in a cell": "pool.run('import time; time.sleep(1000)')",
@@ -102,7 +103,13 @@ def _check_nothing_left(folder: Path, shared_memory: set[Path]) -> None:
     poll_until(nothing_left, 10.0)
 
 
-@pytest.mark.parametrize("state", _THEN)
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(state, marks=[] if state in ("in a cell", "ranks are stopped") else _FULL)
+        for state in _THEN
+    ],
+)
 def test_a_killed_notebook_leaves_nothing(state: str, folder: Path):
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN[state]), folder)
@@ -190,7 +197,14 @@ def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, fold
     _check_nothing_left(folder, shared_memory)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=_FULL),
+        pytest.param(signal.SIGINT, marks=_FULL),
+    ],
+)
 def test_a_script_that_is_asked_to_end_leaves_nothing(signum: int, folder: Path):
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN["idle"]), folder)

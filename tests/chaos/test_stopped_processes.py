@@ -49,7 +49,11 @@ def test_a_stopped_process_is_continued_and_the_user_is_told(name: str, pool: Po
 
 @pytest.mark.parametrize("name", _HELPERS)
 @pytest.mark.parametrize(
-    "nnodes", [pytest.param(n, marks=pytest.mark.fresh_ranks(2 // n, nnodes=n)) for n in (1, 2)]
+    "nnodes",
+    [
+        pytest.param(1, marks=pytest.mark.fresh_ranks(2)),
+        pytest.param(2, marks=[pytest.mark.fresh_ranks(1, nnodes=2), pytest.mark.full]),
+    ],
 )
 def test_a_pool_with_a_stopped_process_restarts(name: str, nnodes: int, pool: Pool):
     assert {info.node for info in pool.ranks()} == set(range(nnodes))

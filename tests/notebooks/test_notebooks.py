@@ -66,9 +66,6 @@ SHOWS = re.compile(r"^(print|plt\.show|show_before_after)\(", re.MULTILINE)
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 #: Its Gloo has no all_to_all with lists of tensors.
 OLD_GLOO = {"01_ranks_and_groups"} if torch.__version__ < "2.13" else set[str]()
-each_that_runs = pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if path.stem not in OLD_GLOO], ids=lambda path: path.stem
-)
 
 
 @cache
@@ -143,8 +140,17 @@ def accuracy_of(notebook: NotebookNode) -> float:
     return float(found[0]) / 100
 
 
+#: `make test` runs a few of them, with cells, deadlocks and prompts.
+_RUN_ALWAYS = {"00_first_cell", "03_when_ranks_disagree", "06_step_by_step"}
+_RUN = [
+    pytest.param(path, id=path.stem, marks=[] if path.stem in _RUN_ALWAYS else [pytest.mark.full])
+    for path in NOTEBOOKS
+    if path.stem not in OLD_GLOO
+]
+
+
 @pytest.mark.timeout(300)
-@each_that_runs
+@pytest.mark.parametrize("path", _RUN)
 def test_runs_in_a_stock_kernel(path: Path):
     executed(path)
 

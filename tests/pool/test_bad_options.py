@@ -22,9 +22,13 @@ def test_an_unknown_backend(fresh_pool: Callable[..., Pool]):
     ("asked", "options"),
     [
         ("--backend nccl", {"backend": "nccl"}),
-        ("--backend cpu:gloo,cuda:nccl", {"backend": "cpu:gloo,cuda:nccl"}),
-        ("--device cuda", {"device": "cuda"}),
-        ("--devices 0,1", {"devices": [0, 1]}),
+        pytest.param(
+            "--backend cpu:gloo,cuda:nccl",
+            {"backend": "cpu:gloo,cuda:nccl"},
+            marks=pytest.mark.full,
+        ),
+        pytest.param("--device cuda", {"device": "cuda"}, marks=pytest.mark.full),
+        pytest.param("--devices 0,1", {"devices": [0, 1]}, marks=pytest.mark.full),
     ],
 )
 def test_gpus_where_there_are_none(

@@ -58,6 +58,7 @@ def equal_names(ours: list[State], names: set[str]) -> set[str]:
     return {name for name in names if len({json.dumps(state[name]) for state in ours}) < len(ours)}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(150)  # it runs torchrun
 def test_each_rank_has_what_each_process_of_torchrun_has(
     stock: list[State], fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def no_leaks() -> None:
     """The pool lives from one test to the next; other tests look for what they leave behind."""
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 @parametrize(PROGRAMS)
 def test_a_program_gives_the_same_step_by_step(stepped: Pool, program: Program):

@@ -1,5 +1,7 @@
 """Keys that are set during a diagnosis."""
 
+import pytest
+
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.actions import VerdictReached
 from tests.support.views import run_cell
@@ -21,6 +23,7 @@ for step in range(24):
 """
 
 
+@pytest.mark.full
 def test_a_key_that_is_set_between_two_looks_disproves_a_deadlock(pool: Pool):
     view = run_cell(pool, _CELL, timeout=40)
     assert view.error is None
