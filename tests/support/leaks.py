@@ -4,14 +4,15 @@ A snapshot before the test is compared with what there is after it. The shared p
 is living all the time, so its processes are compared by number: after a restart they are others.
 """
 
-import contextlib
+import os
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -34,7 +35,7 @@ class Process:
     """One process, told from a later one with the same number by the time of its start."""
 
     pid: int
-    started: float
+    started: int
 
     def describe(self) -> str:
         try:
@@ -111,37 +112,68 @@ def processes_of_pool(pool_id: str) -> list[str]:
 
 def _our_processes() -> dict[Process, str]:
     """Descendants, and processes of pools that were started here, with the id of the pool."""
-    me = psutil.Process()
+    me = os.getpid()
+    rows = _process_table()
+    lasting = LASTING | _descendants(LASTING, rows)
+    descendants = _descendants({me}, rows) - lasting
     found: dict[Process, str] = {}
-    descendants = {process.pid for process in me.children(recursive=True)}
-    descendants -= _lasting_processes()
-    for process in psutil.process_iter(["create_time", "status"]):
-        is_zombie = process.info["status"] == psutil.STATUS_ZOMBIE
-        if is_zombie and _is_child_of_rank(process):
+    for pid, row in rows.items():
+        if row.is_zombie and _is_child_of_rank(pid):
             continue  # the rank has not asked yet how it ended
-        if process.pid == me.pid or (is_zombie and process.pid not in descendants):
+        if pid == me or (row.is_zombie and pid not in descendants):
             continue
-        pool_id, is_ours = _pool_of(process.pid, me.pid)
-        if is_ours or process.pid in descendants:
-            found[Process(process.pid, process.info["create_time"])] = pool_id
+        pool_id, is_ours = _pool_of(pid, me)
+        if is_ours or pid in descendants:
+            found[Process(pid, row.started)] = pool_id
     return found
 
 
-def _is_child_of_rank(process: psutil.Process) -> bool:
+class _Row(NamedTuple):
+    parent: int
+    started: int  #: in clock ticks since the machine started
+    is_zombie: bool
+
+
+def _process_table() -> dict[int, _Row]:
+    """All processes. Each test asks twice and more, so it costs as little as it can."""
+    rows = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - cheap
+        fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        if fields:
+            rows[int(name)] = _Row(int(fields[1]), int(fields[19]), fields[0] == b"Z")
+    return rows
+
+
+def _read(path: str) -> bytes:
+    """The content of a file of the system; empty: the process has ended."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - cheap
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _descendants(ancestors: Collection[int], rows: Mapping[int, _Row]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for pid, row in rows.items():
+        children.setdefault(row.parent, []).append(pid)
+    found: set[int] = set()
+    waiting = list(ancestors)
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        waiting += below
+        found.update(below)
+    return found
+
+
+def _is_child_of_rank(pid: int) -> bool:
     """A rank is a fork of the fork server, and so is the name that it has."""
     try:
-        commands = [" ".join(parent.cmdline()) for parent in process.parents()[:2]]
+        parents = psutil.Process(pid).parents()[:2]
+        commands = [" ".join(parent.cmdline()) for parent in parents]
     except psutil.Error:
         return False
     return len(commands) == 2 and all("multiprocessing.forkserver" in text for text in commands)
-
-
-def _lasting_processes() -> set[int]:
-    found = set(LASTING)
-    for pid in LASTING:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-    return found
 
 
 #: Set in the environment of everything that a test run starts.
@@ -150,13 +182,12 @@ RUN_ENV = "NBDDP_TEST_RUN"
 
 def _pool_of(pid: int, run: int) -> tuple[str, bool]:
     """``(id of its pool, whether this run of the tests has started it)``."""
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
+    environ = b"\0" + _read(f"/proc/{pid}/environ")
+    _, found, rest = environ.partition(f"\0{POOL_ID_ENV}=".encode())
+    if not found:
         return "", False
-    values = dict(entry.partition(b"=")[::2] for entry in environ)
-    pool_id = values.get(POOL_ID_ENV.encode(), b"").decode()
-    return pool_id, bool(pool_id) and values.get(RUN_ENV.encode()) == str(run).encode()
+    pool_id = rest.partition(b"\0")[0].decode()
+    return pool_id, bool(pool_id) and f"\0{RUN_ENV}={run}\0".encode() in environ
 
 
 def _fds() -> frozenset[tuple[int, str]]:
