@@ -39,9 +39,11 @@ def _check_restart(pool: Pool) -> None:
     assert set(view.texts().values()) == {"fresh\n"}
 
 
-@pytest.mark.parametrize("nnodes", [1, 2])
-def test_the_end_of_the_store_is_told(nnodes: int, fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2 // nnodes, nnodes=nnodes)
+@pytest.mark.parametrize(
+    "nnodes", [pytest.param(n, marks=pytest.mark.fresh_ranks(2 // n, nnodes=n)) for n in (1, 2)]
+)
+def test_the_end_of_the_store_is_told(nnodes: int, pool: Pool):
+    assert {info.node for info in pool.ranks()} == set(range(nnodes))
     told = Told(pool)
     run_cell(pool, "kept = rank")
     store_of(pool).kill()
@@ -52,8 +54,8 @@ def test_the_end_of_the_store_is_told(nnodes: int, fresh_pool: Callable[..., Poo
     _check_restart(pool)
 
 
-def test_the_store_dies_while_a_cell_waits_for_it(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_the_store_dies_while_a_cell_waits_for_it(pool: Pool):
     told = Told(pool)
     running = begin_cell(
         pool,
@@ -67,8 +69,8 @@ def test_the_store_dies_while_a_cell_waits_for_it(fresh_pool: Callable[..., Pool
     _check_restart(pool)
 
 
-def test_a_rank_that_dies_after_its_store_is_not_waited_for(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_a_rank_that_dies_after_its_store_is_not_waited_for(pool: Pool):
     told = Told(pool)
     store_of(pool).kill()
     told.wait_for("the process of the store ended")
