@@ -202,7 +202,7 @@ def restarted_pools(own_temporary_folder: Path) -> Iterator[RestartedPools]:
     pools.drop()
 
 
-def _shared_pool_of(request: pytest.FixtureRequest) -> SharedPool | RestartedPool:
+def shared_pool_of(request: pytest.FixtureRequest) -> SharedPool | RestartedPool:
     """The pool of a test that takes `pool`: its mark `fresh_ranks` names the options."""
     mark = request.node.get_closest_marker("fresh_ranks")
     if mark is None:
@@ -219,7 +219,7 @@ def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Po
     With the mark `fresh_ranks`: one of other options, whose ranks are fresh.
     """
     del shared_pool  # tests may have it as a parameter
-    shared = _shared_pool_of(request)
+    shared = shared_pool_of(request)
     yield shared.get_for(request.node)
     if request.node.get_closest_marker("breaks_pool"):
         shared.renew()
@@ -248,7 +248,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if Path(request.node.path).parent.name not in _FOLDERS_WITHOUT_LEAKS:
         yield
         return
-    shared = _shared_pool_of(request)
+    shared = shared_pool_of(request)
     if "pool" in request.fixturenames:
         shared.get_for(request.node)  # made before the snapshot: it belongs to no test
     before = leaks.take_snapshot(shared.pool_id)

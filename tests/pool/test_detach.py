@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from nbddp.system import kept_pools
+from tests.conftest import shared_pool_of
 from tests.support.polling import poll_until
+from tests.support.restarted_pool import RestartedPool
 from tests.support.views import RecordingView, run_cell
+
+pytestmark = pytest.mark.fresh_ranks(2)
 
 
 class Holder:
-    """The pool of the test at each moment; ended at the end, also if nobody has it then."""
+    """The pool of the test at each moment; taken back at the end, also if nobody has it then."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -37,19 +41,21 @@ class Holder:
             )
         return self.pool
 
-    def close(self) -> None:
+    def close(self) -> Pool:
         if self.pool.is_stopped:
             for known in kept_pools.known_pools():
                 if known.pool_id == self.pool.pool_id and known.state == "detached":
                     self.take_back()
-        self.pool.stop()
+        return self.pool
 
 
 @pytest.fixture
-def holder(fresh_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Iterator[Holder]:
-    made = Holder(fresh_pool(**{"n": 2, **getattr(request, "param", {})}))
+def holder(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Holder]:
+    made = Holder(pool)
     yield made
-    made.close()
+    restarted = shared_pool_of(request)
+    assert isinstance(restarted, RestartedPool)
+    restarted.adopt(made.close())
 
 
 def test_a_pool_is_let_go_and_taken_back_again_and_again(holder: Holder):
@@ -84,8 +90,15 @@ def test_a_pool_is_let_go_and_taken_back_again_and_again(holder: Holder):
     run_cell(pool, "dist.barrier()")
 
 
-@pytest.mark.parametrize("holder", [{"nnodes": 2}, {"plain": True}], indirect=True)
-def test_a_cell_goes_on_and_asks_its_question_again(holder: Holder):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(str(options), marks=pytest.mark.fresh_ranks(2, **options))
+        for options in ({"nnodes": 2}, {"plain": True})
+    ],
+)
+def test_a_cell_goes_on_and_asks_its_question_again(holder: Holder, kind: str):
+    del kind
     pool = holder.pool
     options = CellOptions(ranks=pool.all_ranks, execution_count=7, cell_name="cell [7]")
     run = pool.submit("print('in')\nanswer = input('name? ') if rank == 0 else ''\n", options)
@@ -121,7 +134,7 @@ def test_an_agent_that_dies_after_the_pool_was_taken_back_is_told(holder: Holder
     run_cell(holder.take_back(), "dist.barrier()")
 
 
-@pytest.mark.parametrize("holder", [{"n": 1, "nnodes": 2}], indirect=True)
+@pytest.mark.fresh_ranks(1, nnodes=2)
 def test_a_pool_is_let_go_by_the_agents_that_live(holder: Holder):
     pool = holder.pool
     run_cell(pool, "x = rank + 10")
@@ -137,7 +150,7 @@ def test_a_pool_is_let_go_by_the_agents_that_live(holder: Holder):
     run_cell(pool, "dist.barrier()")
 
 
-@pytest.mark.parametrize("holder", [{"n": 1, "nnodes": 2}], indirect=True)
+@pytest.mark.fresh_ranks(1, nnodes=2)
 def test_an_agent_that_is_stopped_follows_when_it_runs_again(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ):

@@ -65,6 +65,10 @@ class RestartedPool:
             self.drop()
             raise
 
+    def adopt(self, pool: Pool) -> None:
+        """Take the pool of the next hub: the test has let the pool go and taken it back."""
+        self._pool = pool
+
     def renew(self) -> None:
         """Make it as it was after its start, or drop it."""
         try:
