@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from nbddp.controller.catch_up import Reason
-from nbddp.controller.hub import attachment
+from nbddp.controller.hub import agent_processes, attachment
 from nbddp.controller.pool import CellOptions, Pool, find_kept, startup
 from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
@@ -176,6 +176,8 @@ def test_a_pool_whose_agent_does_not_answer_stays_and_is_let_go_later(
     (folder,) = [each.folder for each in kept_pools.known_pools() if each.pool_id == pool.pool_id]
     record = kept_pools.read(folder)
     agent = process_tree_parent(pool.ranks()[0].pid)
+    # The hub would continue it, at a moment of each half second.
+    monkeypatch.setattr(agent_processes.Agents, "stopped", lambda agents, now: [])
     os.kill(agent, signal.SIGSTOP)
     try:
         with monkeypatch.context() as short:

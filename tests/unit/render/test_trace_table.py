@@ -96,7 +96,7 @@ def test_a_call_that_was_made_again_is_no_lost_operation():
         for step in range(2):
             recorder.collective(at=step, end=step + 1)
         recorder.operations[0] = msgspec.structs.replace(
-            recorder.operations[0], error=f"{REPLACED}: its call was made again"
+            recorder.operations[0], failure=Failure("replaced")
         )
     shown = rows(by_rank(ranks), GROUPS)
     assert len(shown) == 1
