@@ -125,6 +125,10 @@ def start(
     address: str = "",
     port: int = 0,
     slurm: str = "",
+    image: str = "",
+    kind: str = "",
+    namespace: str = "",
+    k8s_template: str = "",
     keep: str | float = 0.0,
     plain: bool = False,
 ) -> Pool:
@@ -149,8 +153,8 @@ def start(
             that of torch.
         cluster: name of a table in your ``clusters.toml``, whose options hold where an argument has
             its default.
-        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``; ``listen`` leaves
-            it to you.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``, ``k8s``;
+            ``listen`` leaves it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
         python: the interpreter on the other machines; default: the path of this one.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
@@ -158,6 +162,11 @@ def start(
             cluster; default: the one that this machine belongs to.
         port: of this machine for the other machines; 0: any free one.
         slurm: more options for ``srun``.
+        image: of the containers in the pods of ``k8s``.
+        kind: of the object of ``k8s`` that makes the pods: ``job``, ``jobset``, ``trainjob``;
+            default: ``job``.
+        namespace: of ``k8s``; default: that of the current context.
+        k8s_template: path of a YAML file with a Pod, whose fields the pods of ``k8s`` get.
         keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
             `attach` takes it back. Default: it ends with this process.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.

@@ -2,7 +2,12 @@
 
 from nbddp.controller.launch.adopted import AdoptedAgent
 from nbddp.controller.launch.engine import Engine, EngineOptions
-from nbddp.controller.launch.engines import engine_options, make_engine, notebook_address
+from nbddp.controller.launch.engines import (
+    engine_options,
+    make_engine,
+    notebook_address,
+    objects_text,
+)
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.launch.remote import RemoteAgent
 
@@ -15,4 +20,5 @@ __all__ = [
     "engine_options",
     "make_engine",
     "notebook_address",
+    "objects_text",
 ]

@@ -31,6 +31,10 @@ class EngineOptions:
     tunnel: bool = False  #: agents reach the notebook through the connection that starts them
     device: str = "auto"  #: of the ranks: ``auto``, ``cpu`` or ``cuda``
     address: str = ""  #: the value of `--address`
+    image: str = ""  #: of the containers
+    kind: str = ""  #: of the object that makes the pods
+    namespace: str = ""  #: of Kubernetes
+    template: str = ""  #: the path of `--k8s-template`
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 from nbddp.controller.launch.engine import Engine, EngineOptions
+from nbddp.controller.launch.k8s_engine import K8sEngine
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
@@ -20,6 +21,7 @@ _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "ssh": SshEngine,
     "slurm": SlurmEngine,
     "ray": RayEngine,
+    "k8s": K8sEngine,
 }
 
 
@@ -33,6 +35,10 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         tunnel=options.tunnel,
         device=options.device,
         address=options.address,
+        image=options.image,
+        kind=options.kind,
+        namespace=options.namespace,
+        template=options.k8s_template,
         arguments=tuple(shlex.split(options.slurm)),
     )
 
@@ -64,3 +70,20 @@ def make_engine(name: str, options: EngineOptions) -> Engine:
         engine: Engine = entry.load()(options)
         return engine
     raise BadOptionError(f"--launcher {name}; legal: {', '.join(launcher_names())}")
+
+
+def objects_text(options: PoolOptions) -> str:
+    """Write the objects that a pool would make in Kubernetes, as YAML, without its credentials.
+
+    Raises:
+        BadOptionError: the launcher makes none, or does not take these options.
+    """
+    engine = None
+    if options.has_machines:
+        engine = make_engine(options.launcher, engine_options(options))
+    if not isinstance(engine, K8sEngine):
+        raise BadOptionError(
+            f"--print goes with --launcher k8s, and the launcher is {options.launcher}; leave out "
+            "one of the two"
+        )
+    return engine.text()

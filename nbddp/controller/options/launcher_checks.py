@@ -17,9 +17,13 @@ TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
     "slurm": ("slurm",),
-    "python": ("ssh", "slurm", "ray"),
-    "address": ("ssh", "slurm", "ray", "listen"),
-    "port": ("ssh", "slurm", "ray", "listen"),
+    "image": ("k8s",),
+    "kind": ("k8s",),
+    "namespace": ("k8s",),
+    "k8s_template": ("k8s",),
+    "python": ("ssh", "slurm", "ray", "k8s"),
+    "address": ("ssh", "slurm", "ray", "k8s", "listen"),
+    "port": ("ssh", "slurm", "ray", "k8s", "listen"),
 }
 #: The launchers of nbddp, with their help.
 LAUNCHERS = {
@@ -27,8 +31,11 @@ LAUNCHERS = {
     "ssh": "ssh",
     "slurm": "slurm",
     "ray": "ray",
+    "k8s": "k8s",
     "listen": "listen (you start them)",
 }
+#: The objects of Kubernetes that can make the pods.
+KINDS = ("job", "jobset", "trainjob")
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
@@ -57,8 +64,8 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
         takers = TAKEN_BY[name]
         if value and launcher in LAUNCHERS and launcher not in takers:
             raise BadOptionError(
-                f"--{name} goes with --launcher {' or '.join(takers)}, and the launcher is "
-                f"{launcher}; leave out one of the two"
+                f"--{name.replace('_', '-')} goes with --launcher {' or '.join(takers)}, and the "
+                f"launcher is {launcher}; leave out one of the two"
             )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(

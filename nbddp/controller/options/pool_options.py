@@ -28,6 +28,7 @@ from nbddp.controller.options.checks import (
 )
 from nbddp.controller.options.clusters import cluster_names, cluster_options
 from nbddp.controller.options.launcher_checks import (
+    KINDS,
     LAUNCHERS,
     LOCAL,
     TAKEN_BY,
@@ -207,6 +208,35 @@ class PoolOptions:
             "--slurm", metavar="OPTIONS", help='for srun: "--partition=gpu --time=1:00:00"'
         ),
     )
+    image: str = field(
+        default="",
+        metadata=_on_line(
+            "--image", metavar="IMAGE", help="for --launcher k8s: has Python, torch and nbddp"
+        ),
+    )
+    kind: str = field(
+        default="",
+        metadata=_on_line(
+            "--kind",
+            metavar="KIND",
+            legal=lambda: KINDS,
+            help="of the object that makes the pods: job (default), jobset, trainjob",
+        ),
+    )
+    namespace: str = field(
+        default="",
+        metadata=_on_line(
+            "--namespace", metavar="NAME", help="of Kubernetes (default: that of your context)"
+        ),
+    )
+    k8s_template: str = field(
+        default="",
+        metadata=_on_line(
+            "--k8s-template",
+            metavar="FILE",
+            help="YAML with a Pod, whose fields the pods get: nodeSelector, resources, volumes",
+        ),
+    )
     keep: float = field(  #: seconds; 0: it ends with the notebook
         default=0.0,
         metadata=_on_line(
@@ -262,6 +292,8 @@ class PoolOptions:
         check_backend(asked.backend, asked.device)
         check_devices(asked.devices, asked.device)
         check_seconds("--timeout", asked.timeout)
+        if asked.kind:
+            check_choice("kind", asked.kind, KINDS)
         check_switch("plain", asked.plain)
         env = checked_variables(asked.env)
         threads = checked_threads(given.get("threads"), env)

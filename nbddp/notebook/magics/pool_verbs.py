@@ -12,7 +12,14 @@ from typing import Any, TypeAlias
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.hub import Run
-from nbddp.controller.options import LINE_OPTIONS, cluster_names, cluster_options, clusters_file
+from nbddp.controller.launch import objects_text
+from nbddp.controller.options import (
+    LINE_OPTIONS,
+    PoolOptions,
+    cluster_names,
+    cluster_options,
+    clusters_file,
+)
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome, silence_text
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
@@ -27,11 +34,12 @@ from nbddp.wire.rank_set import RankSet
 Running: TypeAlias = tuple[str, Run]
 
 
-def start(shell: InteractiveShell, **options: Any) -> None:
+def start(shell: InteractiveShell, *, is_printed: bool = False, **options: Any) -> None:
     """Start a pool.
 
     Args:
         shell: the shell whose cells run on the ranks.
+        is_printed: only print the objects that the pool would make in Kubernetes.
         options: options of `nbddp.start`.
 
     Raises:
@@ -41,6 +49,9 @@ def start(shell: InteractiveShell, **options: Any) -> None:
         PoolExistsError: a pool with other options is running.
         PoolStartError: the pool did not come up.
     """
+    if is_printed:
+        print(objects_text(PoolOptions.checked(**options)), end="")
+        return
     before = session.current_pool()
     is_auto = auto_mode.current(shell).options is not None
     pool = session.start_with_text(options, lambda pool: introduction(pool, is_auto=is_auto))

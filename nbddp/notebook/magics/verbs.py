@@ -121,6 +121,13 @@ def _start_parser() -> Parser:
     for option in LINE_OPTIONS.values():
         option.add_to(parser)
         parser.offer(option.flags, option.legal)
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="is_printed",
+        default=argparse.SUPPRESS,
+        help="with --launcher k8s: show the objects as YAML, and start nothing",
+    )
     return parser
 
 

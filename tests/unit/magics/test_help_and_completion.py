@@ -19,7 +19,10 @@ def test_an_action_takes_what_the_parser_gives(verb: Verb):
     if verb.name == "listen":
         assert {action.dest for action in verb.parser.arguments()} < set(LINE_OPTIONS)
     if verb.name == "start":
-        assert list(LINE_OPTIONS) == [action.dest for action in verb.parser.arguments()]
+        *options, last = [action.dest for action in verb.parser.arguments()]
+        assert options == list(LINE_OPTIONS)
+        own = parameters.pop(0)
+        assert (own.name, own.kind) == (last, inspect.Parameter.KEYWORD_ONLY)
     if verb.name in ("start", "listen"):
         assert [parameter.kind for parameter in parameters] == [inspect.Parameter.VAR_KEYWORD]
         return

@@ -36,11 +36,16 @@ OTHER: dict[str, Any] = {
     "address": "10.0.0.1",
     "port": 7777,
     "slurm": "--partition=gpu --time=10",
+    "image": "registry/torch:1",
+    "kind": "jobset",
+    "namespace": "ml",
+    "k8s_template": "pod.yaml",
     "keep": 14400.0,
     "plain": True,
 }
+OF_K8S = ("image", "kind", "namespace", "k8s_template")
 #: For whatever starts the agents, and not for ranks.
-OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm")
+OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm", *OF_K8S)
 #: For agents, and not for ranks.
 OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
@@ -51,13 +56,19 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "port": {"launcher": "listen"},
     "address": {"launcher": "listen"},
     "slurm": {"launcher": "slurm"},
+    **{name: {"launcher": "k8s"} for name in OF_K8S},
 }
 #: Options that go together, with a second value for each that is legal then.
 SETS: list[dict[str, Any]] = [
     {name: value for name, value in OTHER.items() if name not in ("launcher", *OF_ENGINES)},
-    {name: value for name, value in OTHER.items() if name not in ("init", "slurm", "keep")},
+    {
+        name: value
+        for name, value in OTHER.items()
+        if name not in ("init", "slurm", *OF_K8S, "keep")
+    },
     {"cluster": "lab", "nproc_per_node": 5},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
+    {"launcher": "k8s", "nnodes": 3} | {name: OTHER[name] for name in OF_K8S},
 ]
 
 
@@ -143,9 +154,9 @@ def test_there_are_no_other_options():
         PoolOptions.checked(2, nnode=2)
 
 
-@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm"])
+@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm", *OF_K8S])
 def test_an_option_of_a_launcher_is_refused_without_it(name: str):
-    with pytest.raises(BadOptionError, match=rf"--{name} goes with --launcher"):
+    with pytest.raises(BadOptionError, match=rf"--{name.replace('_', '-')} goes with --launcher"):
         PoolOptions.checked(**{name: OTHER[name]})
 
 

@@ -1,0 +1,54 @@
+"""The driver of an engine: a process of nbddp beside the notebook, which tells what it sees.
+
+Runs in: the notebook's process. The invitation goes through the driver's standard input, whose end
+ends the driver and what it has started.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from nbddp.controller.launch.driver_report import DriverReport
+from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.wire.launch_specs import Invitation
+
+
+class DriverProcess:
+    """The running driver.
+
+    Args:
+        module: runs in it.
+        options: words of its command line.
+        invitation: for the agents.
+    """
+
+    def __init__(self, module: str, options: Sequence[str], invitation: Invitation) -> None:
+        self._process = EngineProcess([sys.executable, "-P", "-m", module, *options], invitation)
+        #: What the driver has told, and the end of the lines that told it. Several threads read
+        #: on, and each replaces both at once: they fit together, whichever comes last.
+        self._read: tuple[DriverReport, int] = (DriverReport(), 0)
+
+    def report(self) -> DriverReport:
+        """Return all that it has told."""
+        report, since = self._read
+        lines, end = self._process.lines(since)
+        if lines:
+            report = report.after(lines)
+            self._read = report, end
+        return report
+
+    def end(self, node: int, ended_text: str) -> str:
+        """Return why the agent of a node, or all of them, have ended.
+
+        Args:
+            node: number of the node.
+            ended_text: for a driver that has ended and told nothing, with ``{how}``.
+        """
+        report = self.report()
+        if node in report.ends or report.failure:
+            return report.ends.get(node) or report.failure
+        how = self._process.end()
+        return how and ended_text.format(how=how)
+
+    def stop(self, patience_s: float) -> None:
+        """End it: by the end of its input, then by signals, with ``patience_s`` before each."""
+        self._process.stop(patience_s)
