@@ -135,8 +135,11 @@ def test_the_credentials_are_in_a_file_of_the_pod_only(kube: PretendKubernetes):
 
 
 @pytest.mark.parametrize("kind", ["jobset", "trainjob"])
-def test_a_pool_of_another_kind_of_object(kind: str, kube: PretendKubernetes):
-    pool = start(options(kind=kind))
+def test_a_pool_of_another_kind_of_object_without_the_right_to_read_events(
+    kind: str, kube: PretendKubernetes
+):
+    kube.scene.forbidden = {("list", "events"), ("get", "pods/log")}
+    pool = start(options(kind=kind, namespace="other"))
     try:
         assert pool.pull("rank") == [0, 1]
     finally:
@@ -144,15 +147,36 @@ def test_a_pool_of_another_kind_of_object(kind: str, kube: PretendKubernetes):
     assert kube.objects == {}
 
 
-def test_the_pool_starts_again_after_a_lost_pod(kube: PretendKubernetes):
+def run_and_strike(pool: Pool, rank: int, path: Path, strike: Callable[[], None]) -> str:
+    """Run a cell, do something while it waits for a rank, and give the error of the cell."""
+
+    def wait() -> None:
+        poll_until(path.exists, _WAIT_S)
+        strike()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        pool.run("import time")
+        with pytest.raises(RankExitedError) as caught:
+            pool.run(
+                f"if rank == {rank}:\n    open({str(path)!r}, 'w')\n    time.sleep(60)\n"
+                "dist.barrier()"
+            )
+        return " ".join(str(caught.value).split())
+    finally:
+        thread.join()
+
+
+def test_the_pool_starts_again_after_a_lost_pod(kube: PretendKubernetes, tmp_path: Path):
     pool = start(options())
     try:
-        kube.pod(1).end(signal.SIGKILL)
-        poll_until(lambda: pool._processes.snapshot.lost_agents, _WAIT_S)
+        error = run_and_strike(pool, 1, tmp_path / "a", lambda: kube.pod(1).end(signal.SIGKILL))
+        assert "the agent of node 1 ended (its pod nbddp-" in error
+        assert "has ended (Failed): its container exited with code 137" in error
         assert pool.pull("rank", ranks="0") == [0]
-        with pytest.raises(PoolBrokenError, match="the agent of node 1 ended") as caught:
+        with pytest.raises(PoolBrokenError):
             pool.run("dist.barrier()")
-        assert "has ended (Failed): its container exited with code 137" in str(caught.value)
         pool.restart()
         assert pool.pull("rank") == [0, 1]
     finally:
@@ -160,13 +184,11 @@ def test_the_pool_starts_again_after_a_lost_pod(kube: PretendKubernetes):
     assert kube.objects == {}
 
 
-def test_a_pod_that_was_deleted_is_told(kube: PretendKubernetes):
+def test_a_pod_that_was_deleted_is_told(kube: PretendKubernetes, tmp_path: Path):
     pool = start(options())
     try:
-        kube.delete_pod(0)
-        poll_until(lambda: pool._processes.snapshot.lost_agents, _WAIT_S)
-        with pytest.raises(PoolBrokenError, match="its pod was deleted"):
-            pool.run("dist.barrier()")
+        error = run_and_strike(pool, 0, tmp_path / "a", lambda: kube.delete_pod(0))
+        assert "the agent of node 0 ended (its pod was deleted)" in error
     finally:
         pool.stop()
 
@@ -225,11 +247,6 @@ def test_a_missing_right_is_named_and_nothing_is_made(resource: str, kube: Prete
     assert f'User "jo" cannot create resource "{resource}"' in str(caught.value)
     assert 'in the namespace "ml". Next: ask for the Role' in str(caught.value)
     assert all(request.endswith("?dryRun") for request in kube.requests)
-
-
-def test_without_the_right_to_read_events_a_pool_starts(kube: PretendKubernetes):
-    kube.scene.forbidden = {("list", "events"), ("get", "pods/log")}
-    start(options(namespace="other")).stop()
 
 
 def test_a_kind_that_the_cluster_does_not_know(kube: PretendKubernetes):

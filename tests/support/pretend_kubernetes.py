@@ -35,6 +35,7 @@ _KINDS = {"jobs": "Job", "jobsets": "JobSet", "trainjobs": "TrainJob"}
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _SCHEMAS = "1.34"
 _END_S = 20.0
+_KILLED = 128 + signal.SIGKILL
 _PATH_WORDS = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -86,6 +87,7 @@ class Pod:
         self.owner = owner
         self.container = ""
         self.process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False  # `unshare` has an exit code of its own then
         self.log = Path()
         self.metadata = {"name": name, "labels": labels, "annotations": {_INDEX: str(node)}}
 
@@ -95,6 +97,7 @@ class Pod:
         code = self.process.poll()
         if code is None:
             return self._status("Running", {"running": {}})
+        code = _KILLED if self._is_killed else code
         ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error"}
         return self._status("Failed" if code else "Succeeded", {"terminated": ended})
 
@@ -105,6 +108,7 @@ class Pod:
     def end(self, number: int) -> None:
         """Send a signal to the first process of the pod, if it runs."""
         if self.process is not None and self.process.poll() is None:
+            self._is_killed = number == signal.SIGKILL
             for pid in _first_processes(self.process.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)

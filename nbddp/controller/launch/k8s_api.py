@@ -13,10 +13,12 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from nbddp.controller.launch.k8s_pods import KubeObject
+from nbddp.settings import AGENT_SAYS
 
 #: Seconds to connect, and between bytes of an answer.
 _TIMEOUT_S = (5.0, 15.0)
-_LOG_LINES = 8
+_LOG_LINES = 20
+_LAST_LINES = 8
 _CRDS = {
     "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "TrainJob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
@@ -92,16 +94,10 @@ class KubeApi:
         """Return a Job, JobSet, TrainJob or Pod; None: there is none. Raises `KubeError`."""
         try:
             if kind in _CRDS:
-                get, place = (
-                    self._custom.get_namespaced_custom_object,
-                    _place(kind, self.namespace),
-                )
-                return _ask(f"read a {kind}", get, *place, name)
-            get = {
-                "Job": self._batch.read_namespaced_job,
-                "Pod": self._core.read_namespaced_pod,
-            }[kind]
-            return _ask(f"read a {kind}", get, name, self.namespace)
+                read = self._custom.get_namespaced_custom_object
+                return _ask(f"read a {kind}", read, *_place(kind, self.namespace), name)
+            reads = {"Job": self._batch.read_namespaced_job, "Pod": self._core.read_namespaced_pod}
+            return _ask(f"read a {kind}", reads[kind], name, self.namespace)
         except KubeError as error:
             if error.code == _NOT_FOUND:
                 return None
@@ -145,7 +141,10 @@ class KubeApi:
         return sorted(answer["items"], key=_last_seen)
 
     def log(self, pod: str, container: str) -> str:
-        """Return the last lines of a container; empty: they cannot be read."""
+        """Return the last lines of a container without those of a healthy agent.
+
+        Nothing is returned without the right to read them.
+        """
         try:
             answer = self._core.read_namespaced_pod_log(
                 pod,
@@ -157,7 +156,8 @@ class KubeApi:
             )
         except (client.ApiException, HTTPError):
             return ""
-        return str(answer.data.decode("utf-8", "replace"))
+        lines = answer.data.decode("utf-8", "replace").splitlines()
+        return "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
 
 
 def _place(kind: str, namespace: str) -> tuple[str, str, str, str]:

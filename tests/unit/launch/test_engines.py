@@ -147,6 +147,12 @@ def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
         engine.start(_invitation("p", "h", 1, 1))
 
 
+def test_the_library_of_kubernetes_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadOptionError, match=r"Next: pip install 'nbddp\[k8s\]'"):
+        make_engine("k8s", EngineOptions(1, 1, image="i"))
+
+
 @pytest.mark.parametrize(
     ("address", "variable", "host"),
     [
