@@ -60,7 +60,7 @@ def processes(kube: PretendKubernetes) -> list[psutil.Process]:
 def has_gone(process: psutil.Process) -> bool:
     """Whether a process has ended; the server collects those of its pods at the end only."""
     with suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_ZOMBIE
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     return True
 
 
@@ -237,6 +237,13 @@ def test_a_container_that_ends_at_once_is_told_with_its_words(kube: PretendKuber
         start(options(python="/bin/echo"))
     words = "has ended (Succeeded): its container exited with code 0 and said: -P -m nbddp agent"
     assert words in str(caught.value)
+
+
+def test_without_the_right_to_see_pods_nothing_is_left(kube: PretendKubernetes):
+    kube.scene.forbidden = {("list", "pods")}
+    with pytest.raises(PoolStartError, match='cannot list resource "pods" in API group "" in the'):
+        start(options())
+    assert kube.objects == {}
 
 
 @pytest.mark.parametrize("resource", ["jobs", "services", "secrets"])

@@ -89,7 +89,11 @@ class Pod:
         self.process: subprocess.Popen[bytes] | None = None
         self._is_killed = False  # `unshare` has an exit code of its own then
         self.log = Path()
-        self.metadata = {"name": name, "labels": labels, "annotations": {_INDEX: str(node)}}
+        self.metadata: KubeObject = {
+            "name": name,
+            "labels": labels,
+            "annotations": {_INDEX: str(node)},
+        }
 
     def status(self) -> KubeObject:
         """Its status as a kubelet tells it."""

@@ -29,6 +29,8 @@ _CALM_LOOK_S = 3.0
 #: Events are asked for about so many pods at most: one request for each.
 _MAX_ASKED = 4
 _DELETE_TRIES = 3
+#: Statuses of HTTP that stay as they are, unlike those of a server that is busy.
+_NO_RIGHT = (401, 403)
 _IN_POD_ENV = "KUBERNETES_SERVICE_HOST"
 #: In a pod: its name.
 _POD_NAME_ENV = "HOSTNAME"
@@ -102,13 +104,13 @@ class Driver:
             for node in sorted(self._seen - pods.keys()):
                 self._note_end(node, "its pod was deleted")
             self._seen |= pods.keys()
-            job_events: list[KubeObject] = []
-            if len(pods) < self._pods.nnodes:
-                job_events = self._note_job()
+            why = self._note_job() if len(pods) < self._pods.nnodes else ""
         except KubeError as error:
-            self._say_state(f"Kubernetes: {error}")
+            if error.code in _NO_RIGHT:
+                raise
+            self._say_state(str(error))
             return True
-        self._say_state(k8s_states.states_text(states, self._pods.nnodes, job_events))
+        self._say_state(k8s_states.states_text(states, self._pods.nnodes, why))
         return len(pods) < self._pods.nnodes or any(
             state != "Running" for node, state in states.items() if node not in self._ended
         )
@@ -126,13 +128,15 @@ class Driver:
             self._note_end(node, how)
         return k8s_states.pod_state(pod, self._container, events)
 
-    def _note_job(self) -> list[KubeObject]:
-        """Note whether the maker of the pods has ended, and return the events about it."""
+    def _note_job(self) -> str:
+        """Note whether the maker of the pods has ended, and return why it has not made them all."""
         kind = self._owner["kind"]
-        if how := k8s_states.job_end(self._api.read(kind, self._name), kind):
+        job = self._api.read(kind, self._name)
+        if how := k8s_states.job_end(job, kind):
             for node in range(self._pods.nnodes):
                 self._note_end(node, how)
-        return self._api.events(k8s_objects.job_name(self._pods.kind, self._start_id))
+        events = self._api.events(k8s_objects.job_name(self._pods.kind, self._start_id))
+        return k8s_states.why_no_pod(job or {}, kind, events)
 
     def _note_end(self, node: int, how: str) -> None:
         if node not in self._ended:

@@ -65,7 +65,8 @@ def agent_objects(pods: AgentPods, start_id: str, secret: str) -> list[KubeObjec
     """
     name = object_name(start_id)
     labels = {**_MANAGED, POOL_LABEL: start_id}
-    metadata = {"name": name, "labels": labels}
+    given = pods.template.get("metadata", {}).get("labels") or {}  # such as Kueue's queue name
+    metadata = {"name": name, "labels": {**given, **labels}}
     made = {"job": _job, "jobset": _jobset, "trainjob": _trainjob}[pods.kind]
     objects = [made(pods, name, metadata)]
     if pods.kind == "job":  # a JobSet makes its Service itself

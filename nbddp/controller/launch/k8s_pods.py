@@ -98,7 +98,7 @@ def pod_template(pods: AgentPods, name: str, labels: Mapping[str, str]) -> KubeO
     return {
         "metadata": {
             **{k: v for k, v in metadata.items() if k == "annotations"},
-            "labels": {**metadata.get("labels", {}), **labels},
+            "labels": {**(metadata.get("labels") or {}), **labels},
         },
         "spec": {
             "restartPolicy": "Never",

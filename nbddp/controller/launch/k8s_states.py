@@ -192,23 +192,36 @@ def job_end(job: KubeAnswer | None, kind: str) -> str:
     return f"its {kind} has failed: {_said(failed)}" if failed else ""
 
 
-def states_text(states: Mapping[int, str], nnodes: int, job_events: Sequence[KubeAnswer]) -> str:
+def why_no_pod(job: KubeAnswer, kind: str, events: Sequence[KubeAnswer]) -> str:
+    """Say why an object has not made all of its pods; empty: it is not known.
+
+    Args:
+        job: the object as the API server has it.
+        kind: the name of its kind.
+        events: about the Job that makes the pods, in order.
+    """
+    if (job.get("spec") or {}).get("suspend"):
+        return f"its {kind} is suspended, as by a queue"
+    refusals = [each for each in events if each.get("type") == "Warning"]
+    return _said(refusals[-1]) if refusals else ""
+
+
+def states_text(states: Mapping[int, str], nnodes: int, why_missing: str) -> str:
     """Say how far all pods have come, equal ones together.
 
     Args:
         states: of the pods that there are, by node.
         nnodes: number of pods that there should be.
-        job_events: about the object that makes the pods, in order.
+        why_missing: why there are not as many; empty: it is not known.
 
-    >>> states_text({0: "Running", 1: "Pending", 2: "Pending"}, 3, [])
+    >>> states_text({0: "Running", 1: "Pending", 2: "Pending"}, 3, "")
     'Kubernetes: pod 0: Running; pods 1-2: Pending'
     """
     nodes_by_state: dict[str, list[int]] = {}
     for node in sorted(states):
         nodes_by_state.setdefault(states[node], []).append(node)
     if missing := set(range(nnodes)) - states.keys():
-        refusals = [each for each in job_events if each.get("type") == "Warning"]
-        why = f": {_said(refusals[-1])}" if refusals else ""
+        why = f": {why_missing}" if why_missing else ""
         nodes_by_state[f"not made yet{why}"] = sorted(missing)
     texts = [
         f"pod{'s' if len(nodes) > 1 else ''} {RankSet.of(nodes)}: {state}"

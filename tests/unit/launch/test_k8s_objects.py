@@ -196,8 +196,9 @@ def test_a_shared_memory_of_the_template_is_the_one():
 
 def test_labels_and_annotations_of_the_template():
     metadata = {"name": "x", "labels": {"team": "ml"}, "annotations": {"a": "b"}}
-    made = objects(template={"metadata": metadata})[0]["spec"]["template"]["metadata"]
-    assert made == {
+    job = objects(template={"metadata": metadata})[0]
+    assert job["metadata"]["labels"] == {"team": "ml", **_LABELS}  # where Kueue looks
+    assert job["spec"]["template"]["metadata"] == {
         "annotations": {"a": "b"},
         "labels": {"team": "ml", "nbddp/pool": "k3f9"},
     }

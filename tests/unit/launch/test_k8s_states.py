@@ -215,15 +215,18 @@ def test_the_end_of_the_object_that_makes_the_pods():
 
 def test_equal_states_are_told_once():
     states = {0: "Running", 1: "Pending", 2: "Running", 3: "Running"}
-    assert states_text(states, 4, []) == "Kubernetes: pods 0,2-3: Running; pod 1: Pending"
+    assert states_text(states, 4, "") == "Kubernetes: pods 0,2-3: Running; pod 1: Pending"
 
 
 def test_pods_that_are_not_made_yet():
     refused = event("FailedCreate", "exceeded quota", "Warning")
-    assert states_text({0: "Running"}, 3, [event("SuccessfulCreate"), refused]) == (
+    why = k8s_states.why_no_pod({}, "Job", [event("SuccessfulCreate"), refused])
+    assert states_text({0: "Running"}, 3, why) == (
         "Kubernetes: pod 0: Running; pods 1-2: not made yet: FailedCreate: exceeded quota"
     )
-    assert states_text({}, 1, []) == "Kubernetes: pod 0: not made yet"
+    assert states_text({}, 1, "") == "Kubernetes: pod 0: not made yet"
+    suspended = k8s_states.why_no_pod({"spec": {"suspend": True}}, "Job", [refused])
+    assert suspended == "its Job is suspended, as by a queue"
 
 
 def test_a_long_message_is_cut():
