@@ -156,7 +156,8 @@ def start(
         launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``, ``k8s``;
             ``listen`` leaves it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
-        python: the interpreter on the other machines; default: the path of this one.
+        python: the interpreter on the other machines; default: the path of this one, or that of the
+            image of ``k8s``.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
         address: of this machine, at which the other machines reach it; with ``ray``: of the Ray
             cluster; default: the one that this machine belongs to.

@@ -87,6 +87,8 @@ def pod_template(pods: AgentPods, name: str, labels: Mapping[str, str]) -> KubeO
     """
     metadata, spec = pods.template.get("metadata", {}), pods.template.get("spec", {})
     given = {part: spec.get(part) or [] for part in ("containers", "volumes")}
+    if isinstance(spec.get("securityContext"), dict):
+        spec = {**spec, "securityContext": {"fsGroup": _GROUP, **spec["securityContext"]}}
     defaults = {
         "terminationGracePeriodSeconds": _GRACE_S,
         "automountServiceAccountToken": False,

@@ -177,7 +177,9 @@ class PoolOptions:
     python: str = field(
         default="",
         metadata=_on_line(
-            "--python", metavar="PATH", help="Python of the other machines (default: this path)"
+            "--python",
+            metavar="PATH",
+            help="Python of the other machines (default: this path; k8s: that of the image)",
         ),
     )
     tunnel: bool = field(

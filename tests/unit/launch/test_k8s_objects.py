@@ -185,6 +185,18 @@ def test_the_template_wins_over_defaults():
     assert spec["restartPolicy"] == "Never"
 
 
+@pytest.mark.parametrize(
+    ("given", "context"),
+    [
+        ({"runAsUser": 7}, {"fsGroup": 100, "runAsUser": 7}),
+        ({"fsGroup": 7}, {"fsGroup": 7}),
+        ({"fsGroup": None}, {"fsGroup": None}),
+    ],
+)
+def test_the_group_that_can_read_the_secret(given: dict[str, Any], context: dict[str, Any]):
+    assert pod_spec({"spec": {"securityContext": given}})["securityContext"] == context
+
+
 def test_a_shared_memory_of_the_template_is_the_one():
     mount = {"name": "big", "mountPath": "/dev/shm"}
     volume = {"name": "big", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
