@@ -106,7 +106,7 @@ class Driver:
             self._seen |= pods.keys()
             why = self._note_job() if len(pods) < self._pods.nnodes else ""
         except KubeError as error:
-            if error.code in _NO_RIGHT:
+            if error.code in _NO_RIGHT and not self._seen:  # later, the agents do without it
                 raise
             self._say_state(str(error))
             return True

@@ -85,11 +85,13 @@ class K8sEngine:
 
     def state(self) -> str:
         """Return how far the pods have come."""
-        return (self._driver is not None and self._driver.report().state) or "Kubernetes"
+        driver = self._driver
+        return (driver is not None and driver.report().state) or "Kubernetes"
 
     def end(self, node: int) -> str:
         """Return why a pod has ended or cannot start, or why there can be none."""
-        return "" if self._driver is None else self._driver.end(node, _DRIVER_ENDED)
+        driver = self._driver
+        return "" if driver is None else driver.end(node, _DRIVER_ENDED)
 
     def stop(self) -> None:
         """Delete all that was made."""

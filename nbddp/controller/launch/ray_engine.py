@@ -64,11 +64,13 @@ class RayEngine:
 
     def state(self) -> str:
         """Return what the job waits for."""
-        return (self._driver is not None and self._driver.report().state) or "Ray"
+        driver = self._driver
+        return (driver is not None and driver.report().state) or "Ray"
 
     def end(self, node: int) -> str:
         """Return why the agent of a node, or the whole job, has ended."""
-        return "" if self._driver is None else self._driver.end(node, _DRIVER_ENDED)
+        driver = self._driver
+        return "" if driver is None else driver.end(node, _DRIVER_ENDED)
 
     def stop(self) -> None:
         """End the job."""
