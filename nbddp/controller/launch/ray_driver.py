@@ -21,7 +21,7 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from nbddp.controller.launch import ray_report, ray_resources
+from nbddp.controller.launch import driver_report, ray_resources
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.wire.launch_specs import Invitation
 
@@ -120,7 +120,7 @@ class Driver:
         """Say what the job waits for, if it is new: the cluster may be busy for hours."""
         if text != self._state:
             self._state = text
-            _say(ray_report.state_line(text))
+            _say(driver_report.state_line(text))
 
     def _note_ends(self) -> None:
         if not self._nodes_by_call:
@@ -131,7 +131,7 @@ class Driver:
                 how = f"its process {ray.get(call)}"
             except ray.exceptions.RayError as error:
                 how = f"Ray says: {_first_lines(error)}"
-            _say(ray_report.end_line(node, how))
+            _say(driver_report.end_line(node, how))
 
 
 def _first_lines(error: Exception) -> str:
@@ -159,12 +159,12 @@ def main() -> None:
     parser.add_argument("--python", required=True)
     options = parser.parse_args()
     invitation = os.read(sys.stdin.fileno(), 65536).decode()
-    _say(ray_report.state_line("Ray: connects to the cluster"))
+    _say(driver_report.state_line("Ray: connects to the cluster"))
     try:
         ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
         Driver(options, invitation).serve()
     except (ConnectionError, ValueError, RuntimeError) as error:  # of Ray, too: other versions
-        _say(ray_report.failure_line(_first_lines(error)))
+        _say(driver_report.failure_line(_first_lines(error)))
         sys.exit(1)
     finally:
         with suppress(Exception):

@@ -6,14 +6,12 @@ of its own. The invitation goes through its standard input, whose end ends the j
 
 import importlib.util
 import os
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from nbddp.controller.launch.driver_process import DriverProcess
 from nbddp.controller.launch.engine import EngineOptions
-from nbddp.controller.launch.engine_process import EngineProcess
-from nbddp.controller.launch.ray_report import RayReport
 from nbddp.errors import PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
@@ -36,10 +34,7 @@ class RayEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._process: EngineProcess | None = None
-        #: What the driver has told, and the end of the lines that told it. Several threads read
-        #: on, and each replaces both at once: they fit together, whichever comes last.
-        self._read: tuple[RayReport, int] = (RayReport(), 0)
+        self._driver: DriverProcess | None = None
 
     def address(self) -> str:
         """Return the address of this machine towards the head of the cluster."""
@@ -60,39 +55,33 @@ class RayEngine:
             )
         options = self._options
         words = [
-            *(sys.executable, "-P", "-m", _DRIVER, "--address", options.address or "auto"),
+            *("--address", options.address or "auto"),
             *("--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node)),
             *("--device", options.device, "--python", options.python),
         ]
-        self._process = EngineProcess(words, invitation)
+        self._driver = DriverProcess(_DRIVER, words, invitation)
 
     def state(self) -> str:
         """Return what the job waits for."""
-        return self._report().state or "Ray"
+        driver = self._driver
+        return (driver.report().state if driver is not None else "") or "Ray"
 
     def end(self, node: int) -> str:
         """Return why the agent of a node, or the whole job, has ended."""
-        report = self._report()
+        driver = self._driver
+        if driver is None:
+            return ""
+        report = driver.report()
         if node in report.ends or report.failure:
             return report.ends.get(node) or report.failure
-        how = "" if self._process is None else self._process.end()
+        how = driver.end()
         return how and f"the driver of the Ray job {how}. Next: try `ray status` in a terminal"
-
-    def _report(self) -> RayReport:
-        process, (report, since) = self._process, self._read
-        if process is None:
-            return RayReport()
-        lines, end = process.lines(since)
-        if lines:
-            report = report.after(lines)
-            self._read = report, end
-        return report
 
     def stop(self) -> None:
         """End the job."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop(_STOP_S)
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.stop(_STOP_S)
 
 
 def head_host(address: str) -> str:

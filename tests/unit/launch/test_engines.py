@@ -14,15 +14,15 @@ from nbddp.controller.launch import (
     Engine,
     EngineOptions,
     RemoteAgent,
+    driver_process,
+    driver_report,
     make_engine,
     notebook_address,
-    ray_engine,
-    ray_report,
     ray_resources,
 )
+from nbddp.controller.launch.driver_report import DriverReport
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.ray_engine import head_host
-from nbddp.controller.launch.ray_report import RayReport
 from nbddp.controller.launch.slurm import job_state, srun_words
 from nbddp.controller.state import PoolMachine, describe_agent_exit
 from nbddp.errors import BadOptionError, PoolStartError
@@ -195,13 +195,13 @@ def test_a_ray_cluster_that_is_too_small_is_described_in_numbers():
     )
 
 
-def test_what_the_driver_of_a_ray_job_tells():
-    end, state = ray_report.end_line(0, "a\nb"), ray_report.state_line("waits")
-    lines = ["(raylet) a warning", end, state, state[:-3], ray_report.end_line(0, "later")]
-    report = RayReport().after(lines)
-    assert report == RayReport("waits", "", {0: "a\nb"})
-    later = report.after([ray_report.failure_line("no"), ray_report.end_line(1, "c")])
-    assert later == RayReport("waits", "no", {0: "a\nb", 1: "c"})
+def test_what_a_driver_tells():
+    end, state = driver_report.end_line(0, "a\nb"), driver_report.state_line("waits")
+    lines = ["(raylet) a warning", end, state, state[:-3], driver_report.end_line(0, "later")]
+    report = DriverReport().after(lines)
+    assert report == DriverReport("waits", "", {0: "a\nb"})
+    later = report.after([driver_report.failure_line("no"), driver_report.end_line(1, "c")])
+    assert later == DriverReport("waits", "no", {0: "a\nb", 1: "c"})
     assert report.ends == {0: "a\nb"}
 
 
@@ -224,14 +224,14 @@ def test_the_output_of_an_engine_is_read_while_it_writes():
 
 def test_the_report_of_a_ray_job_behind_many_lines(monkeypatch: pytest.MonkeyPatch):
     """Each line is read once, also behind more than 1 MiB of them; half a line is not."""
-    end = ray_report.end_line(1, "its node has ended")
+    end = driver_report.end_line(1, "its node has ended")
     script = (
-        f"yes '{ray_report.state_line('waits')}' | head -c 2097152; echo; "
-        f"echo '{ray_report.failure_line('no')}'; printf '%s' '{end[:20]}'; read line; read line"
+        f"yes '{driver_report.state_line('waits')}' | head -c 2097152; echo; "
+        f"echo '{driver_report.failure_line('no')}'; printf '%s' '{end[:20]}'; read line; read line"
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(
-        ray_engine,
+        driver_process,
         "EngineProcess",
         lambda words, invitation: EngineProcess(["sh", "-c", script], invitation),
     )
@@ -240,7 +240,7 @@ def test_the_report_of_a_ray_job_behind_many_lines(monkeypatch: pytest.MonkeyPat
     poll_until(lambda: engine.end(0) == "no")
     assert engine.state() == "waits"
     assert engine.end(1) == "no"
-    monkeypatch.delattr(RayReport, "after")  # there is no new line to read
+    monkeypatch.delattr(DriverReport, "after")  # there is no new line to read
     assert engine.state() == "waits"
     engine.stop()
 
@@ -274,6 +274,9 @@ def test_what_the_queue_says(answer: str, state: str):
         ({"GROUP_RANK": "1", "RANK": "1"}, EnginePlace("torchrun", 1)),
         ({"JOB_COMPLETION_INDEX": "2"}, EnginePlace("kubernetes", 2)),
         ({"SLURM_NODEID": "x"}, EnginePlace()),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_ID": "f7"}, EnginePlace("flux", 1, "f7")),
+        ({"PBS_NODENUM": "0", "PBS_JOBID": "7.h"}, EnginePlace("pbs", 0, "7.h")),
+        ({"PBS_NODENUM": "0", "PMI_RANK": "1"}, EnginePlace("pmi", 1)),
     ],
 )
 def test_the_place_of_an_agent(environ: dict[str, str], place: EnginePlace):

@@ -1,4 +1,4 @@
-"""What the driver of a Ray job tells the engine: lines of its output.
+"""What a driver beside the notebook tells its engine: lines of its output.
 
 Runs in: the driver, which writes them, and the notebook's process, which reads them. Pure.
 """
@@ -7,25 +7,25 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_MARK = "nbddp-ray "
+_MARK = "nbddp-driver "
 _STATE, _FAILURE = "state", "failure"
 
 
 @dataclass(frozen=True)
-class RayReport:
+class DriverReport:
     """All that the driver has told.
 
     >>> lines = [state_line("Ray: connects"), end_line(1, "its node has ended"), "a line of Ray"]
-    >>> RayReport().after(lines)
-    RayReport(state='Ray: connects', failure='', ends={1: 'its node has ended'})
+    >>> DriverReport().after(lines)
+    DriverReport(state='Ray: connects', failure='', ends={1: 'its node has ended'})
     """
 
     state: str = ""  #: what the job waits for
-    failure: str = ""  #: why there can be no pool
+    failure: str = ""  #: why there can be no pool, or why all of its agents have ended
     ends: dict[int, str] = field(default_factory=dict)  #: reasons by node
 
-    def after(self, lines: Iterable[str]) -> "RayReport":
-        """Return the report after more lines; those of Ray itself, and torn ones, are left out."""
+    def after(self, lines: Iterable[str]) -> "DriverReport":
+        """Return the report after more lines; those of libraries, and torn ones, are left out."""
         texts = {_STATE: self.state, _FAILURE: self.failure}
         ends = dict(self.ends)
         for line in lines:
@@ -34,12 +34,12 @@ class RayReport:
             try:
                 key, text = json.loads(line.removeprefix(_MARK))
             except ValueError:
-                continue  # a line of Ray has torn it
+                continue  # a line of a library has torn it
             if isinstance(key, int):
                 ends.setdefault(key, text)
             else:
                 texts[key] = text
-        return RayReport(texts[_STATE], texts[_FAILURE], ends)
+        return DriverReport(texts[_STATE], texts[_FAILURE], ends)
 
 
 def state_line(text: str) -> str:
@@ -48,7 +48,7 @@ def state_line(text: str) -> str:
 
 
 def failure_line(text: str) -> str:
-    """Write why there can be no pool."""
+    """Write why there can be no pool, or why all of its agents have ended."""
     return _line(_FAILURE, text)
 
 
