@@ -100,9 +100,9 @@ test-fast: $(READY)  ## run the tests that start no rank: tests/unit and tests/w
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/wire
 
 .PHONY: test-engines
-test-engines: $(READY)  ## run the tests of torchrun, Open MPI and Ray as engines; installs Ray
-	@$(PIP) install -e ".[ray]" $(PROGRESS)
-	$(PY) -m pytest -q tests/machines/test_engines.py tests/machines/test_ray.py
+test-engines: $(READY)  ## run the tests of torchrun, Open MPI, Ray and PSI/J as engines; installs Ray and PSI/J
+	@$(PIP) install -e ".[ray,psij]" $(PROGRESS)
+	$(PY) -m pytest -q tests/machines/test_engines.py tests/machines/test_ray.py tests/machines/test_psij.py
 
 .PHONY: test-slow
 test-slow: $(READY)  ## run what that leaves out, too: each benchmark once, Notebook 7, papermill

@@ -125,6 +125,7 @@ def start(
     address: str = "",
     port: int = 0,
     slurm: str = "",
+    job: Mapping[str, str] | None = None,
     keep: str | float = 0.0,
     plain: bool = False,
 ) -> Pool:
@@ -149,8 +150,8 @@ def start(
             that of torch.
         cluster: name of a table in your ``clusters.toml``, whose options hold where an argument has
             its default.
-        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``; ``listen`` leaves
-            it to you.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``; ``pbs``, ``lsf``,
+            ``flux``, ``psij`` through PSI/J; ``listen`` leaves it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
         python: the interpreter on the other machines; default: the path of this one.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
@@ -158,6 +159,8 @@ def start(
             cluster; default: the one that this machine belongs to.
         port: of this machine for the other machines; 0: any free one.
         slurm: more options for ``srun``.
+        job: options of a batch job of ``pbs``, ``lsf``, ``flux`` or ``psij``, such as
+            ``{"queue": "gpu", "duration": "2h"}``, or by the scheduler's own names.
         keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
             `attach` takes it back. Default: it ends with this process.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.

@@ -5,14 +5,16 @@ Runs in: the notebook's process.
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 
 from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.listen import ListenEngine
+from nbddp.controller.launch.psij_engine import PsijEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
+from nbddp.controller.options import ENTRY_POINTS, PSIJ_LAUNCHERS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
@@ -20,6 +22,7 @@ _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "ssh": SshEngine,
     "slurm": SlurmEngine,
     "ray": RayEngine,
+    **{name: partial(PsijEngine, name) for name in PSIJ_LAUNCHERS},
 }
 
 
@@ -34,6 +37,7 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         device=options.device,
         address=options.address,
         arguments=tuple(shlex.split(options.slurm)),
+        job=dict(options.job),
     )
 
 

@@ -12,14 +12,17 @@ from nbddp.errors import BadOptionError
 
 #: The launcher that starts agents on the notebook's own machine.
 LOCAL = "local"
+#: The launchers that submit a batch job through PSI/J.
+PSIJ_LAUNCHERS = ("pbs", "lsf", "flux", "psij")
 #: The options of launchers, and the launchers that take them; others take all of them.
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
     "slurm": ("slurm",),
-    "python": ("ssh", "slurm", "ray"),
-    "address": ("ssh", "slurm", "ray", "listen"),
-    "port": ("ssh", "slurm", "ray", "listen"),
+    "job": PSIJ_LAUNCHERS,
+    "python": ("ssh", "slurm", "ray", *PSIJ_LAUNCHERS),
+    "address": ("ssh", "slurm", "ray", *PSIJ_LAUNCHERS, "listen"),
+    "port": ("ssh", "slurm", "ray", *PSIJ_LAUNCHERS, "listen"),
 }
 #: The launchers of nbddp, with their help.
 LAUNCHERS = {
@@ -27,6 +30,7 @@ LAUNCHERS = {
     "ssh": "ssh",
     "slurm": "slurm",
     "ray": "ray",
+    **{name: name for name in PSIJ_LAUNCHERS},
     "listen": "listen (you start them)",
 }
 #: The group of entry points that packages add theirs to.
@@ -65,6 +69,20 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
             "--init file needs a file that all machines share; legal with --launcher "
             f"{launcher}: --init env, tcp, none"
         )
+
+
+def checked_job(job: Any) -> dict[str, str]:
+    """Return the options of a batch job; None counts as no options.
+
+    Raises:
+        BadOptionError: it is no mapping of names to text.
+    """
+    pairs = {} if job is None else job
+    if not isinstance(pairs, Mapping) or not all(
+        isinstance(each, str) for pair in pairs.items() for each in pair
+    ):
+        raise BadOptionError(f"job is {job!r}; legal: a mapping of names to text")
+    return dict(pairs)
 
 
 def count_nodes(launcher: str, hosts: Sequence[str]) -> int:

@@ -33,7 +33,9 @@ from tests.support.polling import poll_until
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
-    with pytest.raises(BadOptionError, match="legal: local, ssh, slurm, ray, listen"):
+    with pytest.raises(
+        BadOptionError, match="legal: local, ssh, slurm, ray, pbs, lsf, flux, psij, listen"
+    ):
         make_engine("pigeon", EngineOptions(1, 1))
 
 

@@ -36,11 +36,12 @@ OTHER: dict[str, Any] = {
     "address": "10.0.0.1",
     "port": 7777,
     "slurm": "--partition=gpu --time=10",
+    "job": {"queue": "gpu", "l": "x=y z"},
     "keep": 14400.0,
     "plain": True,
 }
 #: For whatever starts the agents, and not for ranks.
-OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm")
+OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm", "job")
 #: For agents, and not for ranks.
 OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
@@ -51,13 +52,15 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "port": {"launcher": "listen"},
     "address": {"launcher": "listen"},
     "slurm": {"launcher": "slurm"},
+    "job": {"launcher": "pbs"},
 }
 #: Options that go together, with a second value for each that is legal then.
 SETS: list[dict[str, Any]] = [
     {name: value for name, value in OTHER.items() if name not in ("launcher", *OF_ENGINES)},
-    {name: value for name, value in OTHER.items() if name not in ("init", "slurm", "keep")},
+    {name: value for name, value in OTHER.items() if name not in ("init", "slurm", "job", "keep")},
     {"cluster": "lab", "nproc_per_node": 5},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
+    {"launcher": "pbs", "job": {"queue": "gpu", "pbs.c": "n"}, "nnodes": 3},
 ]
 
 
@@ -143,10 +146,16 @@ def test_there_are_no_other_options():
         PoolOptions.checked(2, nnode=2)
 
 
-@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm"])
+@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm", "job"])
 def test_an_option_of_a_launcher_is_refused_without_it(name: str):
     with pytest.raises(BadOptionError, match=rf"--{name} goes with --launcher"):
         PoolOptions.checked(**{name: OTHER[name]})
+
+
+@pytest.mark.parametrize("job", [{"n": 4}, "n=4", {1: "x"}])
+def test_options_of_a_job_are_texts(job: Any):
+    with pytest.raises(BadOptionError, match="legal: a mapping of names to text"):
+        PoolOptions.checked(launcher="pbs", job=job)
 
 
 def test_a_file_of_this_machine_starts_no_group_on_others():
