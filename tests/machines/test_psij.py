@@ -22,7 +22,7 @@ from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
 from nbddp.wire.launch_specs import Invitation
 from tests.support import psij_site, slurm_site
 from tests.support.polling import poll_until
-from tests.support.psij_site import PretendSite
+from tests.support.psij_site import PretendSite, allow_root
 from tests.support.remote_pools import DEFAULTS, start
 from tests.support.slurm_site import SlurmSite
 from tests.support.views import RecordingView
@@ -128,6 +128,23 @@ def test_a_pool_is_a_job_of_a_real_slurm(slurm: SlurmSite, home: Path):
         pool.stop()
     poll_until(lambda: not slurm.jobs())
     assert not (home / ".nbddp").exists()
+
+
+def test_mpirun_starts_the_agents_in_a_job_of_a_real_slurm(
+    slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
+):
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed")
+    allow_root(monkeypatch)
+    job = {"executor": "slurm", "start_by": "mpirun"}
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="psij", job=job))
+    try:
+        assert [facts.engine for facts in pool._processes.hub.nodes.facts] == ["mpirun"] * 2
+        pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0, 2.0]
+    finally:
+        pool.stop()
+    poll_until(lambda: not slurm.jobs())
 
 
 def test_a_job_that_waits_is_told_and_is_cancelled_by_the_stop_button(slurm: SlurmSite, home: Path):
@@ -247,10 +264,23 @@ def test_a_job_in_the_queue_of_a_pretend_scheduler(
     assert not (home / ".nbddp").exists()
 
 
+def test_a_scheduler_that_gives_no_answer_ends_nothing(pretend: PretendSite):
+    pretend.hold()
+    options = PoolOptions.checked(1, launcher="pbs")
+    with waiting_pool(options) as states:
+        poll_until(lambda: any("Not Running" in state for state in states))
+        pretend.go_away()
+        # PSI/J by itself takes the job for failed then.
+        poll_until(lambda: pretend.unanswered() > 3, 60.0)
+        assert "cannot connect to server head" in states[-1]
+        assert states[-1].startswith("PBS job 1.head: QUEUED (status command 'qstat' exited")
+    assert [each.exit_code() for each in pretend.jobs()] == [271]
+
+
 @pytest.mark.parametrize(
     ("launcher", "how"),
     [
-        ("pbs", r"PBS job 1.head ended: FAILED, and said nothing. Next: try `qstat -f 1.head`"),
+        ("pbs", r"PBS job 1.head ended: FAILED, and said nothing. Next: try `qstat -xf 1.head`"),
         ("lsf", r"LSF job 1 ended: FAILED \(TERM_OWNER: job killed by owner\), and said nothing"),
     ],
 )

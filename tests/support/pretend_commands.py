@@ -2,7 +2,7 @@
 
 It is no PBS, no LSF and no Flux. It takes what PSI/J 0.9.11 and agents ask of theirs, runs the job
 on this machine, and answers in the form that their manuals describe. A file `hold` in the folder
-keeps jobs in the queue.
+keeps jobs in the queue; with `away`, `qstat` has no answer.
 
     python pretend_commands.py FOLDER COMMAND [ARGUMENT ...]
 """
@@ -129,6 +129,10 @@ def main() -> None:
             say(submit(folder, Path(words[-1]), "pbs"))
         case "bsub":
             say(f"Job <{submit(folder, Path(words[-1]), 'lsf')}> is submitted to queue <normal>.")
+        case "qstat" if (folder / "away").exists():
+            with (folder / "away").open("a") as questions:
+                questions.write("1")
+            sys.exit("qstat: cannot connect to server head")
         case "qstat" if "json" in words:
             job.begin("pbs")
             say(json.dumps({"Jobs": {job.name: pbs_record(job)}}))

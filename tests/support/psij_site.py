@@ -21,6 +21,12 @@ def reason_to_skip() -> str:
     return ""
 
 
+def allow_root(patch: pytest.MonkeyPatch) -> None:
+    """Let Open MPI run as root, who runs the tests with Slurm."""
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        patch.setenv(name, "1")
+
+
 class PretendSite:
     """A pretend cluster, whose two nodes are this machine.
 
@@ -43,12 +49,19 @@ class PretendSite:
         patch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
         patch.setenv("PYTHONPATH", f"{packages}:{os.environ['PYTHONPATH']}")
         patch.setenv("PRETEND_FLUX_LEFT", "300")
-        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-            patch.setenv(name, "1")
+        allow_root(patch)
 
     def hold(self) -> None:
         """Keep new jobs in the queue."""
         (self._folder / "hold").touch()
+
+    def go_away(self) -> None:
+        """Give no answer to `qstat` any more."""
+        (self._folder / "away").touch()
+
+    def unanswered(self) -> int:
+        """How often `qstat` had no answer."""
+        return (self._folder / "away").stat().st_size
 
     def jobs(self) -> list[PretendJob]:
         """All jobs."""

@@ -49,6 +49,7 @@ class StatusNotes:
 
     def __init__(self, executor: Any) -> None:
         self._notes: dict[str, str] = {}
+        self._trouble = ""  # of the latest question; the scheduler may be away for a while
         if not hasattr(executor, "parse_status_output"):  # that of Flux, and the local one
             return
         self._parse = executor.parse_status_output
@@ -56,11 +57,16 @@ class StatusNotes:
 
     def of(self, job: Any) -> str:
         """Return the latest note of a job, in one line; empty: there is none."""
-        text = job.status.message or self._notes.get(str(job.native_id), "")
+        text = job.status.message or self._trouble or self._notes.get(str(job.native_id), "")
         return (text.strip().splitlines() or [""])[-1]
 
     def _parse_and_note(self, exit_code: int, out: str) -> Any:
-        statuses = self._parse(exit_code, with_reasons(out))
+        try:
+            statuses = self._parse(exit_code, with_reasons(out))
+        except Exception as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = ""
         self._notes |= {name: status.message or "" for name, status in statuses.items()}
         return statuses
 
@@ -93,6 +99,7 @@ class Driver:
             work_directory=folder,
             queue_polling_interval=_POLL_S,
             initial_queue_polling_delay=_FIRST_POLL_S,
+            queue_polling_error_threshold=sys.maxsize,  # no answer is no end of the job
         )
         self._executor = psij.JobExecutor.get_instance(wanted.executor, config=config)
         self._notes = StatusNotes(self._executor)

@@ -58,10 +58,9 @@ class Scheduler:
     takes: tuple[str, ...] = (_DURATION, _QUEUE, _ACCOUNT, _RESERVATION)
 
 
-_PBS = Scheduler("PBS", "qstat -f", "pbs", "N")
 SCHEDULERS = {
-    "pbs": _PBS,
-    "pbs_classic": _PBS,
+    "pbs": Scheduler("PBS", "qstat -xf", "pbs", "N"),
+    "pbs_classic": Scheduler("PBS", "qstat -f", "pbs", "N"),
     "lsf": Scheduler("LSF", "bjobs -l", "lsf", "J", start_by="jsrun"),
     "flux": Scheduler("Flux", "flux job eventlog", starts_tasks=True, takes=(_DURATION,)),
     "slurm": Scheduler("Slurm", "scontrol show job", "slurm", "job-name", start_by="srun"),

@@ -8,6 +8,7 @@ import pytest
 
 from nbddp.agent.engine_variables import batch_job, engine_place
 from nbddp.agent.job_end import job_left_s, read_lsf_time_left, read_pbs_time_left, read_time_left
+from nbddp.agent.node_facts import node_facts
 
 
 def left_s(environ: dict[str, str]) -> float:
@@ -54,6 +55,17 @@ def test_a_newer_slurm_says_it_in_a_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_500_000_000)
     assert left_s({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1060"}) == 59.5
     assert left_s({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1000"}) == 0.0
+
+
+def test_the_job_of_a_node_is_that_of_the_scheduler(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """And not the run of torchrun in it."""
+    for name, value in {**environ, "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}.items():
+        monkeypatch.setenv(name, value)
+    facts = node_facts("10.0.0.1")
+    assert (facts.engine, facts.scheduler, facts.job) == ("torchrun", "slurm", "7")
+    assert facts.job_left_s == 600.0
 
 
 def test_squeue_that_is_not_there_is_no_answer(
