@@ -1,7 +1,7 @@
-"""A driver beside the notebook: a process that uses the library of an engine.
+"""The driver of an engine: a process of nbddp beside the notebook, which tells what it sees.
 
-Runs in: the notebook's process, which so stays free of that library. The driver gets the invitation
-on its standard input, whose end, also by the end of the notebook, ends the job and the agents.
+Runs in: the notebook's process. The invitation goes through the driver's standard input, whose end
+ends the driver and what it has started.
 """
 
 import sys
@@ -16,13 +16,13 @@ class DriverProcess:
     """The running driver.
 
     Args:
-        module: that ``python -m`` runs.
-        words: of its command line.
+        module: runs in it.
+        options: words of its command line.
         invitation: for the agents.
     """
 
-    def __init__(self, module: str, words: Sequence[str], invitation: Invitation) -> None:
-        self._process = EngineProcess([sys.executable, "-P", "-m", module, *words], invitation)
+    def __init__(self, module: str, options: Sequence[str], invitation: Invitation) -> None:
+        self._process = EngineProcess([sys.executable, "-P", "-m", module, *options], invitation)
         #: What the driver has told, and the end of the lines that told it. Several threads read
         #: on, and each replaces both at once: they fit together, whichever comes last.
         self._read: tuple[DriverReport, int] = (DriverReport(), 0)
@@ -36,14 +36,19 @@ class DriverProcess:
             self._read = report, end
         return report
 
-    def end(self) -> str:
-        """Return how it has ended and what it has said last; empty: it runs."""
-        return self._process.end()
-
-    def stop(self, patience_s: float) -> None:
-        """End the job and the driver.
+    def end(self, node: int, ended_text: str) -> str:
+        """Return why the agent of a node, or all of them, have ended.
 
         Args:
-            patience_s: seconds that the driver has for that.
+            node: number of the node.
+            ended_text: for a driver that has ended and told nothing, with ``{how}``.
         """
+        report = self.report()
+        if node in report.ends or report.failure:
+            return report.ends.get(node) or report.failure
+        how = self._process.end()
+        return how and ended_text.format(how=how)
+
+    def stop(self, patience_s: float) -> None:
+        """End it: by the end of its input, then by signals, with ``patience_s`` before each."""
         self._process.stop(patience_s)

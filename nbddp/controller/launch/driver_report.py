@@ -1,4 +1,4 @@
-"""What a driver beside the notebook tells its engine: lines of its output.
+"""What the driver of an engine tells the engine: lines of its output.
 
 Runs in: the driver, which writes them, and the notebook's process, which reads them. Pure.
 """
@@ -15,13 +15,13 @@ _STATE, _FAILURE = "state", "failure"
 class DriverReport:
     """All that the driver has told.
 
-    >>> lines = [state_line("Ray: connects"), end_line(1, "its node has ended"), "a line of Ray"]
+    >>> lines = [state_line("Ray: connects"), end_line(1, "its node has ended"), "another line"]
     >>> DriverReport().after(lines)
     DriverReport(state='Ray: connects', failure='', ends={1: 'its node has ended'})
     """
 
     state: str = ""  #: what the job waits for
-    failure: str = ""  #: why there can be no pool, or why all of its agents have ended
+    failure: str = ""  #: why there can be no pool
     ends: dict[int, str] = field(default_factory=dict)  #: reasons by node
 
     def after(self, lines: Iterable[str]) -> "DriverReport":
@@ -48,7 +48,7 @@ def state_line(text: str) -> str:
 
 
 def failure_line(text: str) -> str:
-    """Write why there can be no pool, or why all of its agents have ended."""
+    """Write why there can be no pool."""
     return _line(_FAILURE, text)
 
 

@@ -66,19 +66,15 @@ class PsijEngine:
 
     def state(self) -> str:
         """Return the state of the job: ``PBS job 4711.head: QUEUED``."""
-        driver = self._driver
         title = self._job.scheduler.title
-        return (driver.report().state if driver is not None else "") or title
+        return (self._driver is not None and self._driver.report().state) or title
 
     def end(self, node: int) -> str:
         """Return how the job has ended, and with it all agents."""
-        driver = self._driver
-        if driver is None:
+        if self._driver is None:
             return ""
-        if failure := driver.report().failure:
-            return failure
-        how = driver.end()
-        return how and f"the driver of the {self._job.scheduler.title} job {how}"
+        title = self._job.scheduler.title
+        return self._driver.end(node, f"the driver of the {title} job {{how}}. Next: %ddp stop")
 
     def stop(self) -> None:
         """Cancel the job, also while it is queued."""

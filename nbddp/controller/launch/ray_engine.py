@@ -22,6 +22,7 @@ _FOLDER_ENV = "RAY_TMPDIR"
 #: The file in which `ray start` leaves the address of the cluster.
 _CLUSTER_FILE = Path("ray") / "ray_current_cluster"
 _STOP_S = 6.0
+_DRIVER_ENDED = "the driver of the Ray job {how}. Next: try `ray status` in a terminal"
 
 
 class RayEngine:
@@ -63,19 +64,11 @@ class RayEngine:
 
     def state(self) -> str:
         """Return what the job waits for."""
-        driver = self._driver
-        return (driver.report().state if driver is not None else "") or "Ray"
+        return (self._driver is not None and self._driver.report().state) or "Ray"
 
     def end(self, node: int) -> str:
         """Return why the agent of a node, or the whole job, has ended."""
-        driver = self._driver
-        if driver is None:
-            return ""
-        report = driver.report()
-        if node in report.ends or report.failure:
-            return report.ends.get(node) or report.failure
-        how = driver.end()
-        return how and f"the driver of the Ray job {how}. Next: try `ray status` in a terminal"
+        return "" if self._driver is None else self._driver.end(node, _DRIVER_ENDED)
 
     def stop(self) -> None:
         """End the job."""
