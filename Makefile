@@ -100,10 +100,10 @@ test-fast: $(READY)  ## run the tests that start no rank: tests/unit and tests/w
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/wire
 
 .PHONY: test-engines
-test-engines: $(READY)  ## run the tests of torchrun, Open MPI, Ray and Kubernetes as engines; installs the last two
-	@$(PIP) install -e ".[ray,k8s,engines]" $(PROGRESS)
+test-engines: $(READY)  ## run the tests of torchrun, Open MPI, Ray, Kubernetes and PSI/J as engines; installs the last three
+	@$(PIP) install -e ".[ray,k8s,psij,engines]" $(PROGRESS)
 	$(PY) -m pytest -q tests/unit/launch tests/machines/test_engines.py tests/machines/test_ray.py \
-	  tests/machines/test_k8s.py
+	  tests/machines/test_k8s.py tests/machines/test_psij.py
 
 .PHONY: test-slow
 test-slow: $(READY)  ## run what that leaves out, too: each benchmark once, Notebook 7, papermill

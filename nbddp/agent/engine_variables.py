@@ -4,13 +4,13 @@ Runs in: agents on other machines. Pure.
 
 Sources: srun(1), OUTPUT ENVIRONMENT VARIABLES; mpirun(1) of Open MPI 4.1; the page of torchrun,
 Environment Variables; https://kubernetes.io/docs/concepts/workloads/controllers/job/ (Indexed);
-https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
+https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html; flux-environment(7);
+qsub(1B) of OpenPBS; "Environment variables set for job execution" of LSF 10.1; jsrun(1).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SLURM = ("slurm", "SLURM_NODEID", "SLURM_JOB_ID")
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.
 _ENGINES = (
@@ -18,14 +18,29 @@ _ENGINES = (
     ("mpirun", "OMPI_COMM_WORLD_RANK", ""),
     ("torchrun", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     ("kubeflow", "PET_NODE_RANK", ""),
-    _SLURM,
+    ("flux", "FLUX_TASK_RANK", "FLUX_JOB_ID"),
+    ("slurm", "SLURM_NODEID", "SLURM_JOB_ID"),
+    ("jsrun", "JSM_NAMESPACE_RANK", "LSB_JOBID"),
+    ("pals", "PALS_RANKID", "PBS_JOBID"),
     ("pmi", "PMI_RANK", ""),
+    ("pbs", "PBS_NODENUM", "PBS_JOBID"),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_NAME"),
     ("skypilot", "SKYPILOT_NODE_RANK", "SKYPILOT_TASK_ID"),
 )
+#: Schedulers of batch jobs, and the variable with the name of the job. An instance of Flux may be a
+#: job of another one.
+_SCHEDULERS = (
+    ("flux", "FLUX_JOB_ID"),
+    ("slurm", "SLURM_JOB_ID"),
+    ("pbs", "PBS_JOBID"),
+    ("lsf", "LSB_JOBID"),
+)
 #: Variables of the agent's own step. A library in a rank would take them for its own: Lightning
 #: believes SLURM_PROCID, mpi4py joins the job of mpirun.
-_STEP_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "PET_", "SLURM_STEP", "PRTE_")
+_STEP_PREFIXES = (
+    *("OMPI_", "PMI_", "PMIX_", "PRTE_", "TORCHELASTIC_", "PET_", "SLURM_STEP"),
+    *("FLUX_TASK_", "JSM_NAMESPACE_", "PALS_"),
+)
 _STEP_NAMES = frozenset(
     {
         *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
@@ -35,6 +50,7 @@ _STEP_NAMES = frozenset(
         *("SLURM_SRUN_COMM_PORT", "SLURM_UMASK", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
         *("LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME"),
         *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NBDDP_NODE"),
+        *("PBS_NODENUM", "PBS_TASKNUM", "LSF_PM_TASKID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     }
 )
 
@@ -60,17 +76,24 @@ def engine_place(environ: Mapping[str, str]) -> EnginePlace:
     return EnginePlace()
 
 
-def slurm_place(environ: Mapping[str, str]) -> EnginePlace:
-    """Find the job of Slurm around an agent, which another engine may have started in it.
+@dataclass(frozen=True)
+class BatchJob:
+    """The job of a scheduler."""
 
-    >>> slurm_place({"SLURM_JOB_ID": "4711", "OMPI_COMM_WORLD_RANK": "1"})
-    EnginePlace(engine='slurm', node=-1, job='4711')
+    scheduler: str = ""  #: ``slurm``, ``pbs``, ``lsf``, ``flux``; empty: there is no job
+    name: str = ""  #: as the scheduler names it: ``4711``
+
+
+def batch_job(environ: Mapping[str, str]) -> BatchJob:
+    """Find the job around an agent, which another engine may have started in it.
+
+    >>> batch_job({"SLURM_JOB_ID": "4711", "OMPI_COMM_WORLD_RANK": "1"})
+    BatchJob(scheduler='slurm', name='4711')
     """
-    engine, node_name, job_name = _SLURM
-    if job_name not in environ:
-        return EnginePlace()
-    node = environ.get(node_name, "")
-    return EnginePlace(engine, int(node) if node.isdecimal() else -1, environ[job_name])
+    for scheduler, job_name in _SCHEDULERS:
+        if environ.get(job_name):
+            return BatchJob(scheduler, environ[job_name])
+    return BatchJob()
 
 
 def step_variables(environ: Mapping[str, str]) -> list[str]:

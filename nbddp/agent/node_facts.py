@@ -9,7 +9,7 @@ import socket
 from importlib import metadata
 from pathlib import Path
 
-from nbddp.agent.engine_variables import engine_place, slurm_place
+from nbddp.agent.engine_variables import batch_job, engine_place
 from nbddp.agent.job_end import job_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
@@ -23,7 +23,7 @@ def node_facts(address: str) -> NodeFacts:
     Args:
         address: of this machine, towards the hub.
     """
-    place, around = engine_place(os.environ), slurm_place(os.environ)
+    place, job = engine_place(os.environ), batch_job(os.environ)
     return NodeFacts(
         host=socket.gethostname(),
         address=address,
@@ -35,8 +35,9 @@ def node_facts(address: str) -> NodeFacts:
         gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
         engine=place.engine,
         engine_node=place.node,
-        job=place.job or around.job,
-        job_left_s=job_left_s(around, os.environ),
+        job=job.name or place.job,
+        scheduler=job.scheduler,
+        job_left_s=job_left_s(job, place.node, os.environ),
     )
 
 

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any
 
 from IPython.core.getipython import get_ipython
-from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
@@ -24,7 +23,7 @@ from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
-from nbddp.notebook import source_check
+from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
@@ -129,6 +128,7 @@ def start(
     kind: str = "",
     namespace: str = "",
     k8s_template: str = "",
+    job: Mapping[str, str] | None = None,
     keep: str | float = 0.0,
     plain: bool = False,
 ) -> Pool:
@@ -153,8 +153,8 @@ def start(
             that of torch.
         cluster: name of a table in your ``clusters.toml``, whose options hold where an argument has
             its default.
-        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``, ``k8s``;
-            ``listen`` leaves it to you.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``, ``k8s``; ``pbs``,
+            ``lsf``, ``flux``, ``psij`` through PSI/J; ``listen`` leaves it to you.
         hosts: machines for ``ssh``, in the order of their nodes.
         python: the interpreter on the other machines; default: the path of this one, or that of the
             image of ``k8s``.
@@ -168,6 +168,8 @@ def start(
             default: ``job``.
         namespace: of ``k8s``; default: that of the current context.
         k8s_template: path of a YAML file with a Pod, whose fields the pods of ``k8s`` get.
+        job: options of a batch job of ``pbs``, ``lsf``, ``flux`` or ``psij``, such as
+            ``{"queue": "gpu", "duration": "2h"}``, or by the scheduler's own names.
         keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
             `attach` takes it back. Default: it ends with this process.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
@@ -525,24 +527,6 @@ def replay_view(source: Source, ranks: RankSet, *, is_alone: bool = False) -> Vi
     )
 
 
-def is_whole_cell(code: str) -> bool:
-    """Whether the front end's current request is this code, below a line of ``%%ddp`` or none.
-
-    If it is, no other line of that cell has shown anything.
-    """
-    request = str(_request().get("content", {}).get("code", "")).rstrip()
-    if not request.endswith(code.rstrip()):
-        return False
-    above = request[: len(request) - len(code.rstrip())].splitlines()
-    return all(not line.strip() or line.lstrip().startswith(("#", "%%ddp")) for line in above)
-
-
-def is_whole_line() -> bool:
-    """Whether the front end's current request is one line, besides comments."""
-    lines = str(_request().get("content", {}).get("code", "")).splitlines()
-    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines) == 1
-
-
 def _goes_to_front_end(sink: Sink) -> bool:
     """Whether a front end shows the output; terminals, ``%%capture`` and files get plain text."""
     if isinstance(sink, CellSink):
@@ -554,7 +538,7 @@ def _blocks(run: Run, sink: Sink, labels: Labels) -> WidgetBlocks | None:
     kernel = getattr(get_ipython(), "kernel", None)
     if _relay is None or kernel is None:
         return None
-    parent = _parent(kernel)
+    parent = front_end_request.parent(kernel)
     _relay.note_run(run.run_id, parent)
     return WidgetBlocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
 
@@ -571,43 +555,10 @@ def _step_panel(run: Run, sink: Sink, world_size: int) -> StepPanel | None:
         _relay,
         display,
         f"nbddp-panel-{run.run_id}",
-        _parent(kernel),
+        front_end_request.parent(kernel),
         world_size,
         bundle_of=step_panel.bundle,
     )
-
-
-def _parent(kernel: Any) -> dict[str, Any]:
-    """The header of the current request, for its answers: it is kept long, so without the code."""
-    return {"header": kernel.get_parent().get("header", {})}
-
-
-def parent_id() -> str:
-    """The id of the front end's current request; empty without a front end."""
-    return str(_request().get("header", {}).get("msg_id", ""))
-
-
-def is_in_history() -> bool:
-    """Whether the running cell belongs to the notebook and has a number."""
-    return bool(_request().get("content", {}).get("store_history", True))
-
-
-def execution_count(shell: InteractiveShell) -> int:
-    """The number of the running cell; `InteractiveShell.execution_count` may be one ahead.
-
-    Returns:
-        0 for a cell of ``nbddp console``, which has no number.
-    """
-    if not is_in_history():
-        return 0
-    result = shell.displayhook.exec_result
-    count = getattr(result, "execution_count", None)
-    return shell.execution_count if count is None else int(count)
-
-
-def _request() -> dict[str, Any]:
-    kernel = getattr(get_ipython(), "kernel", None)
-    return {} if kernel is None else dict(kernel.get_parent())
 
 
 def begin_panel() -> None:
@@ -654,7 +605,7 @@ def _foreground_sink(*, keeps_place: bool = False, place: str = "", is_alone: bo
         return TerminalSink()
     # JupyterLab names the cell. Others may not update displays (jupyter console), or somebody reads
     # the text as it comes (papermill).
-    names_cells = "cellId" in (_request().get("metadata") or {})
+    names_cells = "cellId" in (front_end_request.current().get("metadata") or {})
     sink = CellSink(shell, _new_live_id())
     if keeps_place and names_cells and _goes_to_front_end(sink):
         return StillSink(shell, _new_live_id(), place=place, is_alone=is_alone)
@@ -666,7 +617,7 @@ def background_sink() -> Sink:
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
         return TerminalSink()
-    return EarlierCellSink(kernel, _parent(kernel), _new_live_id())
+    return EarlierCellSink(kernel, front_end_request.parent(kernel), _new_live_id())
 
 
 def _new_live_id() -> str:

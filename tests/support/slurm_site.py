@@ -102,6 +102,10 @@ class SlurmSite:
         """The names of all jobs in the queue."""
         return self.ask("squeue", "-h", "-o", "%j").split()
 
+    def id(self) -> str:
+        """The number of the one job in the queue."""
+        return self.ask("squeue", "-h", "-o", "%i")
+
     def close(self) -> None:
         """End all jobs and daemons."""
         self.ask("scancel", "-u", "root")

@@ -7,7 +7,8 @@ A package adds an engine with an entry point in the group ``nbddp.launchers``, w
 shows the lines of a pyproject.toml.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from nbddp.wire.launch_specs import Invitation
@@ -36,6 +37,7 @@ class EngineOptions:
     namespace: str = ""  #: of Kubernetes
     template: str = ""  #: the path of `--k8s-template`
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
+    job: Mapping[str, str] = field(default_factory=dict)  #: the pairs of `--job`
 
 
 class Engine(Protocol):

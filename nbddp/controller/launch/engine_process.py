@@ -30,6 +30,14 @@ def ask(words: Sequence[str]) -> str:
         return ""
 
 
+def last_words(output: bytes) -> str:
+    """Return the last lines of an output: `` and said: ...``, or that there are none."""
+    lines = output[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+    # What agents say while all is well is no reason.
+    text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
+    return f" and said: {text}" if text else ", and said nothing"
+
+
 class EngineProcess:
     """The running program.
 
@@ -69,10 +77,7 @@ class EngineProcess:
             return ""
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        # What agents say while all is well is no reason.
-        text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
-        said = f" and said: {text}" if text else ", and said nothing"
+        said = last_words(self._log.read())
         return f"ended with exit code {self._process.returncode}{said}"
 
     def lines(self, since: int) -> tuple[list[str], int]:

@@ -5,15 +5,17 @@ Runs in: the notebook's process.
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 
 from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.k8s_engine import K8sEngine
 from nbddp.controller.launch.listen import ListenEngine
+from nbddp.controller.launch.psij_engine import PsijEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
-from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
+from nbddp.controller.options import ENTRY_POINTS, PSIJ_LAUNCHERS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
@@ -22,6 +24,7 @@ _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "slurm": SlurmEngine,
     "ray": RayEngine,
     "k8s": K8sEngine,
+    **{name: partial(PsijEngine, name) for name in PSIJ_LAUNCHERS},
 }
 
 
@@ -40,6 +43,7 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         namespace=options.namespace,
         template=options.k8s_template,
         arguments=tuple(shlex.split(options.slurm)),
+        job=dict(options.job),
     )
 
 

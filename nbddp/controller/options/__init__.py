@@ -6,7 +6,12 @@ install`` starts fast.
 
 from nbddp.controller.options.checks import DEFAULT_KEEP_S, check_seconds, check_text, checked_keep
 from nbddp.controller.options.clusters import cluster_names, cluster_options, clusters_file
-from nbddp.controller.options.launcher_checks import ENTRY_POINTS, LOCAL, launcher_names
+from nbddp.controller.options.launcher_checks import (
+    ENTRY_POINTS,
+    LOCAL,
+    PSIJ_LAUNCHERS,
+    launcher_names,
+)
 from nbddp.controller.options.line_option import duration, seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
@@ -15,6 +20,7 @@ __all__ = [
     "ENTRY_POINTS",
     "LINE_OPTIONS",
     "LOCAL",
+    "PSIJ_LAUNCHERS",
     "PoolOptions",
     "check_seconds",
     "check_text",

@@ -12,6 +12,8 @@ from nbddp.errors import BadOptionError
 
 #: The launcher that starts agents on the notebook's own machine.
 LOCAL = "local"
+#: The launchers that submit a batch job through PSI/J.
+PSIJ_LAUNCHERS = ("pbs", "lsf", "flux", "psij")
 #: The options of launchers, and the launchers that take them; others take all of them.
 TAKEN_BY = {
     "hosts": ("ssh",),
@@ -21,9 +23,10 @@ TAKEN_BY = {
     "kind": ("k8s",),
     "namespace": ("k8s",),
     "k8s_template": ("k8s",),
-    "python": ("ssh", "slurm", "ray", "k8s"),
-    "address": ("ssh", "slurm", "ray", "k8s", "listen"),
-    "port": ("ssh", "slurm", "ray", "k8s", "listen"),
+    "job": PSIJ_LAUNCHERS,
+    "python": ("ssh", "slurm", "ray", "k8s", *PSIJ_LAUNCHERS),
+    "address": ("ssh", "slurm", "ray", "k8s", *PSIJ_LAUNCHERS, "listen"),
+    "port": ("ssh", "slurm", "ray", "k8s", *PSIJ_LAUNCHERS, "listen"),
 }
 #: The launchers of nbddp, with their help.
 LAUNCHERS = {
@@ -32,6 +35,7 @@ LAUNCHERS = {
     "slurm": "slurm",
     "ray": "ray",
     "k8s": "k8s",
+    **{name: name for name in PSIJ_LAUNCHERS},
     "listen": "listen (you start them)",
 }
 #: The objects of Kubernetes that can make the pods.
@@ -72,6 +76,20 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
             "--init file needs a file that all machines share; legal with --launcher "
             f"{launcher}: --init env, tcp, none"
         )
+
+
+def checked_job(job: Any) -> dict[str, str]:
+    """Return the options of a batch job; None counts as no options.
+
+    Raises:
+        BadOptionError: it is no mapping of names to text.
+    """
+    pairs = {} if job is None else job
+    if not isinstance(pairs, Mapping) or not all(
+        isinstance(each, str) for pair in pairs.items() for each in pair
+    ):
+        raise BadOptionError(f"job is {job!r}; legal: a mapping of names to text")
+    return dict(pairs)
 
 
 def count_nodes(launcher: str, hosts: Sequence[str]) -> int:

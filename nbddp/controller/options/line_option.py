@@ -128,6 +128,14 @@ def variable(text: str) -> tuple[str, str]:
     return name, value
 
 
+def job_option(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE`` with the name that a scheduler has for an option, such as ``l``."""
+    name, equals, value = text.partition("=")
+    if not (name and equals) or name.startswith("-"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
 def write_variables(variables: Mapping[str, str]) -> list[str]:
     """Write ``NAME=VALUE ...``."""
     return [f"{name}={value}" for name, value in variables.items()]

@@ -33,6 +33,7 @@ from nbddp.controller.options.launcher_checks import (
     LOCAL,
     TAKEN_BY,
     check_launcher,
+    checked_job,
     count_nodes,
     launcher_names,
 )
@@ -239,6 +240,17 @@ class PoolOptions:
             help="YAML with a Pod, whose fields the pods get: nodeSelector, resources, volumes",
         ),
     )
+    job: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=_on_line(
+            "--job",
+            metavar="NAME=VALUE",
+            read=line_option.job_option,
+            write=line_option.write_variables,
+            is_repeated=True,
+            help="of a batch job (pbs, lsf, flux, psij): queue=gpu duration=2h, ...",
+        ),
+    )
     keep: float = field(  #: seconds; 0: it ends with the notebook
         default=0.0,
         metadata=_on_line(
@@ -314,6 +326,7 @@ class PoolOptions:
             backend=asked.backend.lower(),
             devices=tuple(asked.devices),
             hosts=tuple(asked.hosts),
+            job=checked_job(asked.job),
             threads=threads,
             env=env,
             cwd=cwd,

@@ -15,26 +15,32 @@ _MINUTE_S = 60.0
 _MINUTES_FROM_S = 55.0
 
 
+#: The names of schedulers in texts.
+_NAMES = {"slurm": "Slurm job", "pbs": "PBS job", "lsf": "LSF job", "flux": "Flux job"}
+
+
 @dataclass(frozen=True)
 class JobEnd:
     """The end of a job."""
 
-    job: str  #: number of the job of Slurm
+    scheduler: str  #: as in `NodeFacts`
+    job: str  #: the scheduler's name of it
     ends_at: float  #: `time.monotonic`
 
     def text(self, now: float) -> str:
         """Say when it ends.
 
-        >>> JobEnd("4711", 7490.0).text(now=0.0), JobEnd("4711", 40.0).text(now=0.0)
-        ('Slurm job 4711 ends in 2 h 5 min', 'Slurm job 4711 ends in 40 s')
+        >>> JobEnd("slurm", "4711", 7490.0).text(now=0.0), JobEnd("pbs", "7.n", 40.0).text(now=0.0)
+        ('Slurm job 4711 ends in 2 h 5 min', 'PBS job 7.n ends in 40 s')
         """
         left_s = self.ends_at - now
+        job = f"{_NAMES.get(self.scheduler, 'job')} {self.job}"
         if left_s <= 0:
-            return f"Slurm job {self.job} has reached its end"
+            return f"{job} has reached its end"
         if left_s < _MINUTES_FROM_S:
-            return f"Slurm job {self.job} ends in {left_s:.0f} s"
+            return f"{job} ends in {left_s:.0f} s"
         hours, minutes = divmod(round(left_s / _MINUTE_S), 60)
-        return f"Slurm job {self.job} ends in {f'{hours} h ' if hours else ''}{minutes} min"
+        return f"{job} ends in {f'{hours} h ' if hours else ''}{minutes} min"
 
 
 class JobEnds:
@@ -52,7 +58,7 @@ class JobEnds:
             now: `time.monotonic`.
         """
         if facts.job_left_s != JOB_LEFT_UNKNOWN_S:
-            self._by_job[facts.job] = JobEnd(facts.job, now + facts.job_left_s)
+            self._by_job[facts.job] = JobEnd(facts.scheduler, facts.job, now + facts.job_left_s)
 
     def of(self, nodes: Collection[NodeFacts]) -> tuple[JobEnd, ...]:
         """Return the known ends of the jobs of these nodes, the first one first."""

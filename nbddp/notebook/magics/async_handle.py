@@ -14,7 +14,7 @@ from nbddp.controller.pool import Pool
 from nbddp.controller.state import RunOutcome
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import session
+from nbddp.notebook import front_end_request, session
 from nbddp.notebook.output import Sink, View, printed_html
 from nbddp.notebook.render.html import (
     PRE_STYLE,
@@ -53,7 +53,7 @@ class CellHandle:
         self._run = run
         self._cell_name = cell_name
         self._sink = session.background_sink()
-        self._parent_id = session.parent_id()
+        self._parent_id = front_end_request.parent_id()
         self._display_id = f"nbddp-handle-{run.run_id}"
         self._displayed = False
         self._error_shown_in = ""  #: the request of the cell below which the error stands
@@ -148,7 +148,7 @@ class CellHandle:
         The error of a failed cell stands below the line: the user may never wait for the cell.
         """
         with self._display_lock:
-            if self._error_shown_in and self._error_shown_in == session.parent_id():
+            if self._error_shown_in and self._error_shown_in == front_end_request.parent_id():
                 return  # the cell has failed before its handle was displayed
             self._displayed = True
             self._show_state(session.background_sink(), update=False)
@@ -158,7 +158,7 @@ class CellHandle:
         ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
         bundle = failure_bundle(repr(self), error, is_expected=ended_by != "")
         if update:
-            self._updated_in = session.parent_id()
+            self._updated_in = front_end_request.parent_id()
         sink.display(bundle, {}, self._display_id, update)
 
     def _show(self, view: View) -> None:
@@ -182,7 +182,7 @@ class CellHandle:
         return None if outcome is None else self._pool.error_of(outcome, self._cell_name)
 
     def _result(self) -> RunOutcome:
-        if self._updated_in and self._updated_in != session.parent_id():
+        if self._updated_in and self._updated_in != front_end_request.parent_id():
             # nbclient misses the updates of displays between two cells.
             with self._display_lock:
                 self._show_state(self._sink, update=True)

@@ -12,7 +12,7 @@ from IPython.display import display
 from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
-from nbddp.notebook import session
+from nbddp.notebook import front_end_request, session
 from nbddp.notebook.render.answer import Answer
 from nbddp.notebook.render.html import words
 from nbddp.wire.flight_recorder import cell_name
@@ -50,7 +50,7 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
     """
     pool = session.pool()
     make_view = partial(session.make_view, out="nothing")
-    count = session.execution_count(shell)
+    count = front_end_request.execution_count(shell)
     result = pools.catch_up(pool, ranks, cells, count, make_view)
     display(answer(result).bundle(), raw=True)
 

@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import COLLECTIVE_ERRORS, BadOptionError, CellError, NbddpError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import session
+from nbddp.notebook import front_end_request, session
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.messages import DebugEvent
 
@@ -48,7 +48,7 @@ def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
     options = CellOptions(
         asks=False,  # a break point would come before the debugger
         ranks=pool.rank_set(rank),
-        execution_count=session.execution_count(shell),
+        execution_count=front_end_request.execution_count(shell),
         cell_name="%ddp debug",
     )
     pool.run_cell("%debug", options)

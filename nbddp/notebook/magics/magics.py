@@ -14,7 +14,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state import checks_of
 from nbddp.errors import BadOptionError, PoolBusyError
-from nbddp.notebook import session, source_check
+from nbddp.notebook import front_end_request, session, source_check
 from nbddp.notebook.magics import auto_mode, inspect_verbs, installers, pool_verbs
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
@@ -62,7 +62,7 @@ class DdpMagics(Magics):
             above = f"%%ddp {line}".strip()
             raise BadOptionError(auto_mode.mixed_refusal(cell, ranks_line=above))
         has_shown = session.await_start()
-        count = session.execution_count(self.shell)
+        count = front_end_request.execution_count(self.shell)
         source_check.check(self.shell, cell, first_line=first_line, execution_count=count)
         current = session.current_pool()
         expected = session.last_options() or PoolOptions()
@@ -70,7 +70,7 @@ class DdpMagics(Magics):
         ranks = chosen_ranks(command.ranks)
         faults = () if command.fault is None else parse_faults(command.fault, world_size)
         # The line about the start of a pool is output of this cell, too.
-        is_alone = current is not None and not has_shown and session.is_whole_cell(cell)
+        is_alone = current is not None and not has_shown and front_end_request.is_whole_cell(cell)
         pool = self._pool_or_default()
         code = installers.run_once(self.shell, cell)
         is_alone = is_alone and code is cell
@@ -86,7 +86,7 @@ class DdpMagics(Magics):
             sanitize="on" in checks_of(command.sanitize),
             sanitize_data="data" in checks_of(command.sanitize),
             asks=not command.is_async,
-            parent_id=session.parent_id(),
+            parent_id=front_end_request.parent_id(),
         )
         if command.is_async:
             if session.break_points:

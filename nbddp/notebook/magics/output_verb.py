@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.state import RunOutcome
 from nbddp.errors import BadOptionError
-from nbddp.notebook import session
+from nbddp.notebook import front_end_request, session
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.notebook.output import MAX_CELLS, End, KeptOutput, Source
 from nbddp.wire.flight_recorder import cell_name
@@ -27,7 +27,7 @@ def show_output(shell: InteractiveShell, *, cell: int | None, ranks: str | None)
     """
     kept = _kept(cell)
     chosen = _chosen(kept, ranks)
-    is_first = session.is_whole_line()
+    is_first = front_end_request.is_whole_line()
     for line in dropped_lines(kept, chosen):
         is_first = False
         print(line)

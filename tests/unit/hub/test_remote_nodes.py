@@ -93,7 +93,7 @@ def test_a_user_who_has_interrupted_a_cell_waits_less_and_it_stays_silent():
 
 
 def test_the_end_of_the_job_is_told_while_the_pool_is_up():
-    scene = Scene(replace(FACTS, engine="slurm", job="4711", job_left_s=660.0))
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=660.0))
     [end] = scene.nodes.view.job_ends
     assert end.text(100.0) == "Slurm job 4711 ends in 11 min"
     for now, texts in ((102.0, []), (160.0, ["Slurm job 4711"]), (161.0, [])):

@@ -33,7 +33,9 @@ from tests.support.polling import poll_until
 
 
 def test_an_unknown_launcher_is_refused_with_the_legal_ones():
-    with pytest.raises(BadOptionError, match="legal: local, ssh, slurm, ray, k8s, listen"):
+    with pytest.raises(
+        BadOptionError, match="legal: local, ssh, slurm, ray, k8s, pbs, lsf, flux, psij, listen"
+    ):
         make_engine("pigeon", EngineOptions(1, 1))
 
 
@@ -201,7 +203,7 @@ def test_a_ray_cluster_that_is_too_small_is_described_in_numbers():
     )
 
 
-def test_what_the_driver_of_a_ray_job_tells():
+def test_what_a_driver_tells():
     end, state = driver_report.end_line(0, "a\nb"), driver_report.state_line("waits")
     lines = ["(raylet) a warning", end, state, state[:-3], driver_report.end_line(0, "later")]
     report = DriverReport().after(lines)
@@ -280,6 +282,9 @@ def test_what_the_queue_says(answer: str, state: str):
         ({"GROUP_RANK": "1", "RANK": "1"}, EnginePlace("torchrun", 1)),
         ({"JOB_COMPLETION_INDEX": "2"}, EnginePlace("kubernetes", 2)),
         ({"SLURM_NODEID": "x"}, EnginePlace()),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_ID": "f7"}, EnginePlace("flux", 1, "f7")),
+        ({"PBS_NODENUM": "0", "PBS_JOBID": "7.h"}, EnginePlace("pbs", 0, "7.h")),
+        ({"PBS_NODENUM": "0", "PMI_RANK": "1"}, EnginePlace("pmi", 1)),
     ],
 )
 def test_the_place_of_an_agent(environ: dict[str, str], place: EnginePlace):

@@ -40,12 +40,13 @@ OTHER: dict[str, Any] = {
     "kind": "jobset",
     "namespace": "ml",
     "k8s_template": "pod.yaml",
+    "job": {"queue": "gpu", "l": "x=y z"},
     "keep": 14400.0,
     "plain": True,
 }
 OF_K8S = ("image", "kind", "namespace", "k8s_template")
 #: For whatever starts the agents, and not for ranks.
-OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm", *OF_K8S)
+OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm", "job", *OF_K8S)
 #: For agents, and not for ranks.
 OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
@@ -57,6 +58,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "address": {"launcher": "listen"},
     "slurm": {"launcher": "slurm"},
     **{name: {"launcher": "k8s"} for name in OF_K8S},
+    "job": {"launcher": "pbs"},
 }
 #: Options that go together, with a second value for each that is legal then.
 SETS: list[dict[str, Any]] = [
@@ -64,11 +66,12 @@ SETS: list[dict[str, Any]] = [
     {
         name: value
         for name, value in OTHER.items()
-        if name not in ("init", "slurm", *OF_K8S, "keep")
+        if name not in ("init", "slurm", "job", *OF_K8S, "keep")
     },
     {"cluster": "lab", "nproc_per_node": 5},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
     {"launcher": "k8s", "nnodes": 3} | {name: OTHER[name] for name in OF_K8S},
+    {"launcher": "pbs", "job": {"queue": "gpu", "pbs.c": "n"}, "nnodes": 3},
 ]
 
 
@@ -154,10 +157,16 @@ def test_there_are_no_other_options():
         PoolOptions.checked(2, nnode=2)
 
 
-@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm", *OF_K8S])
+@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm", "job", *OF_K8S])
 def test_an_option_of_a_launcher_is_refused_without_it(name: str):
     with pytest.raises(BadOptionError, match=rf"--{name.replace('_', '-')} goes with --launcher"):
         PoolOptions.checked(**{name: OTHER[name]})
+
+
+@pytest.mark.parametrize("job", [{"n": 4}, "n=4", {1: "x"}])
+def test_options_of_a_job_are_texts(job: Any):
+    with pytest.raises(BadOptionError, match="legal: a mapping of names to text"):
+        PoolOptions.checked(launcher="pbs", job=job)
 
 
 def test_a_file_of_this_machine_starts_no_group_on_others():

@@ -17,7 +17,7 @@ def said(ends: JobEnds, *nodes: NodeFacts, now: float) -> list[str]:
 
 
 def job(name: str, left_s: float) -> NodeFacts:
-    return replace(FACTS, job=name, job_left_s=left_s)
+    return replace(FACTS, scheduler="slurm", job=name, job_left_s=left_s)
 
 
 def test_a_job_is_told_ten_minutes_five_minutes_and_one_minute_before_its_end():
@@ -59,4 +59,4 @@ def test_jobs_without_a_known_end_and_those_of_other_nodes_are_not_told():
     ],
 )
 def test_the_time_that_is_left(left_s: float, text: str):
-    assert JobEnd("7", left_s).text(0.0) == f"Slurm job 7 {text}"
+    assert JobEnd("slurm", "7", left_s).text(0.0) == f"Slurm job 7 {text}"
