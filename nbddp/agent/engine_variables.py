@@ -10,6 +10,8 @@ https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+#: Slurm's own name of a machine, where it is known under several ones.
+SLURM_HOST_ENV = "SLURMD_NODENAME"
 _SLURM = ("slurm", "SLURM_NODEID", "SLURM_JOB_ID")
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.

@@ -212,6 +212,28 @@ def start_with_text(arguments: dict[str, Any], text_of: Callable[[Pool], str]) -
     return pool
 
 
+def restart(pool: Pool, ranks: str | None) -> str:
+    """Replace ranks of a pool; while that waits for agents, show for what.
+
+    Args:
+        pool: the current one.
+        ranks: the ranks; None: all.
+
+    Returns:
+        What has happened to which ranks.
+    """
+    display = _start_display()
+
+    def show(snapshot: PoolSnapshot) -> None:
+        if snapshot.waits_for:
+            display.show(snapshot)
+
+    try:
+        return pool.restart(ranks, on_progress=show)
+    finally:
+        display.end("")
+
+
 def make_current(
     options: PoolOptions,
     on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None,

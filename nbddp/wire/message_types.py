@@ -133,6 +133,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gpus: int  #: CUDA devices that the driver shows; 0 where there is no driver
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
+    engine_host: str = ""  #: the engine's own name of the machine; empty: it gives none
     job: str = ""  #: the engine's name of the job: ``4711``
     #: Seconds until the end of the job, when this was written, or `JOB_LEFT_UNKNOWN_S`.
     job_left_s: float = JOB_LEFT_UNKNOWN_S

@@ -70,6 +70,12 @@ class Agents:
         if remote := self._remote.get(node):
             remote.revive()
 
+    def put(self, agent: LocalAgent) -> LocalAgent | None:
+        """Watch an agent of this machine; returns the one whose place it takes."""
+        before = self._local.get(agent.node)
+        self._local[agent.node] = agent
+        return before
+
     def note_end(self, node: int, end: AgentEnd) -> None:
         """Note that the agent of another machine has ended."""
         if remote := self._remote.get(node):

@@ -133,6 +133,9 @@ class HubThread:
         self.trust = SenderCheck(token, recovery.pool)
         self._on_segment_released = on_segment_released
         self._waker = Waker()
+        self._poller = Poller()
+        self._watched: set[int] = set()  #: descriptors of agents
+        self._awaited_nodes: set[int] = set()  #: whose agents a thread waits for
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
@@ -192,15 +195,7 @@ class HubThread:
 
     def apply(self, stimulus: Stimulus) -> None:
         """Hand a stimulus to the state machine, and wait until it is in force for all events."""
-        is_done = threading.Event()
-
-        def feed() -> None:
-            self._feed(stimulus)
-            is_done.set()
-
-        self._call(feed)
-        while self.is_alive and not is_done.wait(0.2):
-            pass
+        self._call_and_wait(lambda: self._feed(stimulus))
 
     def begin(self, run: Run, requested: RunRequested) -> str | None:
         """Begin a cell, and wait until the hub thread has sent it.
@@ -324,6 +319,35 @@ class HubThread:
         self.let_go.begin()
         self._call(lambda: self._send_to_agents(DetachAgent(keep_s=keep_s)))
 
+    def await_agents(self, nodes: Iterable[int]) -> None:
+        """Tell the user nothing when other agents come for these nodes: a thread waits for them."""
+        self._awaited_nodes = set(nodes)
+
+    def replace_agent(self, agent: LocalAgent) -> None:
+        """Watch an agent of this machine in the place of one that has ended."""
+
+        def replace() -> None:
+            before = self._agents.put(agent)
+            if before is not None:
+                if before.exit_fd in self._watched:
+                    self._ignore(before.exit_fd)
+                before.close()
+            self._watch(agent.exit_fd)
+
+        self._call(replace)
+
+    def give_up(self, nodes: Iterable[int]) -> None:
+        """Take silent nodes of other machines for lost, and wait until that is in force."""
+
+        def give_up() -> None:
+            for node in nodes:
+                if self._remote_nodes is not None:
+                    self._remote_nodes.give_up(node, self._agents)
+            self._look_at_agents()
+            self._publish()
+
+        self._call_and_wait(give_up)
+
     def discard(self) -> None:
         """Close a hub that was never started."""
         self._channel.close()
@@ -349,26 +373,34 @@ class HubThread:
         self._commands.append(command)
         self._waker.wake()
 
+    def _call_and_wait(self, command: Callable[[], None]) -> None:
+        is_done = threading.Event()
+
+        def call() -> None:
+            command()
+            is_done.set()
+
+        self._call(call)
+        while self.is_alive and not is_done.wait(0.2):
+            pass
+
     # --- the thread ----------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        poller = Poller()
-        poller.add(self._channel)
-        poller.add(self._waker)
-        watched = self._agents.exit_fds
-        for fd in watched:
-            poller.add(fd)
+        self._poller.add(self._channel)
+        self._poller.add(self._waker)
+        for fd in self._agents.exit_fds:
+            self._watch(fd)
         try:
             while not (self._stopping and self._agents.all_ended()):
-                ready = poller.wait(self._timeout_s())
+                ready = self._poller.wait(self._timeout_s())
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
                     self._receive(node, event, frames)
                 while self._commands:
                     self._commands.popleft()()
-                for fd in watched.intersection(ready):
-                    poller.remove(fd)
-                    watched.discard(fd)
+                for fd in self._watched.intersection(ready):
+                    self._ignore(fd)
                 self._look_at_agents()
                 self._feed(Tick())
                 self._waiting.call_due()
@@ -383,6 +415,15 @@ class HubThread:
             self._channel.close()
             self._waker.close()
             self.listeners.background(None)
+
+    def _watch(self, fd: int) -> None:
+        if fd >= 0:
+            self._poller.add(fd)
+            self._watched.add(fd)
+
+    def _ignore(self, fd: int) -> None:
+        self._poller.remove(fd)
+        self._watched.discard(fd)
 
     def _timeout_s(self) -> float:
         deadline = self._recovery.next_deadline()
@@ -465,7 +506,9 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(helper_notices.exit_notices(stimulus, self._machine))
+            self._do_all(
+                helper_notices.notices(stimulus, self._machine, awaited=self._awaited_nodes)
+            )
         try:
             actions = self._recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:

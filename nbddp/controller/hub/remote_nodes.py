@@ -20,6 +20,7 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     PoolSnapshot,
+    RankState,
     SilentNode,
 )
 from nbddp.settings import Settings
@@ -73,6 +74,7 @@ class RemoteNodes:
         self._settings = settings
         self._job_ends = JobEnds()
         self._look_at = 0.0
+        self._warming: set[int] = set()  #: agents that have come and have no rank yet
         self.view = NodeView()
 
     def receive(
@@ -120,6 +122,7 @@ class RemoteNodes:
         for guest, node in decision.admitted.items():
             self._channel.admit(guest, node)
             agents.revive(node)
+            self._warming.add(node)
             self._channel.send_to_agent(
                 node,
                 AdmitAgent(node=node, nnodes=len(self._lobby.nodes), settings=self._settings),
@@ -131,6 +134,11 @@ class RemoteNodes:
             self._forget_guest(node)
         elif node == ended.node:
             agents.note_end(node, ended.end)
+
+    def give_up(self, node: int, agents: Agents) -> None:
+        """Take a silent node for lost: the user does not wait until it is heard again."""
+        agents.note_end(node, AgentEnd("no-answer"))
+        self._channel.forget(node)  # its agent ends when it is told that nobody knows it
 
     def _forget_guest(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node: another one may come for it."""
@@ -149,13 +157,16 @@ class RemoteNodes:
             now: `time.monotonic`.
             agents: get the ends of those that are lost.
             pool: while it starts an agent may be silent for seconds: it waits for its fork server,
-                which loads torch. The start has a limit of its own.
+                which loads torch. The start has a limit of its own. An agent that takes the place
+                of a lost one has as much time.
         """
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
         self._channel.beat(now)
         self._read_clocks()
+        living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        self._warming -= set(pool.ranks.by_node(living))
         for guest in self._channel.guests:  # also those that only wanted to know the port
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
@@ -173,13 +184,16 @@ class RemoteNodes:
             is_as_before = node in before and before[node].since == heard_at
             if node in ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
-            if silence_s >= self._settings.node_timeout_s:
+            lost_after_s = self._settings.node_timeout_s
+            if node in self._warming:
+                lost_after_s = max(lost_after_s, self._settings.start_timeout_s)
+            if silence_s >= lost_after_s:
                 end = AgentEnd("silent", round(silence_s), facts.host)
                 agents.note_end(node, end)
                 self._channel.forget(node)
                 continue
-            limit_s = self._settings.node_timeout_s
-            silent[node] = SilentNode(node, facts.host, heard_at, limit_s)
+            if node not in self._warming:
+                silent[node] = SilentNode(node, facts.host, heard_at, lost_after_s)
         ended = agents.ended
         notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))

@@ -1,7 +1,7 @@
 """Starts agents: on this machine, or on others through an engine such as ssh or Slurm."""
 
 from nbddp.controller.launch.adopted import AdoptedAgent
-from nbddp.controller.launch.engine import Engine, EngineOptions
+from nbddp.controller.launch.engine import Engine, EngineOptions, LostNode
 from nbddp.controller.launch.engines import engine_options, make_engine, notebook_address
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.launch.remote import RemoteAgent
@@ -11,6 +11,7 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "LocalAgent",
+    "LostNode",
     "RemoteAgent",
     "engine_options",
     "make_engine",

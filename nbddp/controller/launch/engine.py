@@ -34,6 +34,21 @@ class EngineOptions:
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
 
 
+@dataclass(frozen=True)
+class LostNode:
+    """A node whose agent has ended, for `Engine.replace`.
+
+    >>> from nbddp.controller.launch import LostNode
+    >>> LostNode(1, host="n2", job="4711").host
+    'n2'
+    """
+
+    node: int  #: its number
+    host: str = ""  #: name of its machine
+    place: str = ""  #: the engine's own name of that machine, if the agent has found one
+    job: str = ""  #: the engine's name of the job that the agent was in
+
+
 class Engine(Protocol):
     """Starts one agent on each node, and says what has become of them.
 
@@ -47,6 +62,8 @@ class Engine(Protocol):
     `stop` return at once. ``join_timeout_s`` is the number of seconds in which all agents have to
     join; None: the user waits, or ends the wait. ``owns_address``, which an engine may leave out,
     is True if ``--address`` names a place of the engine, not the address of the notebook's machine.
+    An engine that can put another agent in the place of a lost one also has `replace` and
+    `withdraw`.
 
     This engine starts all agents on the notebook's own machine:
 
@@ -122,6 +139,28 @@ class Engine(Protocol):
 
         Returns:
             The reason, with what the user can do; empty: the agent runs, or may still come.
+        """
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Begin to start another agent in the place of one that has ended.
+
+        An engine may leave this method and `withdraw` out: then nbddp says that it cannot replace a
+        node. What is left of the old agent has to end, as far as the engine reaches it. From now on
+        `end` is about the new agent.
+
+        Args:
+            lost: the node.
+            invitation: the same as that of `start`.
+
+        Raises:
+            PoolStartError: the engine cannot do that here.
+        """
+
+    def withdraw(self, node: int) -> None:
+        """End what `replace` has begun: the user does not wait for this agent any longer.
+
+        Args:
+            node: the number of the node.
         """
 
     def stop(self) -> None:

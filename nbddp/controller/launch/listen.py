@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.errors import PoolStartError
 from nbddp.system import network, process_tree
 from nbddp.wire.launch_specs import Invitation
@@ -38,6 +38,7 @@ class ListenEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._path: Path | None = None
+        self._is_replacing = False  #: all agents had come, and some were lost
 
     def address(self) -> str:
         """Return the address of this machine's default route."""
@@ -65,6 +66,8 @@ class ListenEngine:
         nodes = self._options.nnodes
         module = f"-m nbddp agent --connect {self._path}"
         agent = f"{sys.executable} {module}"
+        if self._is_replacing:
+            return f"Start one on a machine that sees the file:\n  {agent}"
         return "\n".join(
             [
                 "Start one agent on each node, in one of these ways; each node must see the file:",
@@ -76,6 +79,13 @@ class ListenEngine:
                 "            (HOST: one of the nodes; PORT: a free one there)",
             ]
         )
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Wait for another agent, which the user starts with the same file."""
+        self._is_replacing = True
+
+    def withdraw(self, node: int) -> None:
+        """Do nothing: an agent that comes all the same gets the place."""
 
     def end(self, node: int) -> str:
         """Return nothing: only the agents themselves say what becomes of them."""

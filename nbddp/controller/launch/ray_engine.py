@@ -11,7 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch import ray_report
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.ray_report import RayReport
 from nbddp.errors import PoolStartError
@@ -37,6 +38,8 @@ class RayEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._process: EngineProcess | None = None
+        #: Numbers of the agents by node: those that came later are told from the first ones.
+        self._numbers = list(range(options.nnodes))
         #: What the driver has told, and the end of the lines that told it. Several threads read
         #: on, and each replaces both at once: they fit together, whichever comes last.
         self._read: tuple[RayReport, int] = (RayReport(), 0)
@@ -72,11 +75,22 @@ class RayEngine:
 
     def end(self, node: int) -> str:
         """Return why the agent of a node, or the whole job, has ended."""
-        report = self._report()
-        if node in report.ends or report.failure:
-            return report.ends.get(node) or report.failure
+        report, number = self._report(), self._numbers[node]
+        if number in report.ends or report.failure:
+            return report.ends.get(number) or report.failure
         how = "" if self._process is None else self._process.end()
         return how and f"the driver of the Ray job {how}. Next: try `ray status` in a terminal"
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Ask the driver for another actor; Ray finds a node for it if the old one is lost."""
+        self._numbers[lost.node] += self._options.nnodes
+        if self._process is not None:
+            self._process.say(ray_report.start_request(self._numbers[lost.node]))
+
+    def withdraw(self, node: int) -> None:
+        """Ask the driver to end the actor."""
+        if self._process is not None:
+            self._process.say(ray_report.end_request(node))
 
     def _report(self) -> RayReport:
         process, (report, since) = self._process, self._read

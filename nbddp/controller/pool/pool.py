@@ -591,16 +591,25 @@ class Pool:
 
     # --- start and end -------------------------------------------------------------------------
 
-    def restart(self, ranks: Sequence[int] | str | int | None = None) -> str:
+    def restart(
+        self,
+        ranks: Sequence[int] | str | int | None = None,
+        *,
+        on_progress: Callable[[PoolSnapshot], None] | None = None,
+    ) -> str:
         """End ranks and start fresh processes in their places.
 
         Variables of fresh ranks are gone. If some ranks are restarted, they join the process
         groups of the others, which keep their variables. If all are, the pool is as after its
         start: it forgets which cells have run, and those of `run` count from 1.
 
+        If the agent of a rank was lost, another one is asked of the engine first. While it does not
+        come, the pool stays as it is.
+
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: the
                 whole pool, with the same options.
+            on_progress: gets the state of the pool while the call waits; default: as at the start.
 
         Returns:
             A sentence that says what has happened to which ranks.
@@ -622,7 +631,7 @@ class Pool:
         """
         self._processes.check_alive()
         restarted, last_run = self.rank_set(ranks), self._cells.last_run
-        text = self._processes.restart(restarted)
+        text = self._processes.restart(restarted, on_progress)
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:
             self._cells = CellRecords()

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,12 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
+from nbddp.controller.pool.node_replacement import (
+    EngineAgents,
+    LocalAgents,
+    can_replace,
+    replace_nodes,
+)
 from nbddp.controller.pool.record_writer import RecordWriter
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -56,7 +62,7 @@ from nbddp.wire.channels import (
     RemoteHubChannel,
     ipc_address,
 )
-from nbddp.wire.launch_specs import AgentLaunch
+from nbddp.wire.launch_specs import AgentLaunch, Invitation
 from nbddp.wire.message_types import PoolSpec
 
 _LOCAL_HOST = "127.0.0.1"
@@ -111,7 +117,7 @@ class PoolStartup:
         self._use_arena = use_arena
         self._on_segment_released = on_segment_released
         self._sources = sources
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         #: For sockets and logs; agents on other machines have folders there.
         self._folder: Path | None = None
         self._hold_fd = -1
@@ -123,6 +129,7 @@ class PoolStartup:
         self._local: list[LocalAgent] = []
         self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
+        self._invitation: Invitation | None = None
         self._joins_until = math.inf
         self._late_from = math.inf
         self._meeting_point = ""  #: address and port at which agents of other machines come
@@ -254,7 +261,6 @@ class PoolStartup:
 
     def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
-        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
         self._record.socket_path = socket_path = folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
@@ -263,21 +269,26 @@ class PoolStartup:
             self._on_segment_released,
         )
         for node in range(options.nnodes):
-            launch = AgentLaunch(
-                hub=ipc_address(socket_path),
-                token=token,
-                pool_id=self._pool_id,
-                node=node,
-                folder=str(folder),
-                controller_pid=os.getpid(),
-                settings=self._settings,
-                keep_s=options.keep,
-            )
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
-            self._local.append(LocalAgent(launch, env))
+            self._local.append(self._start_local_agent(node, folder))
         self._hub.start(self._local)
         return self._hub
+
+    def _start_local_agent(self, node: int, folder: Path) -> LocalAgent:
+        options, record = self._options, self._record
+        launch = AgentLaunch(
+            hub=ipc_address(record.socket_path),
+            token=record.token,
+            pool_id=self._pool_id,
+            node=node,
+            folder=str(folder),
+            controller_pid=os.getpid(),
+            settings=self._settings,
+            keep_s=options.keep,
+        )
+        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
+        return LocalAgent(launch, env)
 
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
@@ -300,7 +311,8 @@ class PoolStartup:
         self._remote += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
         self._hub.start(remote=self._remote)
         self._engine = engine
-        engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
+        self._invitation = channel.invitation(self._pool_id, [address], token, options.tunnel)
+        engine.start(self._invitation)
         self._meeting_point = f"{address}:{channel.port}"
         if options.launcher == "listen":  # a job may wait in a queue
             self._late_from = time.monotonic() + _LATE_JOIN_S
@@ -327,6 +339,40 @@ class PoolStartup:
             diagnosis.compare,
             first_number,
         )
+
+    def replace(self, nodes: Collection[int], is_interrupted: Callable[[], bool]) -> None:
+        """Put other agents in the places of those that have ended, and wait until they have come.
+
+        Args:
+            nodes: whose agents have ended.
+            is_interrupted: polled; then no agent comes any more.
+
+        Raises:
+            KeyboardInterrupt: the user has interrupted the wait; the pool is as it was.
+            PoolBrokenError: an agent cannot come, or did not; the pool is as it was.
+        """
+        hub, folder, engine, invitation = self._hub, self._folder, self._engine, self._invitation
+        if hub is None:
+            return
+        if folder is not None:
+            source = LocalAgents(self._local, lambda node: self._start_local_agent(node, folder))
+            replace_nodes(source, nodes, hub, is_interrupted, self.on_progress)
+            keep_s = 0.0 if self._record.last is None else self._record.last.keep_s
+            self._record.write(folder, self._local, keep_s)
+        elif engine is not None and invitation is not None:
+            agents = EngineAgents(engine, self._options.launcher, invitation)
+            replace_nodes(agents, nodes, hub, is_interrupted, self.on_progress)
+
+    def nodes_to_replace(self) -> frozenset[int]:
+        """The nodes that a restart of the pool replaces: lost and silent ones, beside others.
+
+        Empty: there are none, or the restart of the whole pool starts all agents again.
+        """
+        hub, engine = self._hub, self._engine
+        if hub is None or not hub.is_alive or engine is None or not can_replace(engine):
+            return frozenset()
+        nodes = hub.snapshot.lost_agents | hub.snapshot.silent_nodes
+        return nodes if len(nodes) < self._options.nnodes else frozenset()
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Start fresh ranks, and a fresh hub if an agent has ended.
@@ -436,7 +482,7 @@ class PoolStartup:
             if time.monotonic() >= stops_until and hub.snapshot.phase is Phase.STOPPING:
                 raise _NoAnswerError
             is_served = hub.is_alive
-            self._on_progress(self._progress(hub))
+            self.on_progress(self._progress(hub))
             self._check_joining(hub)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.

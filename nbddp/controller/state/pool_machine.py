@@ -86,6 +86,7 @@ class PoolMachine:
         self.ranks = RankTable(spec)
         self._settings = settings
         self._host = host
+        self._is_host_given = bool(host)
         self._port = port
         self.phase = Phase.AGENTS
         self._agents: set[int] = set()
@@ -236,8 +237,8 @@ class PoolMachine:
         if self.spec.has_machines:
             self._hosts[hello.node] = hello.host
         self.lost_agents.discard(hello.node)  # another one has taken its place
-        if hello.node == 0 and hello.address and not self._host:
-            self._host = hello.address
+        if hello.node == 0 and hello.address and not self._is_host_given:
+            self._host = hello.address  # another machine may have taken the place of the first one
         if self._starts_until is None and self.phase is Phase.AGENTS:
             self._starts_until = now + self._settings.start_timeout_s
         if self.phase is not Phase.AGENTS or len(self._agents) < self.spec.nnodes:
@@ -447,6 +448,7 @@ class PoolMachine:
 
     def _agent_exited(self, agent: AgentExited, now: float) -> list[LifeAction]:
         self.lost_agents.add(agent.node)
+        self.store_is_lost |= agent.node == 0  # the agent of node 0 had started it
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE

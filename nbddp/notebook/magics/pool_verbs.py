@@ -142,11 +142,11 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     pool = session.pool()
     running = pool.running_cell
     if ranks is None:
-        pool.restart()
+        session.restart(pool, None)
         answer = f"fresh ranks: {status_table.headline(pool)}"
     else:
         pool.expect_idle_beside(pool.rank_set(ranks))
-        answer = pool.restart(ranks)
+        answer = session.restart(pool, ranks)
     print(with_line_breaks(_ended_cell(pool, running) + answer))
 
 

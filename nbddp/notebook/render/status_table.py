@@ -419,8 +419,16 @@ def _restart_of(pool: Pool, ranks: RankSet) -> str:
 def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str]:
     notes = []
     gone = snapshot.in_state(RankState.EXITED)
-    if gone:
-        notes.append(f"{gone.describe()} exited. Next: {_restart_of(pool, gone)}")
+    lost = RankSet.of(info.rank for info in snapshot.ranks if info.node in snapshot.lost_agents)
+    if exited := gone - lost:
+        notes.append(f"{exited.describe()} exited. Next: {_restart_of(pool, exited)}")
+    if lost:
+        nodes = " and ".join(f"node {node}" for node in sorted(snapshot.lost_agents))
+        command = "%ddp restart" if snapshot.store_is_lost else _restart_of(pool, lost)
+        notes.append(
+            f"{lost.describe()} {lost.verb('was', 'were')} lost with {nodes}. Next: {command} asks "
+            "for another agent"
+        )
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
