@@ -105,7 +105,8 @@ def test_a_job_of_its_own_takes_the_place_of_a_node_that_is_down(site: SlurmSite
     try:
         pool.run("import os\nx = rank")
         job = pool.pull("os.environ['SLURM_JOB_ID']", ranks=0)
-        site.ask("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+        site.end_node("n2")
+        agent_of(pool, 1).kill()
         poll_until(lambda: pool.snapshot.lost_agents == {1})
         assert pool.pull("x", ranks=0) == 0  # srun has not ended the others
         pool.restart(1)

@@ -5,16 +5,19 @@ the job. The invitation goes through its standard input, whose end also ends the
 """
 
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import EngineProcess, ask
-from nbddp.errors import PoolStartError
+from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.rank_set import RankSet
 
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
@@ -26,6 +29,8 @@ _SINGLE = frozenset({"--exclusive"})  # without a value of its own
 #: The variables of an allocation, in which `srun` would make a step.
 _ALLOCATION = "SLURM_"
 _KEPT_ENV = "SLURM_CONF"
+#: ``srun: error: n2: task 1: Exited with exit code 1``
+_TASK_END = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): .+")
 #: States of a node that can run a step now; a star behind them means that it does not respond.
 _WELL = frozenset({"allocated", "mixed", "idle", "completing"})
 
@@ -41,6 +46,8 @@ class SlurmEngine:
         self._options = options
         self._process: EngineProcess | None = None
         self._replaced: dict[int, EngineProcess] = {}  #: by node, those that were started later
+        #: What ``srun`` has written about tasks, and the end of the lines that were read.
+        self._read: tuple[Mapping[int, str], int] = ({}, 0)
         self._job_name = ""
         self._asked_name = ""  #: of the job that is awaited
         self._job = os.environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
@@ -80,9 +87,20 @@ class SlurmEngine:
 
     def end(self, node: int) -> str:
         """Return how ``srun`` has ended, and what it has written."""
-        process = self._replaced.get(node, self._process)
-        how = "" if process is None else process.end()
+        later, process = self._replaced.get(node), self._process
+        if later is None and process is not None and (how := self._task_ends(process).get(node)):
+            return f"srun says: {how}"
+        how = process.end() if later is None and process else later.end() if later else ""
         return how and f"srun {how}. Next: try `srun hostname` in a terminal"
+
+    def _task_ends(self, process: EngineProcess) -> Mapping[int, str]:
+        """Return what ``srun`` has written about tasks that ended while others go on."""
+        ends, since = self._read
+        lines, end = process.lines(since)
+        if lines:
+            ends = {**task_ends(lines, self._options.nnodes), **ends}
+            self._read = ends, end  # both at once: several threads read
+        return ends
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Start an agent in a step on the node, if that is well, or in a job of its own."""
@@ -102,8 +120,9 @@ class SlurmEngine:
         """Return whether the job of a lost agent still has its node."""
         if not (lost.job and lost.place):
             return False
-        running = ask(["squeue", "-h", "-j", lost.job, "-t", "RUNNING", "-o", "%i"])
-        return bool(running.strip()) and can_take_step(
+        # A job goes on without a node that was down, also when that is well again.
+        words = ["squeue", "-h", "-j", lost.job, "-w", lost.place, "-t", "RUNNING", "-o", "%i"]
+        return bool(ask(words).strip()) and can_take_step(
             ask(["sinfo", "-h", "-N", "-n", lost.place, "-o", "%T"])
         )
 
@@ -170,6 +189,21 @@ def without_node_options(arguments: Sequence[str]) -> list[str]:
         elif word == name and name not in _SINGLE:
             next(words, None)
     return kept
+
+
+def task_ends(lines: Iterable[str], nnodes: int) -> dict[int, str]:
+    """Return what ``srun`` says about the ends of tasks, by their numbers, which are the nodes'.
+
+    >>> task_ends(["srun: error: n2: task 1: Killed", "nbddp agent on n1: node 0 of 2"], 2)
+    {1: 'n2: task 1: Killed'}
+    """
+    ends = {}
+    for line in lines:
+        if match := _TASK_END.fullmatch(line.strip()):
+            with suppress(BadOptionError):  # not a task of ours
+                for task in RankSet.parse(match["tasks"], nnodes):
+                    ends[task] = match[0].removeprefix("srun: error: ")
+    return ends
 
 
 def can_take_step(answer: str) -> bool:
