@@ -37,6 +37,8 @@ AgentEndCause: TypeAlias = Literal[
     "silent",  #: nothing was heard of the machine ``text`` for ``number`` seconds
     "no-answer",  #: it did not end when it was asked to
     "engine",  #: its engine says so in ``text``
+    "taken-away",  #: it got SIGTERM, and was in the job ``text`` of Slurm
+    "time-limit",  #: the same, at the end of the job
 ]
 
 

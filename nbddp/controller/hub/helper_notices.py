@@ -21,7 +21,7 @@ AGENT = "the agent"
 
 
 def notices(
-    stimulus: Stimulus, pool: PoolMachine, *, awaited: Collection[int] = ()
+    stimulus: Stimulus, pool: PoolMachine, awaited: Collection[int] = ()
 ) -> list[NotifyUser]:
     """The notices about the end of a process, or about an agent that has come for a lost one.
 

@@ -79,6 +79,7 @@ from nbddp.wire.messages import (
     InputRequest,
     Inspected,
     Interrupt,
+    JobTimeLeft,
     LogRead,
     Output,
     RankAt,
@@ -133,9 +134,6 @@ class HubThread:
         self.trust = SenderCheck(token, recovery.pool)
         self._on_segment_released = on_segment_released
         self._waker = Waker()
-        self._poller = Poller()
-        self._watched: set[int] = set()  #: descriptors of agents
-        self._awaited_nodes: set[int] = set()  #: whose agents a thread waits for
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
@@ -143,6 +141,8 @@ class HubThread:
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
         self.let_go = LetGo()
+        #: Nodes for whose next agents a thread waits: it sets this, and no notice says they came.
+        self.awaited: frozenset[int] = frozenset()
         self._verdict: VerdictReached | None = None
         self._stopping = False
         self._failure = ""
@@ -195,7 +195,15 @@ class HubThread:
 
     def apply(self, stimulus: Stimulus) -> None:
         """Hand a stimulus to the state machine, and wait until it is in force for all events."""
-        self._call_and_wait(lambda: self._feed(stimulus))
+        is_done = threading.Event()
+
+        def feed() -> None:
+            self._feed(stimulus)
+            is_done.set()
+
+        self._call(feed)
+        while self.is_alive and not is_done.wait(0.2):
+            pass
 
     def begin(self, run: Run, requested: RunRequested) -> str | None:
         """Begin a cell, and wait until the hub thread has sent it.
@@ -319,34 +327,14 @@ class HubThread:
         self.let_go.begin()
         self._call(lambda: self._send_to_agents(DetachAgent(keep_s=keep_s)))
 
-    def await_agents(self, nodes: Iterable[int]) -> None:
-        """Tell the user nothing when other agents come for these nodes: a thread waits for them."""
-        self._awaited_nodes = set(nodes)
-
     def replace_agent(self, agent: LocalAgent) -> None:
         """Watch an agent of this machine in the place of one that has ended."""
-
-        def replace() -> None:
-            before = self._agents.put(agent)
-            if before is not None:
-                if before.exit_fd in self._watched:
-                    self._ignore(before.exit_fd)
-                before.close()
-            self._watch(agent.exit_fd)
-
-        self._call(replace)
+        self._call(lambda: self._agents.put(agent))
 
     def give_up(self, nodes: Iterable[int]) -> None:
-        """Take silent nodes of other machines for lost, and wait until that is in force."""
-
-        def give_up() -> None:
-            for node in nodes:
-                if self._remote_nodes is not None:
-                    self._remote_nodes.give_up(node, self._agents)
-            self._look_at_agents()
-            self._publish()
-
-        self._call_and_wait(give_up)
+        """Take silent nodes of other machines for lost."""
+        if (remote := self._remote_nodes) is not None:
+            self._call(lambda: remote.give_up(nodes, self._agents))
 
     def discard(self) -> None:
         """Close a hub that was never started."""
@@ -373,34 +361,22 @@ class HubThread:
         self._commands.append(command)
         self._waker.wake()
 
-    def _call_and_wait(self, command: Callable[[], None]) -> None:
-        is_done = threading.Event()
-
-        def call() -> None:
-            command()
-            is_done.set()
-
-        self._call(call)
-        while self.is_alive and not is_done.wait(0.2):
-            pass
-
     # --- the thread ----------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        self._poller.add(self._channel)
-        self._poller.add(self._waker)
-        for fd in self._agents.exit_fds:
-            self._watch(fd)
+        poller = Poller()
+        poller.add(self._channel)
+        poller.add(self._waker)
+        self._agents.listen(poller)
         try:
             while not (self._stopping and self._agents.all_ended()):
-                ready = self._poller.wait(self._timeout_s())
+                ready = poller.wait(self._timeout_s())
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
                     self._receive(node, event, frames)
                 while self._commands:
                     self._commands.popleft()()
-                for fd in self._watched.intersection(ready):
-                    self._ignore(fd)
+                self._agents.ignore(ready)
                 self._look_at_agents()
                 self._feed(Tick())
                 self._waiting.call_due()
@@ -415,15 +391,6 @@ class HubThread:
             self._channel.close()
             self._waker.close()
             self.listeners.background(None)
-
-    def _watch(self, fd: int) -> None:
-        if fd >= 0:
-            self._poller.add(fd)
-            self._watched.add(fd)
-
-    def _ignore(self, fd: int) -> None:
-        self._poller.remove(fd)
-        self._watched.discard(fd)
 
     def _timeout_s(self) -> float:
         deadline = self._recovery.next_deadline()
@@ -441,7 +408,7 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if isinstance(event, AgentJoined | AgentEnded):
+        if isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
             self._receive_of_machine(node, event)
         elif self.trust.accepts(node, event):
             try:
@@ -450,8 +417,8 @@ class HubThread:
                 _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
-    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded) -> None:
-        """Handle the first or last message of an agent on another machine."""
+    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft) -> None:
+        """Handle a message that only agents on other machines send."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
         elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
@@ -487,7 +454,7 @@ class HubThread:
                 self._do_all(helper_notices.record_stop(event, self._machine))
             case AgentDetached():
                 self.let_go.put(event)
-            case AgentJoined() | AgentEnded() | AgentAttached():
+            case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
             case _:
                 self._feed(event)
@@ -506,9 +473,7 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(
-                helper_notices.notices(stimulus, self._machine, awaited=self._awaited_nodes)
-            )
+            self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited))
         try:
             actions = self._recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:

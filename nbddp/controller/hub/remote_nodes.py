@@ -4,6 +4,7 @@ Runs in: the hub thread.
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -26,7 +27,7 @@ from nbddp.controller.state import (
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
-from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
+from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, JobTimeLeft, RefuseAgent
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
@@ -73,17 +74,26 @@ class RemoteNodes:
         self._lobby = lobby
         self._settings = settings
         self._job_ends = JobEnds()
+        self._job_changes: list[NotifyUser] = []  #: that the user is to be told
         self._look_at = 0.0
         self._warming: set[int] = set()  #: agents that have come and have no rank yet
         self.view = NodeView()
 
     def receive(
-        self, node: int, event: AgentJoined | AgentEnded, agents: Agents, now: float
+        self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft, agents: Agents, now: float
     ) -> str:
-        """Take the first or last message of an agent; see `join` for what is returned."""
-        if isinstance(event, AgentJoined):
-            return self.join(node, event, agents, now)
-        self.end(node, event, agents)
+        """Take a message that only agents of other machines send.
+
+        Returns:
+            Why the pool cannot start; empty: it can, or not all agents have come.
+        """
+        match event:
+            case AgentJoined():
+                return self.join(node, event, agents, now)
+            case AgentEnded():
+                self.end(node, event, agents, now)
+            case JobTimeLeft():
+                self.change_job(node, event.left_s, now)
         return ""
 
     def join(self, guest: int, joined: AgentJoined, agents: Agents, now: float) -> str:
@@ -128,17 +138,30 @@ class RemoteNodes:
                 AdmitAgent(node=node, nnodes=len(self._lobby.nodes), settings=self._settings),
             )
 
-    def end(self, node: int, ended: AgentEnded, agents: Agents) -> None:
+    def end(self, node: int, ended: AgentEnded, agents: Agents, now: float) -> None:
         """Note that an agent has ended, as it says."""
+        end = ended.end
+        if end.cause == "taken-away" and self._job_ends.is_over(end.text, now):
+            end = AgentEnd("time-limit", end.number, end.text)
         if node < 0:
             self._forget_guest(node)
         elif node == ended.node:
-            agents.note_end(node, ended.end)
+            agents.note_end(node, end)
 
-    def give_up(self, node: int, agents: Agents) -> None:
-        """Take a silent node for lost: the user does not wait until it is heard again."""
-        agents.note_end(node, AgentEnd("no-answer"))
-        self._channel.forget(node)  # its agent ends when it is told that nobody knows it
+    def change_job(self, node: int, left_s: float, now: float) -> None:
+        """Note when the job around a node ends; `look` tells the user if that has changed."""
+        facts = self._lobby.nodes.get(node)
+        if facts is None or not facts.job:
+            return
+        if text := self._job_ends.change(facts.job, left_s, now):
+            self._job_changes.append(NotifyUser(None, text))
+        self.view = replace(self.view, job_ends=self._job_ends.of(self.view.facts))
+
+    def give_up(self, nodes: Iterable[int], agents: Agents) -> None:
+        """Take silent nodes for lost: the user does not wait until they are heard again."""
+        for node in nodes:
+            agents.note_end(node, AgentEnd("no-answer"))
+            self._channel.forget(node)  # its agent ends when it is told that nobody knows it
 
     def _forget_guest(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node: another one may come for it."""
@@ -206,7 +229,8 @@ class RemoteNodes:
             if node not in silent and node not in ended
         ]
         warnings = self._job_ends.warnings(self.view.job_ends, now)
-        notices += [NotifyUser(None, text) for text in warnings]
+        notices += [*self._job_changes, *(NotifyUser(None, text) for text in warnings)]
+        self._job_changes.clear()
         now_silent = tuple(each for _, each in sorted(silent.items()))
         if now_silent != self.view.silent:
             self.view = replace(self.view, silent=now_silent)

@@ -157,10 +157,12 @@ class Engine(Protocol):
         """
 
     def withdraw(self, node: int) -> None:
-        """End what `replace` has begun: the user does not wait for this agent any longer.
+        """End what `replace` has begun: the user does not wait for it any longer.
 
         Args:
             node: the number of the node.
+
+        It is not called once the agent has come.
         """
 
     def stop(self) -> None:

@@ -57,13 +57,18 @@ class EngineAgents:
         self._invitation = invitation
         self.limit_s = engine.join_timeout_s
 
+    @property
+    def can_replace(self) -> bool:
+        """Whether the engine, perhaps that of another package, can replace one node."""
+        return callable(getattr(self._engine, "replace", None))
+
     def begin(self, lost: LostNode, hub: HubThread) -> None:
         """Ask the engine. Raises `PoolBrokenError`: it cannot do that."""
-        if not can_replace(self._engine):
+        if not self.can_replace:
             raise PoolBrokenError(
                 f"{place(lost)} was not replaced: --launcher {self._name} cannot start one agent "
-                "anew. Next: pull what you need from the other ranks (x = %ddp pull x), then %ddp "
-                "restart starts all nodes again"
+                "alone. Next: pull what you need from the other ranks (x = %ddp pull x), then %ddp "
+                "restart, which starts all nodes again"
             )
         try:
             self._engine.replace(lost, self._invitation)
@@ -117,11 +122,6 @@ class LocalAgents:
         self._agents[node].kill()
 
 
-def can_replace(engine: Engine) -> bool:
-    """Return whether an engine, perhaps that of another package, can replace one node."""
-    return callable(getattr(engine, "replace", None))
-
-
 def replace_nodes(
     source: AgentSource,
     nodes: Collection[int],
@@ -143,21 +143,23 @@ def replace_nodes(
         PoolBrokenError: an agent cannot come, or did not come in time.
     """
     lost = [lost_node(hub.snapshot, node) for node in sorted(nodes)]
-    hub.await_agents(nodes)
+    hub.awaited = frozenset(nodes)
+    while hub.is_alive and not hub.snapshot.lost_agents.issuperset(nodes):
+        time.sleep(_POLL_S)  # nodes that were given up just now
     begun: list[LostNode] = []
     is_done = False
     try:
-        for each in lost:
-            begun.append(each)
-            source.begin(each, hub)
+        for lost_one in lost:
+            begun.append(lost_one)
+            source.begin(lost_one, hub)
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
     finally:
-        hub.await_agents(())
+        hub.awaited = frozenset()
         if not is_done:
-            for each in begun:
-                if each.node in hub.snapshot.lost_agents:
-                    source.withdraw(each.node)
+            for lost_one in begun:
+                if lost_one.node in hub.snapshot.lost_agents:
+                    source.withdraw(lost_one.node)
 
 
 def _wait(
@@ -177,9 +179,11 @@ def _wait(
             raise KeyboardInterrupt
         if not hub.is_alive:
             raise PoolBrokenError("the hub of the pool has ended. Next: %ddp restart")
-        for each in missing:
-            if reason := source.end(each.node):
-                raise PoolBrokenError(f"no agent has come in the place of {place(each)}: {reason}")
+        for lost_one in missing:
+            if reason := source.end(lost_one.node):
+                raise PoolBrokenError(
+                    f"no agent has come in the place of {place(lost_one)}: {reason}"
+                )
         if until is not None and time.monotonic() > until:
             raise PoolBrokenError(
                 f"no agent has come in the place of {_places(missing)} in {source.limit_s:g} s "

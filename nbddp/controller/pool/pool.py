@@ -591,12 +591,7 @@ class Pool:
 
     # --- start and end -------------------------------------------------------------------------
 
-    def restart(
-        self,
-        ranks: Sequence[int] | str | int | None = None,
-        *,
-        on_progress: Callable[[PoolSnapshot], None] | None = None,
-    ) -> str:
+    def restart(self, ranks: Sequence[int] | str | int | None = None) -> str:
         """End ranks and start fresh processes in their places.
 
         Variables of fresh ranks are gone. If some ranks are restarted, they join the process
@@ -609,7 +604,6 @@ class Pool:
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: the
                 whole pool, with the same options.
-            on_progress: gets the state of the pool while the call waits; default: as at the start.
 
         Returns:
             A sentence that says what has happened to which ranks.
@@ -631,7 +625,7 @@ class Pool:
         """
         self._processes.check_alive()
         restarted, last_run = self.rank_set(ranks), self._cells.last_run
-        text = self._processes.restart(restarted, on_progress)
+        text = self._processes.restart(restarted)
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:
             self._cells = CellRecords()

@@ -180,12 +180,9 @@ class PoolProcesses:
         """Return what asks ranks for values while they stand at prompts of a cell."""
         return PromptExchange(self.hub, self._settings, run)
 
-    def restart(
-        self, ranks: RankSet, on_progress: Callable[[PoolSnapshot], None] | None = None
-    ) -> str:
+    def restart(self, ranks: RankSet) -> str:
         """End these ranks and start fresh ones; see `Pool.restart`."""
         with self._restarting(), EarlyInterrupts() as interrupts:
-            self._startup.on_progress = on_progress or self._startup.on_progress
             if len(ranks) < len(self._all_ranks):
                 return self._restart_ranks(self._with_agents(ranks, interrupts), interrupts)
             if nodes := self._startup.nodes_to_replace():
@@ -220,7 +217,7 @@ class PoolProcesses:
 
     def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts) -> None:
         try:
-            self._startup.replace(nodes, lambda: interrupts.count > 0)
+            self._startup.replace(nodes, lambda: interrupts.count > 0, self.listeners.replacing)
         except KeyboardInterrupt:
             names = " and ".join(f"node {node}" for node in sorted(nodes))
             raise PoolInterruptedError(

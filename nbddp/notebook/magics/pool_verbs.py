@@ -141,12 +141,17 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     """
     pool = session.pool()
     running = pool.running_cell
-    if ranks is None:
-        session.restart(pool, None)
-        answer = f"fresh ranks: {status_table.headline(pool)}"
-    else:
-        pool.expect_idle_beside(pool.rank_set(ranks))
-        answer = session.restart(pool, ranks)
+    display = session.start_display()
+    pool.listeners.replacing = display.show
+    try:
+        if ranks is None:
+            pool.restart()
+            answer = f"fresh ranks: {status_table.headline(pool)}"
+        else:
+            pool.expect_idle_beside(pool.rank_set(ranks))
+            answer = pool.restart(ranks)
+    finally:
+        display.end("")
     print(with_line_breaks(_ended_cell(pool, running) + answer))
 
 

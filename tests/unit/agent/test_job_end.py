@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nbddp.agent.engine_variables import slurm_place
-from nbddp.agent.job_end import job_left_s, read_time_left
+from nbddp.agent.job_end import JobWatch, job_left_s, read_time_left
+from tests.support.polling import poll_until
 
 
 def left_s(environ: dict[str, str]) -> float:
@@ -61,3 +62,37 @@ def test_squeue_that_is_not_there_is_no_answer(
 ):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert left_s(environ | {"PATH": str(tmp_path / "nothing")}) == -1.0
+
+
+def test_the_time_is_asked_for_again_without_a_wait(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", environ["PATH"])
+    watch = JobWatch(slurm_place(environ), 3600.0, every_s=300.0, now=0.0)
+    assert watch.advance(299.0) == -1.0
+    assert not (tmp_path / "asked").exists()
+    assert watch.advance(300.0) == -1.0
+    poll_until(lambda: watch.advance(301.0) == 600.0)
+    assert (tmp_path / "asked").read_text() == "-h -j 7 -o %L\n"
+    assert watch.advance(500.0) == -1.0
+    # 20 s before the warning of 5 minutes.
+    assert watch.advance(301.0 + 280.0) == -1.0
+    poll_until(lambda: watch.advance(582.0) == 600.0)
+    other = JobWatch(slurm_place(environ | {"SLURM_NODEID": "1"}), 3600.0, 300.0, now=0.0)
+    assert other.advance(1e6) == -1.0
+    assert other._process is None
+
+
+def test_squeue_that_does_not_answer_or_is_not_there_changes_nothing(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", environ["PATH"])
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    watch = JobWatch(slurm_place(environ), 3600.0, every_s=300.0, now=0.0)
+    watch.advance(300.0)
+    assert watch._process is not None
+    poll_until(lambda: watch.advance(310.0) == -1.0 and watch._process is None)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    missing = JobWatch(slurm_place(environ), 3600.0, every_s=300.0, now=0.0)
+    assert missing.advance(300.0) == -1.0
+    assert missing._process is None
