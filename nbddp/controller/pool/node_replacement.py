@@ -150,8 +150,8 @@ def replace_nodes(
     is_done = False
     try:
         for lost_one in lost:
-            begun.append(lost_one)
             source.begin(lost_one, hub)
+            begun.append(lost_one)
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
     finally:
