@@ -172,8 +172,9 @@ def test_the_user_starts_an_agent_in_the_place_of_a_lost_one(
         restart = threading.Thread(target=lambda: pool.restart(1))
         restart.start()
         assert asked.wait(START_S)
-        assert f"  {' '.join(words)}" in shown[0].splitlines()
-        agents.append(subprocess.Popen(words))
+        line = shown[0].splitlines()[-1]
+        assert line.endswith(f"-m nbddp agent --connect {words[-1]}")
+        agents.append(subprocess.Popen(line.split()))
         restart.join(START_S)
         pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
         assert pool.pull("t.item()") == [2.0] * 2

@@ -72,7 +72,7 @@ class Agents:
 
     def lost(self, pool: PoolMachine) -> list[AgentExited]:
         """The agents that have ended and that ``pool`` does not know about."""
-        nodes = sorted(self.ended - pool.lost_agents)
+        nodes = sorted(self.ended - pool.lost_agents.keys())
         return [self._exited(node) for node in nodes]
 
     def _exited(self, node: int) -> AgentExited:

@@ -16,7 +16,7 @@ from nbddp.controller.state import (
     RankInfo,
     RankState,
     Silence,
-    describe_exit,
+    describe_cause,
 )
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import tint_of
@@ -134,9 +134,7 @@ def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str
 
 
 def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
-    ends = [info.exited for info in snapshot.ranks if info.node == node and info.exited]
-    reasons = {describe_exit(end)[0] for end in ends if end.lost_agent}
-    return f": {reasons.pop()}" if len(reasons) == 1 else ""
+    return "".join(f": {describe_cause(lost)}" for lost in snapshot.lost if lost.node == node)
 
 
 def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
