@@ -37,6 +37,7 @@ CLASSES: tuple[type, ...] = (
     CellHandle,
     RankSet,
     engine.EngineOptions,
+    engine.LostNode,
     engine.Engine,
 )
 FUNCTIONS = [

@@ -141,8 +141,8 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     """
     pool = session.pool()
     running = pool.running_cell
-    display = session.start_display()
-    pool.listeners.replacing = display.show
+    display, listeners = session.start_display(), pool.listeners
+    before, listeners.replacing = listeners.replacing, display.show
     try:
         if ranks is None:
             pool.restart()
@@ -151,6 +151,7 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
             pool.expect_idle_beside(pool.rank_set(ranks))
             answer = pool.restart(ranks)
     finally:
+        listeners.replacing = before
         display.end("")
     print(with_line_breaks(_ended_cell(pool, running) + answer))
 
