@@ -85,6 +85,7 @@ class Settings:
     rebuild_timeout_s: float = 20.0  #: for the start of fresh ranks and the rebuild of groups
     silent_after_s: float = 5.0  #: a node on another machine is silent after this time
     node_timeout_s: float = 60.0  #: and lost after this time
+    job_ask_s: float = 300.0  #: an agent asks Slurm so often when its job ends; limits change
     patience_s: float = 120.0  #: an agent on another machine ends after this silence of the hub
     output_flush_s: float = 0.03  #: an agent holds back the text of a rank for at most this time
     output_fold_s: float = 0.06  #: the notebook waits this long for equal lines of other ranks

@@ -6,12 +6,16 @@ Runs in: the agent process, its main thread, once the fork server has started.
 import os
 import signal
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
+from nbddp.agent.engine_variables import BatchJob, batch_job
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.job_end import JobWatch
 from nbddp.agent.parent_watch import ParentWatch
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_SAYS
@@ -42,6 +46,7 @@ def join_and_serve(
     *,
     maker: ProcessMaker,
     lifeline_fd: int,
+    environ: Mapping[str, str],
 ) -> NoReturn:
     """Join, serve, and end this process.
 
@@ -52,6 +57,7 @@ def join_and_serve(
         folder: for sockets and logs; removed at the end.
         maker: makes processes.
         lifeline_fd: the agent ends when its end is reached; -1: there is none.
+        environ: the variables that the agent was started with.
 
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
@@ -80,25 +86,32 @@ def join_and_serve(
         controller_pid=0,
         settings=admitted.settings,
     )
+    job = batch_job(environ)
     parent_watch = ParentWatch(admitted.node, 0, maker)
+    parent_watch.job_watch = JobWatch(
+        job, facts.engine_node, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
+    )
     parent_watch.start()
     agent = Agent(launch, maker, parent_watch, uplink, facts.address)
     if lifeline_fd >= 0:
         agent.listen_for_end(lifeline_fd)
     for number in _END_SIGNALS:
-        signal.signal(number, lambda which, _: agent.end_without_hub(_signal_end(which)))
+        signal.signal(number, lambda which, _: agent.end_without_hub(_end_by(which, job)))
     for noted in signals:
-        agent.end_without_hub(_signal_end(noted))
+        agent.end_without_hub(_end_by(noted, job))
     _say(facts.host, f"node {admitted.node} of {admitted.nnodes} of pool {invitation.pool_id}")
     serve_and_exit(agent, folder)
 
 
+def _end_by(number: int, job: BatchJob) -> AgentEnd:
+    """Return how a signal ends an agent; Slurm takes its node away by SIGTERM."""
+    if number == signal.SIGTERM and job.scheduler == "slurm":
+        return AgentEnd("taken-away", number, job.name)
+    return AgentEnd("signal", number)
+
+
 def _say(host: str, text: str) -> None:
     sys.stderr.write(f"{AGENT_SAYS}{host}: {text}\n")
-
-
-def _signal_end(number: int) -> AgentEnd:
-    return AgentEnd("signal", number)
 
 
 def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> AdmitAgent:

@@ -11,6 +11,8 @@ qsub(1B) of OpenPBS; "Environment variables set for job execution" of LSF 10.1; 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+#: Slurm's own name of a machine, where it is known under several ones.
+SLURM_HOST_ENV = "SLURMD_NODENAME"
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.
 _ENGINES = (

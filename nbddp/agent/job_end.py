@@ -1,21 +1,27 @@
-"""The time that the batch job around an agent has left.
+"""The time that the batch job around an agent has left, asked for again and again.
 
-Runs in: the agent process on another machine, its main thread.
+Runs in: the agent process on another machine: its main thread before it joins, and then the thread
+``nbddp-lifeline``.
 
 Sources: srun(1), OUTPUT ENVIRONMENT VARIABLES; squeue(1), -o "%L"; flux-job(1), TIMELEFT; bjobs -o
 time_left of LSF 10.1; qstat -f of OpenPBS and of Torque (Walltime.Remaining).
 """
 
+import math
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from nbddp.agent.engine_variables import BatchJob
 from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S
 
 _END_ENV = "SLURM_JOB_END_TIME"
 _ASK_S = 2.0
+#: Seconds before the end at which the notebook warns; just before, the answer has to be new.
+_WARN_S = (600.0, 300.0, 60.0)
+_BEFORE_WARNING_S = 20.0
 _LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 _LSF_LEFT = re.compile(r"(\d+):(\d+)(?: [LEXP])?")
 #: Flux answers with the largest integer of C if the job has no limit.
@@ -38,10 +44,9 @@ def job_left_s(job: BatchJob, node: int, environ: Mapping[str, str]) -> float:
         return max(0.0, int(environ[_END_ENV]) - time.time_ns() / 1e9)
     if job.scheduler not in _QUESTIONS or node > 0:
         return JOB_LEFT_UNKNOWN_S
-    question, read = _QUESTIONS[job.scheduler]
     try:
         answer = subprocess.run(
-            [word.format(job=job.name) for word in question],
+            _question(job),
             capture_output=True,
             text=True,
             timeout=_ASK_S,
@@ -50,7 +55,80 @@ def job_left_s(job: BatchJob, node: int, environ: Mapping[str, str]) -> float:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return JOB_LEFT_UNKNOWN_S
-    return read(answer)
+    return _QUESTIONS[job.scheduler][1](answer)
+
+
+def _question(job: BatchJob) -> Sequence[str]:
+    return [word.format(job=job.name) for word in _QUESTIONS[job.scheduler][0]]
+
+
+def next_question_s(left_s: float, every_s: float) -> float:
+    """Return the seconds after which the time is asked for again.
+
+    Args:
+        left_s: that the job has left, or `JOB_LEFT_UNKNOWN_S`.
+        every_s: the longest wait.
+
+    >>> next_question_s(7200.0, 300.0), next_question_s(700.0, 300.0), next_question_s(15.0, 300.0)
+    (300.0, 80.0, 300.0)
+    """
+    waits = [left_s - before - _BEFORE_WARNING_S for before in _WARN_S]
+    return min([every_s, *(wait for wait in waits if wait > _BEFORE_WARNING_S)])
+
+
+class JobWatch:
+    """Asks the scheduler again when its time has come: limits of running jobs are changed.
+
+    Only the agent of the first node of a job asks.
+
+    Args:
+        job: around the agent.
+        node: of the agent, in its engine; -1: not known.
+        left_s: what was known when the agent came.
+        every_s: seconds between questions, at most.
+        now: `time.monotonic`, here and below.
+    """
+
+    def __init__(self, job: BatchJob, node: int, left_s: float, every_s: float, now: float) -> None:
+        self._job = job
+        self._every_s = every_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._give_up_at = math.inf
+        is_asking = job.scheduler in _QUESTIONS and node <= 0
+        self._ask_at = now + next_question_s(left_s, every_s) if is_asking else math.inf
+
+    def advance(self, now: float) -> float:
+        """Ask if it is time, and never wait.
+
+        Returns:
+            The seconds that the job has left, if an answer has come; or `JOB_LEFT_UNKNOWN_S`.
+        """
+        process = self._process
+        if process is None:
+            if now >= self._ask_at:
+                self._ask(now)
+            return JOB_LEFT_UNKNOWN_S
+        if process.poll() is None:
+            if now >= self._give_up_at:
+                process.kill()
+            return JOB_LEFT_UNKNOWN_S
+        self._process = None
+        answer = process.stdout.read() if process.stdout is not None else b""
+        process.communicate()
+        left_s = _QUESTIONS[self._job.scheduler][1](answer.decode("utf-8", "replace"))
+        if left_s != JOB_LEFT_UNKNOWN_S:
+            self._ask_at = now + next_question_s(left_s, self._every_s)
+        return left_s
+
+    def _ask(self, now: float) -> None:
+        self._ask_at, self._give_up_at = now + self._every_s, now + _ASK_S
+        with suppress(OSError):  # no such program, or no process can be made now
+            self._process = subprocess.Popen(
+                _question(self._job),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
 
 
 def read_time_left(text: str) -> float:

@@ -9,7 +9,7 @@ import socket
 from importlib import metadata
 from pathlib import Path
 
-from nbddp.agent.engine_variables import batch_job, engine_place
+from nbddp.agent.engine_variables import SLURM_HOST_ENV, batch_job, engine_place
 from nbddp.agent.job_end import job_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
@@ -35,6 +35,7 @@ def node_facts(address: str) -> NodeFacts:
         gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
         engine=place.engine,
         engine_node=place.node,
+        engine_host=os.environ.get(SLURM_HOST_ENV, ""),
         job=job.name or place.job,
         scheduler=job.scheduler,
         job_left_s=job_left_s(job, place.node, os.environ),

@@ -1,4 +1,4 @@
-"""Watches for the end of the notebook, and for stopped helpers.
+"""Watches for the end of the notebook, for stopped helpers, and for the end of the job.
 
 Runs in: the agent process, a thread of its own, ``nbddp-lifeline``. The agent's own thread waits
 for the fork server when that makes a process: for seconds while torch loads, and forever if the
@@ -6,7 +6,7 @@ fork server is stopped. This thread waits for nothing else.
 
     notebook's pidfd  --> ParentWatch --SIGKILL--> a fork server for which `start` waits
     /proc/PID/stat    -->             --SIGCONT--> stopped helpers
-                                      --news-----> the agent's thread
+    squeue            -->             --news-----> the agent's thread
 """
 
 import os
@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
 from nbddp.system.kept_pools import ProcessId
-from nbddp.wire.messages import HelperStopped
+from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S
+from nbddp.wire.messages import HelperStopped, JobTimeLeft
 from nbddp.wire.stopped_processes import StoppedProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nbddp.agent.job_end import JobWatch
 
 _INTERVAL_S = 0.25
 
@@ -50,7 +53,9 @@ class ParentWatch:
         self._retired: deque[int] = deque()  #: descriptors that the thread is to close
         self._store_pid = 0
         self._stopped_processes = StoppedProcesses()
-        self._news: deque[HelperStopped] = deque()
+        #: Asks for the end of the job around this agent; None: it is in none, or on this machine.
+        self.job_watch: JobWatch | None = None
+        self._news: deque[HelperStopped | JobTimeLeft] = deque()
         #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
@@ -98,8 +103,8 @@ class ParentWatch:
         """Watch the process of the store; 0: there is none."""
         self._store_pid = pid
 
-    def news(self) -> list[HelperStopped]:
-        """Return the helpers that were stopped, or that run again, since the last call."""
+    def news(self) -> list[HelperStopped | JobTimeLeft]:
+        """Return the helpers that were stopped, or run again, and the job, since the last call."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
         news = []
@@ -126,6 +131,7 @@ class ParentWatch:
                 self._maker.give_up_start()
             self._check("the fork server", self._maker.fork_server_pid)
             self._check("the store", self._store_pid)
+            self._check_job()
 
     def _has_lost_parent(self) -> bool:
         """Return whether the notebook has ended, on a system without pidfds."""
@@ -136,6 +142,14 @@ class ParentWatch:
         stopped = self._stopped_processes.check(self._node, name, pid, time.monotonic())
         if stopped is not None:
             self._news.append(stopped)
+            self._wake_agent()
+
+    def _check_job(self) -> None:
+        if self.job_watch is None:
+            return
+        left_s = self.job_watch.advance(time.monotonic())
+        if left_s != JOB_LEFT_UNKNOWN_S:
+            self._news.append(JobTimeLeft(node=self._node, left_s=left_s))
             self._wake_agent()
 
     def _wake_agent(self) -> None:

@@ -109,7 +109,7 @@ def serve(source: str) -> NoReturn:
     invitation = read_invitation(source)
     lifeline_fd = _take_stdin() if source == STDIN else -1
     address, own = reach(invitation)
-    facts = node_facts(own)
+    facts, started_with = node_facts(own), dict(os.environ)
     for name in step_variables(os.environ):
         del os.environ[name]
     folder = pool_folder.make()
@@ -131,7 +131,15 @@ def serve(source: str) -> NoReturn:
     from nbddp.agent.agent_end import end_helpers  # noqa: PLC0415 - the fork server first
 
     try:
-        join_and_serve(invitation, address, facts, folder, maker=maker, lifeline_fd=lifeline_fd)
+        join_and_serve(
+            invitation,
+            address,
+            facts,
+            folder,
+            maker=maker,
+            lifeline_fd=lifeline_fd,
+            environ=started_with,
+        )
     except AgentJoinError as error:
         sys.stderr.write(f"nbddp: {error}\n")
         end_helpers()

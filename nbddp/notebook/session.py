@@ -215,7 +215,7 @@ def start_with_text(arguments: dict[str, Any], text_of: Callable[[Pool], str]) -
     await_start()
     if threading.current_thread() is _start_thread:
         return _start(options, _note_start_progress)
-    before, display, text = current_pool(), _start_display(), ""
+    before, display, text = current_pool(), start_display(), ""
     try:
         pool = _start(options, display.show)
         text = "" if pool is before else text_of(pool)
@@ -324,7 +324,7 @@ def await_start() -> bool:
         return False
     if _start_has_ended.is_set():
         return False
-    display, text = _start_display(), ""
+    display, text = start_display(), ""
     shown_from = time.monotonic() + Settings.from_env().progress_after_s
     try:
         while not _start_has_ended.wait(_START_POLL_S):
@@ -347,7 +347,8 @@ def _note_start_progress(snapshot: PoolSnapshot) -> None:
     _start_progress = snapshot
 
 
-def _start_display() -> StartDisplay:
+def start_display() -> StartDisplay:
+    """Return what shows the progress of a start, or of a restart, in the running cell."""
     sink = _foreground_sink()
     return StartDisplay(sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
 

@@ -67,6 +67,13 @@ class AgentEnded(MessageBase, frozen=True):
     end: AgentEnd
 
 
+class JobTimeLeft(MessageBase, frozen=True):
+    """The time that the job around an agent has left, which was asked for again."""
+
+    node: Node
+    left_s: float
+
+
 class AgentDetached(MessageBase, frozen=True):
     """Answer to `DetachAgent`, and the last message to this hub."""
 

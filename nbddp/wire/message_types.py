@@ -37,6 +37,8 @@ AgentEndCause: TypeAlias = Literal[
     "silent",  #: nothing was heard of the machine ``text`` for ``number`` seconds
     "no-answer",  #: it did not end when it was asked to
     "engine",  #: its engine says so in ``text``
+    "taken-away",  #: it got SIGTERM, and was in the job ``text`` of Slurm
+    "time-limit",  #: the same, at the end of the job
 ]
 
 
@@ -133,6 +135,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gpus: int  #: CUDA devices that the driver shows; 0 where there is no driver
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
+    engine_host: str = ""  #: the engine's own name of the machine; empty: it gives none
     job: str = ""  #: the engine's name of the job: ``4711``
     scheduler: str = ""  #: of the batch job around it: ``slurm``, ``pbs``, ``lsf``, ``flux``
     #: Seconds until the end of the job, when this was written, or `JOB_LEFT_UNKNOWN_S`.

@@ -31,6 +31,7 @@ from nbddp.wire.events import (
     ImportChanged,
     InputRequest,
     Inspected,
+    JobTimeLeft,
     LogRead,
     OperationsAborted,
     Output,
@@ -142,6 +143,7 @@ __all__ = [
     "Inspected",
     "Interrupt",
     "InterruptCallback",
+    "JobTimeLeft",
     "KillRanks",
     "LogRead",
     "Message",
@@ -232,6 +234,7 @@ AgentEvent: TypeAlias = (
     AgentHello
     | AgentJoined
     | AgentEnded
+    | JobTimeLeft
     | AgentDetached
     | AgentAttached
     | StoreReady

@@ -121,3 +121,36 @@ def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
     told = Told(pool)
     pool.stop()
     assert told.text == ""
+
+
+def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_variables(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool(1, nnodes=2)
+    told = Told(pool)
+    run_cell(pool, "kept = rank")
+    agent_of(pool, 1).kill()
+    line = told.wait_for("the agent of node 1 ended (SIGKILL)")
+    assert "Next: %ddp restart -r 1 asks for another agent" in line
+    with pytest.raises(PoolBrokenError, match=r"%ddp restart -r 1 asks for another agent"):
+        run_cell(pool, "pass")
+    for _ in range(2):  # it can be lost again
+        assert "rank 1 is a fresh process" in pool.restart(1)
+        run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\ndist.new_group([0, 1])")
+        assert pool.pull("t.item()") == [2.0, 2.0]
+        assert pool.pull("'kept' in globals()") == [True, False]
+        agent_of(pool, 1).kill()
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+    _check_restart(pool)
+
+
+def test_ranks_of_the_node_that_had_the_store_cannot_be_replaced_alone(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool(1, nnodes=2)
+    agent_of(pool, 0).kill()
+    poll_until(lambda: pool.snapshot.lost_agents == {0})
+    with pytest.raises(PoolBrokenError, match=r"store.*pull x -r 1\), then %ddp restart"):
+        pool.restart(0)
+    assert pool.pull("rank", ranks=1) == 1
+    _check_restart(pool)

@@ -12,8 +12,10 @@ import pytest
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolStartError
 from tests.support.polling import poll_until
+from tests.support.pool_processes import Told, agent_of
 from tests.support.remote_pools import start
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
@@ -144,3 +146,46 @@ def test_the_check_reaches_the_hub_and_joins_nothing(
     pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
     pool.stop()
+
+
+def test_the_user_starts_an_agent_in_the_place_of_a_lost_one(
+    home: Path, agents: list["subprocess.Popen[bytes]"]
+):
+    options = PoolOptions.checked(1, nnodes=2, launcher="listen", address="127.0.0.1")
+    results = start_in_background(options)
+    words = [*AGENT, str(invitation_file(home))]
+    agents += [subprocess.Popen(words), subprocess.Popen(words)]
+    pool = poll_until(lambda: results, START_S)[0]
+    assert isinstance(pool, Pool)
+    told, asked = Told(pool), threading.Event()
+    shown: list[str] = []
+
+    def show(snapshot: PoolSnapshot) -> None:
+        shown.append(snapshot.waits_for)
+        asked.set()
+
+    pool.listeners.replacing = show
+    try:
+        pool.run("x = rank")
+        agent_of(pool, 1).send_signal(signal.SIGINT)
+        told.wait_for("the agent of node 1 ended (it was ended by SIGINT)")
+        restart = threading.Thread(target=lambda: pool.restart(1))
+        restart.start()
+        assert asked.wait(START_S)
+        line = shown[0].splitlines()[-1]
+        assert line.endswith(f"-m nbddp agent --connect {words[-1]}")
+        agents.append(subprocess.Popen(line.split()))
+        restart.join(START_S)
+        pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0] * 2
+        assert pool.pull("'x' in globals()") == [True, False]
+
+        # An agent that comes by itself gets the place, too.
+        agent_of(pool, 1).send_signal(signal.SIGINT)
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        agents.append(subprocess.Popen(words))
+        told.wait_for("another agent has come for node 1", "%ddp restart -r 1", timeout_s=START_S)
+        pool.restart(1)
+        pool.run("dist.barrier()")
+    finally:
+        pool.stop()

@@ -15,6 +15,7 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError, PoolBrokenError, PoolStartError, RankExitedError
 from tests.support import ray_site
 from tests.support.polling import poll_until
+from tests.support.pool_processes import agent_of
 from tests.support.ray_site import RaySite
 from tests.support.remote_pools import DEFAULTS, start
 from tests.support.views import RecordingView
@@ -139,10 +140,25 @@ def test_a_notebook_that_is_killed_leaves_nothing(cluster: RaySite):
     start(PoolOptions.checked(2, nnodes=2, launcher="ray")).stop()
 
 
-def test_the_end_of_a_node_is_told(cluster: RaySite):
+def test_another_actor_takes_the_place_of_a_lost_agent(cluster: RaySite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="ray"))
+    try:
+        pool.run("x = rank")
+        agent_of(pool, 1).kill()
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        pool.restart(1)
+        pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0] * 2
+        assert pool.pull("'x' in globals()") == [True, False]
+    finally:
+        pool.stop()
+
+
+def test_the_end_of_a_node_is_told_and_another_one_takes_its_place(cluster: RaySite):
     """The last test: the cluster has lost a node then."""
     pool = start(PoolOptions.checked(1, nnodes=2, launcher="ray"))
     try:
+        pool.run("x = rank")
         cluster.kill_node(1)
         poll_until(lambda: pool._processes.snapshot.lost_agents)
         (lost,) = pool._processes.snapshot.lost_agents
@@ -150,5 +166,13 @@ def test_the_end_of_a_node_is_told(cluster: RaySite):
         with pytest.raises(PoolBrokenError) as caught:
             pool.run("dist.barrier()")
         assert f"the agent of node {lost} ended" in str(caught.value)
+        cluster.add_node()
+        if lost == 1:  # node 0 has the store
+            pool.restart(1)
+            assert pool.pull("x", ranks=0) == 0
+        else:
+            pool.restart()
+        pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0] * 2
     finally:
         pool.stop()

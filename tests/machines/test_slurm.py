@@ -9,8 +9,10 @@ import pytest
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError
 from nbddp.notebook.render.status_table import introduction, survey
+from nbddp.settings import Settings
 from tests.support import slurm_site
 from tests.support.polling import poll_until
+from tests.support.pool_processes import Told, agent_of
 from tests.support.remote_pools import start
 from tests.support.slurm_site import SlurmSite
 
@@ -75,6 +77,63 @@ def test_the_end_of_the_job_ends_the_pool_and_says_so(site: SlurmSite):
     try:
         site.ask("scancel", "-n", site.jobs()[0])
         poll_until(lambda: pool._processes.snapshot.lost_agents == {0, 1})
+        assert "Slurm takes the node away, since job" in survey(pool).bundle()["text/plain"]
     finally:
         pool.stop()
     poll_until(lambda: not site.jobs())
+
+
+def test_another_agent_takes_the_place_of_a_lost_one_in_the_same_job(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5 -N 2"))
+    try:
+        pool.run("import os\nx = rank")
+        job = pool.pull("os.environ['SLURM_JOB_ID']", ranks=1)
+        agent_of(pool, 1).kill()
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        pool.restart(1)
+        pool.run("import os\nt = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0] * 2
+        assert pool.pull("x", ranks=0) == 0
+        assert pool.pull("os.environ['SLURM_JOB_ID']") == [job] * 2
+        assert len(site.jobs()) == 1
+        assert [facts.engine_host for facts in pool.snapshot.nodes] == ["n1", "n2"]
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+
+
+def test_a_job_of_its_own_takes_the_place_of_a_node_that_is_down(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5"))
+    try:
+        pool.run("import os\nx = rank")
+        job = pool.pull("os.environ['SLURM_JOB_ID']", ranks=0)
+        site.end_node("n2")
+        agent_of(pool, 1).kill()
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        assert pool.pull("x", ranks=0) == 0  # srun has not ended the others
+        pool.restart(1)
+        pool.run("import os\nt = torch.ones(1)\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [2.0] * 2
+        jobs = pool.pull("os.environ['SLURM_JOB_ID']")
+        assert jobs[0] == job
+        assert jobs[1] != job
+        assert len(site.jobs()) == 2
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+
+
+def test_a_time_limit_that_is_changed_is_told(site: SlurmSite):
+    pool = start(
+        PoolOptions.checked(1, nnodes=1, launcher="slurm", slurm="--time=4"),
+        Settings(job_ask_s=1.0),
+    )
+    told = Told(pool)
+    try:
+        (job,) = {facts.job for facts in pool.snapshot.nodes}
+        site.ask("scontrol", "update", f"JobId={job}", "TimeLimit=50")
+        told.wait_for(f"Slurm job {job} ends in ", "min: its time limit was changed")
+        (end,) = pool.job_ends()
+        assert re.fullmatch(rf"Slurm job {job} ends in (49|50) min", end)
+    finally:
+        pool.stop()

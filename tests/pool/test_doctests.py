@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import nbddp
-from nbddp.controller.launch import Engine
+from nbddp.controller.launch import Engine, ReplacingEngine
 from nbddp.controller.pool.pool import Pool
 from tests.support.public_api import (
     CLASSES,
@@ -47,7 +47,11 @@ WITHOUT_EXAMPLE = {
     "CollectiveFailedError": "raised on ranks",
     "CollectiveMismatchError": "raised on ranks",
     "CollectiveRefusedError": "raised on ranks",
-    **{f"Engine.{name}": "the example of the class has it" for name in members(Engine)},
+    **{
+        f"{engine.__name__}.{name}": "the example of the class has it"
+        for engine in (Engine, ReplacingEngine)
+        for name in members(engine)
+    },
 }
 
 #: Evidence as the diagnosis uses it: plain fields, with a comment for each.

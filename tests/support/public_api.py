@@ -37,7 +37,9 @@ CLASSES: tuple[type, ...] = (
     CellHandle,
     RankSet,
     engine.EngineOptions,
+    engine.LostNode,
     engine.Engine,
+    engine.ReplacingEngine,
 )
 FUNCTIONS = [
     *(getattr(nbddp, name) for name in nbddp.__all__ if inspect.isfunction(getattr(nbddp, name))),

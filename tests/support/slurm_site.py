@@ -92,6 +92,14 @@ class SlurmSite:
                 start_new_session=True,
             )
 
+    def end_node(self, name: str) -> None:
+        """End the daemon of a node, which Slurm takes for down then; its processes stay."""
+        daemon = self._daemons[1 + self._names.index(name)]
+        daemon.kill()
+        daemon.wait()
+        self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
+        poll_until(lambda: self.ask("sinfo", "-h", "-n", name, "-o", "%T").startswith("down"))
+
     def ask(self, *words: str) -> str:
         """The output of a command of Slurm."""
         env = {**os.environ, "SLURM_CONF": str(self.configuration)}

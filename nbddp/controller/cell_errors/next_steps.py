@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from dataclasses import dataclass, field
 
 from nbddp.controller.state import RunOutcome
+from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -66,13 +67,8 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     if fresh and not outcome.rebuild_failure:
         step = NextStep(text="run the cells that define them again")
         return AfterExits(replaced, keeps_others, step=_catch_up_step(outcome) if others else step)
-    if kept and any(r.exited is not None and r.exited.lost_agent for r in outcome.results.values()):
-        step = NextStep(
-            text=f"pull what you need (x = %ddp pull x -r {kept}), then %ddp stop, and start "
-            "without the lost node",
-            aside=f"{kept.describe()} {kept.verb('keeps', 'keep')} {their} variables until then",
-        )
-        return AfterExits(step=step)
+    if kept and (lost := _lost_nodes(outcome)):
+        return AfterExits(step=_lost_node_step(outcome, kept, lost))
     if not outcome.rebuild_failure and not outcome.is_plain and kept:
         keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
         command = f"%ddp restart -r {outcome.ranks('exited')}"
@@ -82,6 +78,28 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     if outcome.rebuild_failure:
         failure = f"it could not be repaired: {outcome.rebuild_failure}"
     return AfterExits(replaced, keeps_others, failure, NextStep("%ddp restart", aside=loses))
+
+
+def _lost_nodes(outcome: RunOutcome) -> list[int]:
+    causes = [result.exited.cause for result in outcome.results.values() if result.exited]
+    return sorted({cause.node for cause in causes if isinstance(cause, LostAgent)})
+
+
+def _lost_node_step(outcome: RunOutcome, kept: RankSet, lost: list[int]) -> NextStep:
+    """The next step after ranks were lost with the agents of their nodes."""
+    keep_theirs = f"{kept.describe()} {kept.verb('keeps its', 'keep their')} variables"
+    places = f"in the {'place' if len(lost) == 1 else 'places'} of " + " and ".join(
+        f"node {node}" for node in lost
+    )
+    if lost[0] == 0 or outcome.is_plain:  # without the store of node 0 no group can be formed
+        return NextStep(
+            "%ddp restart",
+            f"asks for another agent {places}",
+            aside=f"{keep_theirs} until then",
+            before=f"pull what you need (x = %ddp pull x -r {kept}), then",
+        )
+    command = f"%ddp restart -r {outcome.ranks('exited')}"
+    return NextStep(command, f"asks for another agent {places}", aside=keep_theirs)
 
 
 def _catch_up_step(outcome: RunOutcome) -> NextStep:

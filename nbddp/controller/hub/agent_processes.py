@@ -3,11 +3,12 @@
 Runs in: the hub thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
 from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.state import AgentExited, PoolMachine
+from nbddp.wire.channels import Poller
 from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
@@ -29,6 +30,8 @@ class Agents:
     ) -> None:
         self._local = {agent.node: agent for agent in local}
         self._remote = {agent.node: agent for agent in remote}
+        self._poller: Poller | None = None
+        self._listened: set[int] = set()  #: descriptors that tell the ends of agents
         self._stopped_processes = StoppedProcesses()
         self._look_at = 0.0
 
@@ -37,10 +40,23 @@ class Agents:
         """The nodes of the agents."""
         return [*self._local, *self._remote]
 
-    @property
-    def exit_fds(self) -> set[int]:
-        """Descriptors that become readable when an agent ends; none where there are no pidfds."""
-        return {agent.exit_fd for agent in self._local.values() if agent.exit_fd >= 0}
+    def listen(self, poller: Poller) -> None:
+        """Let ``poller`` wake up when an agent of this machine ends, where there are pidfds."""
+        self._poller = poller
+        for agent in self._local.values():
+            self._listen_to(agent.exit_fd)
+
+    def _listen_to(self, fd: int) -> None:
+        if fd >= 0 and self._poller is not None:
+            self._poller.add(fd)
+            self._listened.add(fd)
+
+    def ignore(self, ended: Iterable[object]) -> None:
+        """Wait no longer for those of these descriptors whose agents have ended."""
+        for fd in self._listened.intersection(ended):
+            if self._poller is not None:
+                self._poller.remove(fd)
+            self._listened.discard(fd)
 
     @property
     def ended(self) -> frozenset[int]:
@@ -56,7 +72,7 @@ class Agents:
 
     def lost(self, pool: PoolMachine) -> list[AgentExited]:
         """The agents that have ended and that ``pool`` does not know about."""
-        nodes = sorted(self.ended - pool.lost_agents)
+        nodes = sorted(self.ended - pool.lost_agents.keys())
         return [self._exited(node) for node in nodes]
 
     def _exited(self, node: int) -> AgentExited:
@@ -69,6 +85,15 @@ class Agents:
         """Note that another agent of another machine has taken the place of one that has ended."""
         if remote := self._remote.get(node):
             remote.revive()
+
+    def put(self, agent: LocalAgent) -> None:
+        """Watch an agent of this machine in the place of one that has ended."""
+        before = self._local.get(agent.node)
+        if before is not None:
+            self.ignore([before.exit_fd])
+            before.close()
+        self._local[agent.node] = agent
+        self._listen_to(agent.exit_fd)
 
     def note_end(self, node: int, end: AgentEnd) -> None:
         """Note that the agent of another machine has ended."""

@@ -3,6 +3,8 @@
 Runs in: the hub thread. Pure.
 """
 
+from collections.abc import Collection
+
 from nbddp.controller.state import (
     AgentExited,
     NotifyUser,
@@ -12,18 +14,21 @@ from nbddp.controller.state import (
     describe_agent_exit,
     describe_store_exit,
 )
-from nbddp.wire.messages import HelperStopped, StoreExited
+from nbddp.wire.messages import AgentHello, HelperStopped, StoreExited
 from nbddp.wire.rank_set import RankSet
 
 AGENT = "the agent"
 
 
-def exit_notices(stimulus: Stimulus, pool: PoolMachine) -> list[NotifyUser]:
-    """The notices about the end of a process.
+def notices(
+    stimulus: Stimulus, pool: PoolMachine, awaited: Collection[int] = ()
+) -> list[NotifyUser]:
+    """The notices about the end of a process, or about an agent that has come for a lost one.
 
     Args:
-        stimulus: any; only ends of the store and of agents get a notice.
+        stimulus: any; only those about the store and agents get a notice.
         pool: before it handles ``stimulus``. While it starts or stops it reports ends itself.
+        awaited: nodes whose agents a thread waits for, which reports them.
     """
     if pool.phase is not Phase.UP:
         return []
@@ -32,6 +37,8 @@ def exit_notices(stimulus: Stimulus, pool: PoolMachine) -> list[NotifyUser]:
             return [NotifyUser(None, _store_text(stimulus))]
         case AgentExited():
             return _agent_ended(stimulus, pool)
+        case AgentHello(node=node) if node in pool.lost_agents and node not in awaited:
+            return _agent_came(stimulus, pool)
         case _:
             return []
 
@@ -45,19 +52,37 @@ def _store_text(exited: StoreExited) -> str:
 
 
 def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[NotifyUser]:
-    ranks = RankSet.of(rank for rank, info in pool.ranks.items() if info.node == exited.node)
+    ranks = _ranks_of(exited.node, pool)
     if pool.run is not None and set(ranks).intersection(pool.run.unfinished):
         return []  # the error of the cell reports it
     others = RankSet.of(pool.ranks) - ranks
     kept = f"; {others.describe()} can still be used with -r {others}" if others else ""
     are = ranks.verb("is", "are")
+    step = "%ddp restart"
+    if others and exited.node != 0 and not pool.store_is_lost and not pool.spec.plain:
+        step = f"%ddp restart -r {ranks} asks for another agent"
     return [
         NotifyUser(
             None,
             f"{describe_agent_exit(exited)}: "
-            f"{ranks.describe()} {are} gone with all variables{kept}. Next: %ddp restart",
+            f"{ranks.describe()} {are} gone with all variables{kept}. Next: {step}",
         )
     ]
+
+
+def _agent_came(hello: AgentHello, pool: PoolMachine) -> list[NotifyUser]:
+    ranks = _ranks_of(hello.node, pool)
+    return [
+        NotifyUser(
+            None,
+            f"another agent has come for node {hello.node} ({hello.host}). Next: %ddp restart -r "
+            f"{ranks} starts {ranks.verb('its rank', 'its ranks')}",
+        )
+    ]
+
+
+def _ranks_of(node: int, pool: PoolMachine) -> RankSet:
+    return RankSet.of(rank for rank, info in pool.ranks.items() if info.node == node)
 
 
 def record_stop(stopped: HelperStopped, pool: PoolMachine) -> list[NotifyUser]:

@@ -79,6 +79,7 @@ from nbddp.wire.messages import (
     InputRequest,
     Inspected,
     Interrupt,
+    JobTimeLeft,
     LogRead,
     Output,
     RankAt,
@@ -140,6 +141,8 @@ class HubThread:
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
         self.let_go = LetGo()
+        #: Nodes for whose next agents a thread waits: it sets this, and no notice says they came.
+        self.awaited: frozenset[int] = frozenset()
         self._verdict: VerdictReached | None = None
         self._stopping = False
         self._failure = ""
@@ -324,6 +327,15 @@ class HubThread:
         self.let_go.begin()
         self._call(lambda: self._send_to_agents(DetachAgent(keep_s=keep_s)))
 
+    def replace_agent(self, agent: LocalAgent) -> None:
+        """Watch an agent of this machine in the place of one that has ended."""
+        self._call(lambda: self._agents.put(agent))
+
+    def give_up(self, nodes: Iterable[int]) -> None:
+        """Take silent nodes of other machines for lost."""
+        if (remote := self._remote_nodes) is not None:
+            self._call(lambda: remote.give_up(nodes, self._agents))
+
     def discard(self) -> None:
         """Close a hub that was never started."""
         self._channel.close()
@@ -355,9 +367,7 @@ class HubThread:
         poller = Poller()
         poller.add(self._channel)
         poller.add(self._waker)
-        watched = self._agents.exit_fds
-        for fd in watched:
-            poller.add(fd)
+        self._agents.listen(poller)
         try:
             while not (self._stopping and self._agents.all_ended()):
                 ready = poller.wait(self._timeout_s())
@@ -366,9 +376,7 @@ class HubThread:
                     self._receive(node, event, frames)
                 while self._commands:
                     self._commands.popleft()()
-                for fd in watched.intersection(ready):
-                    poller.remove(fd)
-                    watched.discard(fd)
+                self._agents.ignore(ready)
                 self._look_at_agents()
                 self._feed(Tick())
                 self._waiting.call_due()
@@ -400,7 +408,7 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if isinstance(event, AgentJoined | AgentEnded):
+        if isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
             self._receive_of_machine(node, event)
         elif self.trust.accepts(node, event):
             try:
@@ -409,8 +417,8 @@ class HubThread:
                 _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
-    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded) -> None:
-        """Handle the first or last message of an agent on another machine."""
+    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft) -> None:
+        """Handle a message that only agents on other machines send."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
         elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
@@ -446,7 +454,7 @@ class HubThread:
                 self._do_all(helper_notices.record_stop(event, self._machine))
             case AgentDetached():
                 self.let_go.put(event)
-            case AgentJoined() | AgentEnded() | AgentAttached():
+            case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
             case _:
                 self._feed(event)
@@ -465,7 +473,7 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(helper_notices.exit_notices(stimulus, self._machine))
+            self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited))
         try:
             actions = self._recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:

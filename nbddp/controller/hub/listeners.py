@@ -1,6 +1,6 @@
 """The listeners for events that ranks send without a request.
 
-Runs in: the hub thread calls; a listener must neither block nor raise.
+Runs in: the hub thread calls, if not said otherwise; a listener must neither block nor raise.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nbddp.controller.state import NotifyUser
+from nbddp.controller.state import NotifyUser, PoolSnapshot
 from nbddp.wire.messages import (
     ClearOutput,
     CommFromRank,
@@ -41,6 +41,9 @@ class Listeners:
     #: Gets messages of widgets, with their buffers.
     comm: Callable[[CommFromRank, list[bytes]], None] = _ignore
     debug: Callable[[DebugEvent], None] = _ignore
+    #: Gets the pool with what it waits for while lost nodes are replaced; the thread of the restart
+    #: calls it.
+    replacing: Callable[[PoolSnapshot], None] = _ignore
 
     def hold_background(self) -> None:
         """Hold back what comes before `release_background`: a pool was taken back."""

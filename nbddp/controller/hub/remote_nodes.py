@@ -4,6 +4,7 @@ Runs in: the hub thread.
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -20,12 +21,13 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     PoolSnapshot,
+    RankState,
     SilentNode,
 )
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
-from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
+from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, JobTimeLeft, RefuseAgent
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
@@ -72,16 +74,26 @@ class RemoteNodes:
         self._lobby = lobby
         self._settings = settings
         self._job_ends = JobEnds()
+        self._job_changes: list[NotifyUser] = []  #: that the user is to be told
         self._look_at = 0.0
+        self._warming: set[int] = set()  #: agents that have come and have no rank yet
         self.view = NodeView()
 
     def receive(
-        self, node: int, event: AgentJoined | AgentEnded, agents: Agents, now: float
+        self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft, agents: Agents, now: float
     ) -> str:
-        """Take the first or last message of an agent; see `join` for what is returned."""
-        if isinstance(event, AgentJoined):
-            return self.join(node, event, agents, now)
-        self.end(node, event, agents)
+        """Take a message that only agents of other machines send.
+
+        Returns:
+            Why the pool cannot start; empty: it can, or not all agents have come.
+        """
+        match event:
+            case AgentJoined():
+                return self.join(node, event, agents, now)
+            case AgentEnded():
+                self.end(node, event, agents, now)
+            case JobTimeLeft():
+                self.change_job(node, event.left_s, now)
         return ""
 
     def join(self, guest: int, joined: AgentJoined, agents: Agents, now: float) -> str:
@@ -120,17 +132,36 @@ class RemoteNodes:
         for guest, node in decision.admitted.items():
             self._channel.admit(guest, node)
             agents.revive(node)
+            self._warming.add(node)
             self._channel.send_to_agent(
                 node,
                 AdmitAgent(node=node, nnodes=len(self._lobby.nodes), settings=self._settings),
             )
 
-    def end(self, node: int, ended: AgentEnded, agents: Agents) -> None:
+    def end(self, node: int, ended: AgentEnded, agents: Agents, now: float) -> None:
         """Note that an agent has ended, as it says."""
+        end = ended.end
+        if end.cause == "taken-away" and self._job_ends.is_over(end.text, now):
+            end = AgentEnd("time-limit", end.number, end.text)
         if node < 0:
             self._forget_guest(node)
         elif node == ended.node:
-            agents.note_end(node, ended.end)
+            agents.note_end(node, end)
+
+    def change_job(self, node: int, left_s: float, now: float) -> None:
+        """Note when the job around a node ends; `look` tells the user if that has changed."""
+        facts = self._lobby.nodes.get(node)
+        if facts is None or not facts.job:
+            return
+        if text := self._job_ends.change(facts, left_s, now):
+            self._job_changes.append(NotifyUser(None, text))
+        self.view = replace(self.view, job_ends=self._job_ends.of(self.view.facts))
+
+    def give_up(self, nodes: Iterable[int], agents: Agents) -> None:
+        """Take silent nodes for lost: the user does not wait until they are heard again."""
+        for node in nodes:
+            agents.note_end(node, AgentEnd("no-answer"))
+            self._channel.forget(node)  # its agent ends when it is told that nobody knows it
 
     def _forget_guest(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node: another one may come for it."""
@@ -149,13 +180,16 @@ class RemoteNodes:
             now: `time.monotonic`.
             agents: get the ends of those that are lost.
             pool: while it starts an agent may be silent for seconds: it waits for its fork server,
-                which loads torch. The start has a limit of its own.
+                which loads torch. The start has a limit of its own. An agent that takes the place
+                of a lost one has as much time.
         """
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
         self._channel.beat(now)
         self._read_clocks()
+        living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        self._warming -= set(pool.ranks.by_node(living))
         for guest in self._channel.guests:  # also those that only wanted to know the port
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
@@ -173,13 +207,16 @@ class RemoteNodes:
             is_as_before = node in before and before[node].since == heard_at
             if node in ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
-            if silence_s >= self._settings.node_timeout_s:
+            lost_after_s = self._settings.node_timeout_s
+            if node in self._warming:
+                lost_after_s = max(lost_after_s, self._settings.start_timeout_s)
+            if silence_s >= lost_after_s:
                 end = AgentEnd("silent", round(silence_s), facts.host)
                 agents.note_end(node, end)
                 self._channel.forget(node)
                 continue
-            limit_s = self._settings.node_timeout_s
-            silent[node] = SilentNode(node, facts.host, heard_at, limit_s)
+            if node not in self._warming:
+                silent[node] = SilentNode(node, facts.host, heard_at, lost_after_s)
         ended = agents.ended
         notices: list[NotifyUser | NodesSilent] = [
             NotifyUser(None, self._silent_text(each))
@@ -192,7 +229,8 @@ class RemoteNodes:
             if node not in silent and node not in ended
         ]
         warnings = self._job_ends.warnings(self.view.job_ends, now)
-        notices += [NotifyUser(None, text) for text in warnings]
+        notices += [*self._job_changes, *(NotifyUser(None, text) for text in warnings)]
+        self._job_changes.clear()
         now_silent = tuple(each for _, each in sorted(silent.items()))
         if now_silent != self.view.silent:
             self.view = replace(self.view, silent=now_silent)

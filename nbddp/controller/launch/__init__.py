@@ -1,7 +1,7 @@
 """Starts agents: on this machine, or on others through an engine such as ssh or Slurm."""
 
 from nbddp.controller.launch.adopted import AdoptedAgent
-from nbddp.controller.launch.engine import Engine, EngineOptions
+from nbddp.controller.launch.engine import Engine, EngineOptions, LostNode, ReplacingEngine
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -16,7 +16,9 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "LocalAgent",
+    "LostNode",
     "RemoteAgent",
+    "ReplacingEngine",
     "engine_options",
     "make_engine",
     "notebook_address",

@@ -36,16 +36,20 @@ class DriverProcess:
             self._read = report, end
         return report
 
-    def end(self, node: int, ended_text: str) -> str:
-        """Return why the agent of a node, or all of them, have ended.
+    def say(self, request: str) -> None:
+        """Ask for something, by a line on its standard input."""
+        self._process.say(request)
+
+    def end(self, number: int, ended_text: str) -> str:
+        """Return why an agent, or all of them, have ended.
 
         Args:
-            node: number of the node.
+            number: of the agent, as the driver tells it.
             ended_text: for a driver that has ended and told nothing, with ``{how}``.
         """
         report = self.report()
-        if node in report.ends or report.failure:
-            return report.ends.get(node) or report.failure
+        if number in report.ends or report.failure:
+            return report.ends.get(number) or report.failure
         how = self._process.end()
         return how and ended_text.format(how=how)
 

@@ -1,6 +1,8 @@
-"""What the driver of an engine tells the engine: lines of its output.
+"""What the driver of an engine tells the engine, and what it is asked: lines of text.
 
-Runs in: the driver, which writes them, and the notebook's process, which reads them. Pure.
+Runs in: the driver and the notebook's process. Pure.
+
+Agents have numbers: the first one of node 1 of 2 is number 1, the one that takes its place 3.
 """
 
 import json
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 
 _MARK = "nbddp-driver "
 _STATE, _FAILURE = "state", "failure"
+_START, _END = "start", "end"
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class DriverReport:
 
     state: str = ""  #: what the job waits for
     failure: str = ""  #: why there can be no pool
-    ends: dict[int, str] = field(default_factory=dict)  #: reasons by node
+    ends: dict[int, str] = field(default_factory=dict)  #: reasons by number of the agent
 
     def after(self, lines: Iterable[str]) -> "DriverReport":
         """Return the report after more lines; those of libraries, and torn ones, are left out."""
@@ -52,9 +55,33 @@ def failure_line(text: str) -> str:
     return _line(_FAILURE, text)
 
 
-def end_line(node: int, text: str) -> str:
-    """Write why the agent of a node has ended."""
-    return _line(node, text)
+def end_line(number: int, text: str) -> str:
+    """Write why an agent has ended."""
+    return _line(number, text)
+
+
+def start_request(number: int) -> str:
+    """Write that an agent is wanted."""
+    return f"{_START} {number}"
+
+
+def end_request(node: int) -> str:
+    """Write that the agent of a node is not wanted any longer."""
+    return f"{_END} {node}"
+
+
+def read_requests(text: str) -> list[tuple[bool, int]]:
+    """Return the requests: whether an agent is wanted, and its number, or that of its node.
+
+    >>> read_requests(start_request(3) + chr(10) + end_request(1))
+    [(True, 3), (False, 1)]
+    """
+    requests = []
+    for line in text.splitlines():
+        kind, _, number = line.partition(" ")
+        if kind in (_START, _END) and number.isdecimal():
+            requests.append((kind == _START, int(number)))
+    return requests
 
 
 def _line(key: str | int, text: str) -> str:

@@ -40,6 +40,21 @@ class EngineOptions:
     job: Mapping[str, str] = field(default_factory=dict)  #: the pairs of `--job`
 
 
+@dataclass(frozen=True)
+class LostNode:
+    """A node whose agent has ended, for `ReplacingEngine.replace`.
+
+    >>> from nbddp.controller.launch import LostNode
+    >>> LostNode(1, host="n2", job="4711").host
+    'n2'
+    """
+
+    node: int  #: its number
+    host: str = ""  #: name of its machine
+    place: str = ""  #: the engine's own name of that machine, if the agent has found one
+    job: str = ""  #: the engine's name of the job that the agent was in
+
+
 class Engine(Protocol):
     """Starts one agent on each node, and says what has become of them.
 
@@ -53,6 +68,7 @@ class Engine(Protocol):
     `stop` return at once. ``join_timeout_s`` is the number of seconds in which all agents have to
     join; None: the user waits, or ends the wait. ``owns_address``, which an engine may leave out,
     is True if ``--address`` names a place of the engine, not the address of the notebook's machine.
+    An engine that can put another agent in the place of a lost one is a `ReplacingEngine`.
 
     This engine starts all agents on the notebook's own machine:
 
@@ -135,4 +151,43 @@ class Engine(Protocol):
 
         The pool has then asked all agents to end. Agents that this method cannot reach end by
         themselves, since they hear nothing of the notebook.
+        """
+
+
+class ReplacingEngine(Engine, Protocol):
+    """An `Engine` that can put another agent in the place of one that has ended.
+
+    Without these two methods nbddp says that the launcher cannot replace a node.
+
+    A part of one that keeps its processes by node:
+
+    >>> class HereEngine:
+    ...     def replace(self, lost, invitation):
+    ...         self.withdraw(lost.node)  # it may hang
+    ...         self.agents[lost.node] = self.start_agent(lost.node, invitation)
+    ...     def withdraw(self, node):
+    ...         self.agents[node].kill()
+    """
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Begin to start another agent in the place of one that has ended.
+
+        What is left of the old agent has to end, as far as the engine reaches it. From now on `end`
+        is about the new agent.
+
+        Args:
+            lost: the node.
+            invitation: the same as that of `start`.
+
+        Raises:
+            PoolStartError: the engine cannot do that here.
+        """
+
+    def withdraw(self, node: int) -> None:
+        """End what `replace` has begun: the user does not wait for it any longer.
+
+        Args:
+            node: the number of the node.
+
+        It is not called once the agent has come.
         """

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from nbddp.errors import PoolStartError
@@ -44,12 +44,18 @@ class EngineProcess:
     Args:
         words: of its command line.
         invitation: for the agents.
+        env: its environment; None: that of this process.
 
     Raises:
         PoolStartError: the program cannot be run.
     """
 
-    def __init__(self, words: Sequence[str], invitation: Invitation) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        invitation: Invitation,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
         try:
             self._process = subprocess.Popen(
@@ -58,6 +64,7 @@ class EngineProcess:
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=env,
             )
         except OSError as error:
             self._log.close()
@@ -66,9 +73,13 @@ class EngineProcess:
                 "install it, or use another --launcher"
             ) from None
         self._input = self._process.stdin
+        self.say(invitation.text())
+
+    def say(self, line: str) -> None:
+        """Write a line to its standard input."""
         if self._input is not None:
             with suppress(OSError):  # it has ended; `end` says why
-                self._input.write(invitation.text().encode() + b"\n")
+                self._input.write(line.encode() + b"\n")
                 self._input.flush()
 
     def end(self) -> str:

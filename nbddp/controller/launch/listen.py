@@ -5,7 +5,7 @@ Runs in: the notebook's process.
 
 import sys
 
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
@@ -20,6 +20,7 @@ class ListenEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._file: InvitationFile | None = None
+        self._is_replacing = False  #: all agents had come, and some were lost
 
     def address(self) -> str:
         """Return the address of this machine's default route."""
@@ -39,6 +40,8 @@ class ListenEngine:
         path = "" if self._file is None else self._file.path
         module = f"-m nbddp agent --connect {path}"
         agent = f"{sys.executable} {module}"
+        if self._is_replacing:
+            return f"Start one on a machine that sees the file:\n  {agent}"
         return "\n".join(
             [
                 "Start one agent on each node, in one of these ways; each node must see the file:",
@@ -50,6 +53,13 @@ class ListenEngine:
                 "            (HOST: one of the nodes; PORT: a free one there)",
             ]
         )
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Wait for another agent, which the user starts with the same file."""
+        self._is_replacing = True
+
+    def withdraw(self, node: int) -> None:
+        """Do nothing: an agent that comes all the same gets the place."""
 
     def end(self, node: int) -> str:
         """Return nothing: only the agents themselves say what becomes of them."""

@@ -64,8 +64,9 @@ class Driver:
     def __init__(self, options: argparse.Namespace, invitation: str) -> None:
         self._options = options
         self._invitation = invitation
-        self._keepers: list[Any] = []
-        self._nodes_by_call: dict[Any, int] = {}
+        self._keepers: dict[int, Any] = {}  #: by node
+        self._numbers_by_call: dict[Any, int] = {}
+        self._asked = ""  #: lines of the engine that wait
         self._state = ""
 
     def serve(self) -> None:
@@ -78,9 +79,10 @@ class Driver:
         if group is None:
             return
         self._start_agents(group)
-        while not _input_has_ended(0.0 if self._nodes_by_call else _LOOK_S):
+        while not self._input_has_ended(0.0 if self._numbers_by_call else _LOOK_S):
             self._note_ends()
-        calls = [keeper.end.remote() for keeper in self._keepers]
+            self._follow_requests(group)
+        calls = [keeper.end.remote() for keeper in self._keepers.values()]
         ray.wait(calls, num_returns=len(calls), timeout=_END_S)
 
     def _place(self) -> Any:
@@ -94,27 +96,52 @@ class Driver:
         while not group.wait(_LOOK_S):
             free = ray.available_resources()
             self._say_state(ray_resources.waiting_text(wanted, options.nnodes, free))
-            if _input_has_ended(0.0):
+            if self._input_has_ended(0.0):
                 return None
         return group
 
     def _start_agents(self, group: Any) -> None:
         options = self._options
         self._say_state(f"Ray: starts agents on {options.nnodes} nodes")
-        actor = ray.remote(AgentKeeper)
         for node in range(options.nnodes):
-            amounts = group.bundle_specs[node]
-            keeper = actor.options(
+            self._start_agent(group, node)
+
+    def _start_agent(self, group: Any, number: int) -> None:
+        """Start an agent; Ray waits for a node for it where that of its bundle is lost."""
+        node = number % self._options.nnodes
+        amounts = group.bundle_specs[node]
+        keeper = (
+            ray.remote(AgentKeeper)
+            .options(
                 num_cpus=amounts["CPU"],
                 num_gpus=amounts.get("GPU", 0),
                 max_concurrency=2,  # `end` is called during `run`
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     group, placement_group_bundle_index=node
                 ),
-            ).remote()
-            self._keepers.append(keeper)
-            call = keeper.run.remote(self._invitation, node, options.python)
-            self._nodes_by_call[call] = node
+            )
+            .remote()
+        )
+        self._keepers[node] = keeper
+        call = keeper.run.remote(self._invitation, node, self._options.python)
+        self._numbers_by_call[call] = number
+
+    def _follow_requests(self, group: Any) -> None:
+        asked, self._asked = self._asked, ""
+        for is_start, number in driver_report.read_requests(asked):
+            node = number % self._options.nnodes
+            if node in self._keepers:
+                with suppress(ray.exceptions.RayError):  # it went with its node
+                    ray.kill(self._keepers.pop(node))
+            if is_start:
+                self._say_state(f"Ray: starts another agent for node {node}")
+                self._start_agent(group, number)
+
+    def _input_has_ended(self, wait_s: float) -> bool:
+        ready, _, _ = select.select([sys.stdin], [], [], wait_s)
+        text = os.read(sys.stdin.fileno(), 4096) if ready else b""
+        self._asked += text.decode()
+        return bool(ready) and not text
 
     def _say_state(self, text: str) -> None:
         """Say what the job waits for, if it is new: the cluster may be busy for hours."""
@@ -123,15 +150,15 @@ class Driver:
             _say(driver_report.state_line(text))
 
     def _note_ends(self) -> None:
-        if not self._nodes_by_call:
+        if not self._numbers_by_call:
             return
-        for call in ray.wait(list(self._nodes_by_call), timeout=_LOOK_S)[0]:
-            node = self._nodes_by_call.pop(call)
+        for call in ray.wait(list(self._numbers_by_call), timeout=_LOOK_S)[0]:
+            number = self._numbers_by_call.pop(call)
             try:
                 how = f"its process {ray.get(call)}"
             except ray.exceptions.RayError as error:
                 how = f"Ray says: {_first_lines(error)}"
-            _say(driver_report.end_line(node, how))
+            _say(driver_report.end_line(number, how))
 
 
 def _first_lines(error: Exception) -> str:
@@ -142,11 +169,6 @@ def _first_lines(error: Exception) -> str:
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _input_has_ended(wait_s: float) -> bool:
-    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def main() -> None:

@@ -5,21 +5,34 @@ the job. The invitation goes through its standard input, whose end also ends the
 """
 
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import EngineProcess, ask
-from nbddp.errors import PoolStartError
+from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.rank_set import RankSet
 
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
 #: Options that replace a default: the short form, and the begin of the long one.
 _CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
+#: Options about all nodes of the pool, which say nothing about a single one.
+_NODE_OPTIONS = ("-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks", "--exclusive")
+_SINGLE = frozenset({"--exclusive"})  # without a value of its own
+#: The variables of an allocation, in which `srun` would make a step.
+_ALLOCATION = "SLURM_"
+_KEPT_ENV = "SLURM_CONF"
+#: ``srun: error: n2: task 1: Exited with exit code 1``
+_TASK_END = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): .+")
+#: States of a node that can run a step now; a star behind them means that it does not respond.
+_WELL = frozenset({"allocated", "mixed", "idle", "completing"})
 
 
 class SlurmEngine:
@@ -32,7 +45,11 @@ class SlurmEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._process: EngineProcess | None = None
+        self._replaced: dict[int, EngineProcess] = {}  #: by node, those that were started later
+        #: What ``srun`` has written about tasks, and the end of the lines that were read.
+        self._read: tuple[Mapping[int, str], int] = ({}, 0)
         self._job_name = ""
+        self._asked_name = ""  #: of the job that is awaited
         self._job = os.environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
         self._state = ""
         self._ask_at = 0.0
@@ -52,7 +69,7 @@ class SlurmEngine:
                 "the pool did not start: there is no srun on this machine. Next: start the "
                 "notebook on a login node or in an allocation of Slurm, or use --launcher ssh"
             )
-        self._job_name = f"nbddp-{invitation.pool_id}"
+        self._job_name = self._asked_name = f"nbddp-{invitation.pool_id}"
         words = srun_words(self._options, self._job_name, os.environ)
         self._process = EngineProcess(words, invitation)
 
@@ -64,16 +81,61 @@ class SlurmEngine:
         return self._state or "srun"
 
     def _ask_queue(self) -> str:
-        choice = ["-j", self._job] if self._job else ["-n", self._job_name]
+        is_own = self._asked_name != self._job_name or not self._job
+        choice = ["-n", self._asked_name] if is_own else ["-j", self._job]
         return job_state(ask(["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"]))
 
     def end(self, node: int) -> str:
         """Return how ``srun`` has ended, and what it has written."""
-        how = "" if self._process is None else self._process.end()
+        later, process = self._replaced.get(node), self._process
+        if later is None and process is not None and (how := self._task_ends(process).get(node)):
+            return f"srun says: {how}"
+        how = process.end() if later is None and process else later.end() if later else ""
         return how and f"srun {how}. Next: try `srun hostname` in a terminal"
 
+    def _task_ends(self, process: EngineProcess) -> Mapping[int, str]:
+        """Return what ``srun`` has written about tasks that ended while others go on."""
+        ends, since = self._read
+        lines, end = process.lines(since)
+        if lines:
+            ends = {**task_ends(lines, self._options.nnodes), **ends}
+            self._read = ends, end  # both at once: several threads read
+        return ends
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Start an agent in a step on the node, if that is well, or in a job of its own."""
+        self.withdraw(lost.node)
+        is_step = self._is_well(lost)
+        name = self._job_name if is_step else f"{self._job_name}-{lost.node}"
+        words = replacement_words(self._options, name, lost, is_step=is_step)
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_ALLOCATION) or name == _KEPT_ENV
+        }
+        self._asked_name, self._state, self._ask_at = name, "", 0.0
+        self._replaced[lost.node] = EngineProcess(words, invitation, env)
+
+    def _is_well(self, lost: LostNode) -> bool:
+        """Return whether the job of a lost agent still has its node."""
+        if not (lost.job and lost.place):
+            return False
+        # A job goes on without a node that was down, also when that is well again.
+        words = ["squeue", "-h", "-j", lost.job, "-w", lost.place, "-t", "RUNNING", "-o", "%i"]
+        return bool(ask(words).strip()) and can_take_step(
+            ask(["sinfo", "-h", "-N", "-n", lost.place, "-o", "%T"])
+        )
+
+    def withdraw(self, node: int) -> None:
+        """End the step or the job that was started for a node."""
+        process = self._replaced.pop(node, None)
+        if process is not None:
+            process.stop(_STOP_S)
+
     def stop(self) -> None:
-        """End the step, and the job if ``srun`` has made one, also while it is queued."""
+        """End all steps, and the jobs that ``srun`` has made, also while they are queued."""
+        for node in list(self._replaced):
+            self.withdraw(node)
         process, self._process = self._process, None
         if process is not None:
             process.stop(_STOP_S)
@@ -87,24 +149,97 @@ def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]
         job_name: names the job, or the step.
         environ: of the notebook, which may be in an allocation.
     """
+    words = _srun(options, options.nnodes, job_name)
+    if "SLURM_JOB_ID" in environ:
+        words.append("--overlap")  # or the step waits for the processors of the notebook's own
+    return [*words, *options.arguments, *_agent(options)]
+
+
+def replacement_words(
+    options: EngineOptions, job_name: str, lost: LostNode, *, is_step: bool
+) -> list[str]:
+    """Return the command that starts one agent in the place of a lost one.
+
+    Args:
+        options: of the user; those about all nodes are left out.
+        job_name: names the job, or the step.
+        lost: the node.
+        is_step: a step in the job that the agent was in; False: a job of its own.
+    """
+    words = _srun(options, 1, job_name)
+    if is_step:
+        # The step that was lost may still hold the processors.
+        words += [f"--jobid={lost.job}", f"--nodelist={lost.place}", "--overlap"]
+    arguments = without_node_options(options.arguments)
+    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *_agent(options)]
+
+
+def without_node_options(arguments: Sequence[str]) -> list[str]:
+    """Leave out the options that say which and how many nodes a pool has.
+
+    >>> without_node_options(["-N", "2", "--gres=gpu:4", "--nodelist=n1,n2", "-wn1", "-A", "x"])
+    ['--gres=gpu:4', '-A', 'x']
+    """
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name not in _NODE_OPTIONS:
+            kept.append(word)
+        elif word == name and name not in _SINGLE:
+            next(words, None)
+    return kept
+
+
+def task_ends(lines: Iterable[str], nnodes: int) -> dict[int, str]:
+    """Return what ``srun`` says about the ends of tasks, by their numbers, which are the nodes'.
+
+    >>> task_ends(["srun: error: n2: task 1: Killed", "nbddp agent on n1: node 0 of 2"], 2)
+    {1: 'n2: task 1: Killed'}
+    """
+    ends = {}
+    for line in lines:
+        if match := _TASK_END.fullmatch(line.strip()):
+            with suppress(BadOptionError):  # not a task of ours
+                for task in RankSet.parse(match["tasks"], nnodes):
+                    ends[task] = match[0].removeprefix("srun: error: ")
+    return ends
+
+
+def can_take_step(answer: str) -> bool:
+    """Return whether a node can run a step.
+
+    Args:
+        answer: of ``sinfo -h -N -o '%T'``; a line for each partition.
+
+    >>> can_take_step("mixed"), can_take_step("allocated*"), can_take_step("down")
+    (True, False, False)
+    """
+    states = answer.split()
+    return bool(states) and set(states) <= _WELL
+
+
+def _srun(options: EngineOptions, nnodes: int, job_name: str) -> list[str]:
     words = [
         "srun",
-        f"--nodes={options.nnodes}",
-        f"--ntasks={options.nnodes}",
+        f"--nodes={nnodes}",
+        f"--ntasks={nnodes}",
         "--ntasks-per-node=1",
         f"--job-name={job_name}",
         "--input=all",
         "--kill-on-bad-exit=0",
+        "--no-kill",  # the others go on when a node is lost
         "--cpu-bind=none",
         "--unbuffered",
     ]
     if not any(word.startswith(_CPU_OPTIONS) for word in options.arguments):
         # One task gets one processor else, and all ranks of the node with it.
         words.append(f"--cpus-per-task={options.nproc_per_node}")
-    if "SLURM_JOB_ID" in environ:
-        words.append("--overlap")  # or the step waits for the processors of the notebook's own
-    python = options.python or sys.executable
-    return [*words, *options.arguments, python, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+    return words
+
+
+def _agent(options: EngineOptions) -> list[str]:
+    return [options.python or sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
 
 
 def job_state(answer: str) -> str:

@@ -8,7 +8,7 @@ has ended, the agent ends as well.
 import shlex
 import sys
 
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import EngineProcess, ask
 from nbddp.errors import BadOptionError
 from nbddp.system import network
@@ -43,6 +43,8 @@ class SshEngine:
                 "legal: --hosts a,b or --hostfile FILE"
             )
         self._options = options
+        self._hosts = list(options.hosts[: options.nnodes])  #: by node
+        self._spare_hosts = list(options.hosts[options.nnodes :])
         self._processes: dict[int, EngineProcess] = {}
 
     def address(self) -> str:
@@ -62,29 +64,49 @@ class SshEngine:
             PoolStartError: there is no ssh.
         """
         for node in range(self._options.nnodes):
-            host = self._options.hosts[node]
-            python = shlex.quote(self._options.python or sys.executable)
-            command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
-            argv = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
-            if self._options.tunnel:
-                port = network.split_address(invitation.addresses[0])[1]
-                # The far end listens on its loopback only; CURVE protects it from other users.
-                argv += ["-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:{port}"]
-            words = [*argv, *self._options.arguments, host, command]
-            self._processes[node] = EngineProcess(words, invitation)
+            self._start_agent(node, invitation)
+
+    def _start_agent(self, node: int, invitation: Invitation) -> None:
+        python = shlex.quote(self._options.python or sys.executable)
+        command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
+        argv = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
+        if self._options.tunnel:
+            port = network.split_address(invitation.addresses[0])[1]
+            # The far end listens on its loopback only; CURVE protects it from other users.
+            argv += ["-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:{port}"]
+        words = [*argv, *self._options.arguments, self._hosts[node], command]
+        self._processes[node] = EngineProcess(words, invitation)
 
     def state(self) -> str:
         """Return the hosts."""
-        return f"ssh to {', '.join(self._options.hosts[: self._options.nnodes])}"
+        return f"ssh to {', '.join(self._hosts)}"
 
     def end(self, node: int) -> str:
         """Return how the ssh of a node has ended, and what it has written."""
         process = self._processes.get(node)
         how = process.end() if process is not None else ""
-        host = self._options.hosts[node]
+        host = self._hosts[node]
         return how and (
             f"ssh {how}. Next: try `ssh {host}` in a terminal; --python PATH names the Python there"
         )
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Start an agent on a spare host, or, if there is none, on the same one.
+
+        Raises:
+            PoolStartError: there is no ssh.
+        """
+        self.withdraw(lost.node)
+        if self._spare_hosts:  # the lost one may be well again when the next one is needed
+            self._spare_hosts.append(self._hosts[lost.node])
+            self._hosts[lost.node] = self._spare_hosts.pop(0)
+        self._start_agent(lost.node, invitation)
+
+    def withdraw(self, node: int) -> None:
+        """End the ssh of a node, and the agent, if it is reached."""
+        process = self._processes.pop(node, None)
+        if process is not None:
+            process.stop(_STOP_S)
 
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""

@@ -598,6 +598,9 @@ class Pool:
         groups of the others, which keep their variables. If all are, the pool is as after its
         start: it forgets which cells have run, and those of `run` count from 1.
 
+        If the agent of a rank was lost, another one is asked of the engine first. While it does not
+        come, the pool stays as it is.
+
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: the
                 whole pool, with the same options.

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
@@ -184,12 +184,46 @@ class PoolProcesses:
         """End these ranks and start fresh ones; see `Pool.restart`."""
         with self._restarting(), EarlyInterrupts() as interrupts:
             if len(ranks) < len(self._all_ranks):
-                return self._restart_ranks(ranks, interrupts)
+                return self._restart_ranks(self._with_agents(ranks, interrupts), interrupts)
+            if nodes := self._startup.nodes_to_replace():
+                self.hub.give_up(nodes)
+                self._replace(nodes, interrupts)
             self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
                 self._use(self._startup.restart(lambda: interrupts.count > 0))
         return "all ranks are fresh processes: their variables are gone"
+
+    def _with_agents(self, ranks: RankSet, interrupts: EarlyInterrupts) -> RankSet:
+        """Put other agents in the places of lost ones of these ranks.
+
+        Returns:
+            These ranks, and all others of the nodes that were lost.
+        """
+        snapshot = self.snapshot
+        lost = {info.node for info in snapshot.ranks if info.rank in ranks} & snapshot.lost_agents
+        if not lost:
+            return ranks
+        if snapshot.store_is_lost:
+            alive = snapshot.in_state(RankState.IDLE, RankState.BUSY)
+            first = f"pull what you need (x = %ddp pull x -r {alive}), then " if alive else ""
+            raise PoolBrokenError(
+                f"{ranks.describe()} cannot be replaced alone: the store of the process groups was "
+                "lost, and fresh ranks need it to form groups with the others. "
+                f"Next: {first}%ddp restart, which puts other agents in the places of lost ones"
+            )
+        self._replace(lost, interrupts)
+        return RankSet.of([*ranks, *(i.rank for i in snapshot.ranks if i.node in lost)])
+
+    def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts) -> None:
+        try:
+            self._startup.replace(nodes, lambda: interrupts.count > 0, self.listeners.replacing)
+        except KeyboardInterrupt:
+            names = " and ".join(f"node {node}" for node in sorted(nodes))
+            raise PoolInterruptedError(
+                f"the wait for another agent in the place of {names} was interrupted: the other "
+                "ranks keep their variables. Next: the same command asks again"
+            ) from None
 
     def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)

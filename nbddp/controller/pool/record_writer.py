@@ -69,6 +69,10 @@ class RecordWriter:
         )
         self.put(folder, record)
 
+    def renew(self, folder: Path, agents: Iterable[LocalAgent]) -> None:
+        """Write the record again, since agents were replaced."""
+        self.write(folder, agents, 0.0 if self.last is None else self.last.keep_s)
+
     def put(self, folder: Path, record: PoolRecord | None) -> None:
         """Write a record that was written before; None: there was none."""
         self.last = record

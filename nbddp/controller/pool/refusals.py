@@ -52,6 +52,7 @@ def broken_text(
         )
     missing = ranks - idle
     next_step = "%ddp restart gives a fresh pool"
-    if is_up and idle and missing and not is_plain and not snapshot.lost_agents:
-        next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
+    if is_up and idle and missing and not is_plain and not snapshot.store_is_lost:
+        asks = "asks for another agent, and " if snapshot.lost_agents else ""
+        next_step = f"%ddp restart -r {missing} {asks}keeps the variables of the other ranks"
     return f"{reason}{others}. Next: {next_step}"

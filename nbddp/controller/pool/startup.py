@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,10 @@ from nbddp.controller.launch import (
 )
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
+from nbddp.controller.pool.joining_agents import JoiningAgents
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
+from nbddp.controller.pool.node_replacement import EngineAgents, LocalAgents, replace_nodes
 from nbddp.controller.pool.record_writer import RecordWriter
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -65,8 +67,6 @@ _STARTING_GRACE_S = 0.3
 _KILLED_S = 2.0
 #: An agent that does not say in this time that its ranks have ended is blocked.
 _ANSWER_S = 3.0
-#: Agents that have not come after this time may have a reason that only they know.
-_LATE_JOIN_S = 15.0
 #: For agents to answer to a notebook that takes them back, or lets them go.
 _ATTACH_S = 10.0
 _LET_GO_S = 5.0
@@ -123,9 +123,8 @@ class PoolStartup:
         self._local: list[LocalAgent] = []
         self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
-        self._joins_until = math.inf
-        self._late_from = math.inf
-        self._meeting_point = ""  #: address and port at which agents of other machines come
+        self._engine_agents: EngineAgents | None = None
+        self._joining: JoiningAgents | None = None
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
@@ -254,7 +253,6 @@ class PoolStartup:
 
     def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
-        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
         self._record.socket_path = socket_path = folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
@@ -263,21 +261,26 @@ class PoolStartup:
             self._on_segment_released,
         )
         for node in range(options.nnodes):
-            launch = AgentLaunch(
-                hub=ipc_address(socket_path),
-                token=token,
-                pool_id=self._pool_id,
-                node=node,
-                folder=str(folder),
-                controller_pid=os.getpid(),
-                settings=self._settings,
-                keep_s=options.keep,
-            )
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
-            self._local.append(LocalAgent(launch, env))
+            self._local.append(self._start_agent(node))
         self._hub.start(self._local)
         return self._hub
+
+    def _start_agent(self, node: int) -> LocalAgent:
+        options, record = self._options, self._record
+        launch = AgentLaunch(
+            hub=ipc_address(record.socket_path),
+            token=record.token,
+            pool_id=self._pool_id,
+            node=node,
+            folder=str(self._folder),
+            controller_pid=os.getpid(),
+            settings=self._settings,
+            keep_s=options.keep,
+        )
+        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
+        return LocalAgent(launch, env)
 
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
@@ -300,12 +303,15 @@ class PoolStartup:
         self._remote += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
         self._hub.start(remote=self._remote)
         self._engine = engine
-        engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
-        self._meeting_point = f"{address}:{channel.port}"
-        if options.launcher == "listen":  # a job may wait in a queue
-            self._late_from = time.monotonic() + _LATE_JOIN_S
-        if engine.join_timeout_s is not None:
-            self._joins_until = time.monotonic() + engine.join_timeout_s
+        invitation = channel.invitation(self._pool_id, [address], token, options.tunnel)
+        self._engine_agents = EngineAgents(engine, options.launcher, invitation)
+        engine.start(invitation)
+        self._joining = JoiningAgents(
+            engine,
+            options.nnodes,
+            f"{address}:{channel.port}",
+            is_told_late=options.launcher == "listen",
+        )
         return self._hub
 
     def _make_machines(self, default_host: str) -> RecoveryMachine:
@@ -327,6 +333,40 @@ class PoolStartup:
             diagnosis.compare,
             first_number,
         )
+
+    def replace(
+        self,
+        nodes: Collection[int],
+        is_interrupted: Callable[[], bool],
+        on_progress: Callable[[PoolSnapshot], None],
+    ) -> None:
+        """Put other agents in the places of those that have ended, and wait until they have come.
+
+        Args:
+            nodes: whose agents have ended.
+            is_interrupted: polled; then no agent comes any more.
+            on_progress: gets the state of the pool, with what is waited for.
+
+        Raises:
+            KeyboardInterrupt: the user has interrupted the wait; the pool is as it was.
+            PoolBrokenError: an agent cannot come, or did not; the pool is as it was.
+        """
+        hub, source = self._hub, self._engine_agents or LocalAgents(self._local, self._start_agent)
+        if hub is not None:
+            replace_nodes(source, nodes, hub, is_interrupted, on_progress)
+        if self._folder is not None:
+            self._record.renew(self._folder, self._local)
+
+    def nodes_to_replace(self) -> frozenset[int]:
+        """The nodes that a restart of the pool replaces: lost and silent ones, beside others.
+
+        Empty: there are none, or the restart of the whole pool starts all agents again.
+        """
+        hub, agents = self._hub, self._engine_agents
+        if hub is None or not hub.is_alive or agents is None or not agents.can_replace:
+            return frozenset()
+        nodes = hub.snapshot.lost_agents | hub.snapshot.silent_nodes
+        return nodes if len(nodes) < self._options.nnodes else frozenset()
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Start fresh ranks, and a fresh hub if an agent has ended.
@@ -402,6 +442,7 @@ class PoolStartup:
             self._local.pop().close()
         self._remote.clear()
         engine, self._engine = self._engine, None
+        self._engine_agents = self._joining = None
         if engine is not None:
             engine.stop()
 
@@ -437,7 +478,8 @@ class PoolStartup:
                 raise _NoAnswerError
             is_served = hub.is_alive
             self._on_progress(self._progress(hub))
-            self._check_joining(hub)
+            if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
+                self._joining.check(hub.nodes.joined)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
@@ -454,33 +496,10 @@ class PoolStartup:
     def _progress(self, hub: HubThread) -> PoolSnapshot:
         """Return the state of the pool, with what is known of agents that have not come."""
         snapshot = hub.snapshot
-        if self._engine is None or snapshot.phase is not Phase.AGENTS:
+        if self._joining is None or snapshot.phase is not Phase.AGENTS:
             return snapshot
-        state, joined = self._engine.state(), hub.nodes.joined
-        if joined < self._options.nnodes and time.monotonic() >= self._late_from:
-            state = f"{state}\n{self._late_text(joined, _LATE_JOIN_S)}"
-        return replace(snapshot, joined=joined, waits_for=state)
-
-    def _late_text(self, joined: int, after_s: float) -> str:
-        nnodes = self._options.nnodes
-        come = "no agent has" if not joined else f"{joined} of {nnodes} agents have"
-        return (
-            f"{come} come in {after_s:g} s: the hosts must reach {self._meeting_point}. Next: "
-            "`nbddp agent --connect FILE --check` on a host says whether it does; open the port "
-            "in the firewall (--port N keeps one number), or use --launcher ssh --tunnel"
-        )
-
-    def _check_joining(self, hub: HubThread) -> None:
-        """Raise `PoolStartError` if the agents of other machines do not come in time."""
-        engine = self._engine
-        if engine is None or hub.snapshot.phase is not Phase.AGENTS:
-            return
-        limit_s = engine.join_timeout_s
-        if limit_s is not None and time.monotonic() > self._joins_until:
-            raise PoolStartError(
-                "the pool did not start: "
-                f"{self._late_text(hub.nodes.joined, limit_s)} ({engine.state()})"
-            )
+        joined = hub.nodes.joined
+        return replace(snapshot, joined=joined, waits_for=self._joining.state(joined))
 
 
 def _user_paths(paths: Iterable[str]) -> list[str]:

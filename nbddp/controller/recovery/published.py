@@ -23,5 +23,6 @@ def snapshot_of(pool: PoolMachine, active_run_id: str | None, joining: RankSet) 
         active_run_id=active_run_id,
         joining=joining,
         lost_agents=frozenset(pool.lost_agents),
+        lost=tuple(lost for _, lost in sorted(pool.lost_agents.items())),
         store_is_lost=pool.store_is_lost,
     )

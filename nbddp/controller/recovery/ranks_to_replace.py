@@ -91,7 +91,9 @@ class RankRestarts:
             return "a fresh rank cannot join process groups that are plain (%ddp start --plain)"
         if self._pool.phase is not Phase.UP:
             return f"the pool is not up (it is {self._pool.phase.name.lower()})"
-        lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
+        lost = sorted(
+            {self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents.keys()
+        )
         if lost:
             return f"the agent of node {lost[0]} has ended"
         return self._pool.ranks.stopped_agent_reason(ranks)

@@ -27,6 +27,7 @@ from nbddp.controller.state.config import (
 from nbddp.controller.state.exit_text import (
     crash_site,
     describe_agent_exit,
+    describe_cause,
     describe_exit,
     describe_store_exit,
     error_summary,
@@ -129,6 +130,7 @@ __all__ = [
     "config_error",
     "crash_site",
     "describe_agent_exit",
+    "describe_cause",
     "describe_exit",
     "describe_store_exit",
     "error_summary",

@@ -133,7 +133,7 @@ def _agent_end(end: AgentEnd) -> str:
         case "engine":
             return end.text
         case _:
-            return _AGENT_ENDS[end.cause]
+            return _AGENT_ENDS[end.cause].format(job=end.text)
 
 
 _AGENT_ENDS: Mapping[AgentEndCause, str] = {
@@ -145,6 +145,9 @@ _AGENT_ENDS: Mapping[AgentEndCause, str] = {
     "not-known": "its exit status is not known",
     "refused": "the notebook has refused it",
     "no-answer": "it did not answer",
+    "taken-away": "SIGTERM: Slurm takes the node away, since job {job} was cancelled (scancel) or "
+    "preempted",
+    "time-limit": "Slurm job {job} has reached its time limit",
 }
 
 

@@ -11,6 +11,8 @@ from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, NodeFacts
 #: Seconds before the end of a job at which the user is warned.
 _WARN_S = (600.0, 300.0, 60.0)
 _MINUTE_S = 60.0
+#: Answers that differ by less are of one end: Slurm counts in whole seconds, a job in minutes.
+_CHANGED_S = 30.0
 #: From here on the time that is left is told in minutes.
 _MINUTES_FROM_S = 55.0
 
@@ -42,6 +44,10 @@ class JobEnd:
         hours, minutes = divmod(round(left_s / _MINUTE_S), 60)
         return f"{job} ends in {f'{hours} h ' if hours else ''}{minutes} min"
 
+    def latest_warning(self, now: float) -> float:
+        """Return which warning is due, as seconds before the end; infinite: none is."""
+        return min((s for s in _WARN_S if self.ends_at - now <= s), default=float("inf"))
+
 
 class JobEnds:
     """Warns 10 minutes, 5 minutes and 1 minute before the end of each job."""
@@ -49,6 +55,31 @@ class JobEnds:
     def __init__(self) -> None:
         self._by_job: dict[str, JobEnd] = {}
         self._warned: dict[str, float] = {}  # the latest warning, as seconds before the end
+
+    def change(self, facts: NodeFacts, left_s: float, now: float) -> str:
+        """Note what an agent has found out since then.
+
+        Args:
+            facts: of its node.
+            left_s: that the job has left.
+            now: `time.monotonic`.
+
+        Returns:
+            What the user should know; empty: the end is as it was.
+        """
+        job = facts.job
+        known, end = self._by_job.get(job), JobEnd(facts.scheduler, job, now + left_s)
+        self._by_job[job] = end
+        if known is not None and abs(known.ends_at - end.ends_at) < _CHANGED_S:
+            return ""
+        self._warned[job] = end.latest_warning(now)  # this says when it ends
+        what = "its time limit was changed" if known else "it has a time limit now"
+        return f"{end.text(now)}: {what}"
+
+    def is_over(self, job: str, now: float) -> bool:
+        """Return whether a job has reached its end, as exactly as Slurm keeps it."""
+        end = self._by_job.get(job)
+        return end is not None and now >= end.ends_at - _MINUTE_S
 
     def note(self, facts: NodeFacts, now: float) -> None:
         """Note what an agent has said when it came.
@@ -73,8 +104,7 @@ class JobEnds:
         """
         texts = []
         for end in ends:
-            passed = [before for before in _WARN_S if end.ends_at - now <= before]
-            latest = passed[-1] if passed else float("inf")
+            latest = end.latest_warning(now)
             known = self._warned.setdefault(end.job, latest)
             if latest < known:
                 self._warned[end.job] = latest

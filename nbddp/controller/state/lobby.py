@@ -91,8 +91,10 @@ class Lobby:
         failure = self._disagreement([*others, facts])
         if failure:
             return LobbyDecision(refused={guest: failure})
-        self.nodes[vacant[0]] = facts
-        return LobbyDecision(admitted={guest: vacant[0]})
+        # The engine says which node it was started for, if it was asked for one.
+        node = facts.engine_node if facts.engine_node in vacant else vacant[0]
+        self.nodes[node] = facts
+        return LobbyDecision(admitted={guest: node})
 
     def _disagreement(self, all_facts: Iterable[NodeFacts]) -> str:
         """Return why these nodes make no pool; empty: they do."""

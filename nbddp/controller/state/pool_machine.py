@@ -46,7 +46,7 @@ from nbddp.controller.state.stimuli import (
     Tick,
 )
 from nbddp.settings import Settings
-from nbddp.wire.message_types import ErrorInfo, PoolSpec
+from nbddp.wire.message_types import ErrorInfo, LostAgent, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
     FaultStruck,
@@ -86,11 +86,12 @@ class PoolMachine:
         self.ranks = RankTable(spec)
         self._settings = settings
         self._host = host
+        self._is_host_given = bool(host)
         self._port = port
         self.phase = Phase.AGENTS
         self._agents: set[int] = set()
         self._hosts: dict[int, str] = {}  #: of the nodes, if they are machines of their own
-        self.lost_agents: set[int] = set()
+        self.lost_agents: dict[int, LostAgent] = {}
         self._nodes_stopped: set[int] = set()
         #: Agents on other machines come when their engine starts them.
         self._starts_until = None if spec.has_machines else now + settings.start_timeout_s
@@ -122,7 +123,7 @@ class PoolMachine:
             return unreachable or "a cell is running"
         exited = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
         if exited:
-            lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents)
+            lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents.keys())
             why = "".join(f", since the agent of node {node} ended" for node in lost)
             return f"{exited.describe()} {exited.verb('has', 'have')} exited{why}"
         starting = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
@@ -235,9 +236,9 @@ class PoolMachine:
         self._agents.add(hello.node)
         if self.spec.has_machines:
             self._hosts[hello.node] = hello.host
-        self.lost_agents.discard(hello.node)  # another one has taken its place
-        if hello.node == 0 and hello.address and not self._host:
-            self._host = hello.address
+        self.lost_agents.pop(hello.node, None)  # another one has taken its place
+        if hello.node == 0 and hello.address and not self._is_host_given:
+            self._host = hello.address  # another machine may have taken the place of the first one
         if self._starts_until is None and self.phase is Phase.AGENTS:
             self._starts_until = now + self._settings.start_timeout_s
         if self.phase is not Phase.AGENTS or len(self._agents) < self.spec.nnodes:
@@ -446,7 +447,8 @@ class PoolMachine:
         return self._start_store()
 
     def _agent_exited(self, agent: AgentExited, now: float) -> list[LifeAction]:
-        self.lost_agents.add(agent.node)
+        self.lost_agents[agent.node] = agent.lost
+        self.store_is_lost |= agent.node == 0  # the agent of node 0 had started it
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE

@@ -15,7 +15,7 @@ from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
-from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.message_types import LostAgent, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -39,6 +39,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     #: for, or what the user has to do, in some lines.
     joined: int = 0
     waits_for: str = ""
+    lost: tuple[LostAgent, ...] = ()  #: the same nodes as in `lost_agents`, and why
 
     @property
     def is_running(self) -> bool:

@@ -152,12 +152,18 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     """
     pool = session.pool()
     running = pool.running_cell
-    if ranks is None:
-        pool.restart()
-        answer = f"fresh ranks: {status_table.headline(pool)}"
-    else:
-        pool.expect_idle_beside(pool.rank_set(ranks))
-        answer = pool.restart(ranks)
+    display, listeners = session.start_display(), pool.listeners
+    before, listeners.replacing = listeners.replacing, display.show
+    try:
+        if ranks is None:
+            pool.restart()
+            answer = f"fresh ranks: {status_table.headline(pool)}"
+        else:
+            pool.expect_idle_beside(pool.rank_set(ranks))
+            answer = pool.restart(ranks)
+    finally:
+        listeners.replacing = before
+        display.end("")
     print(with_line_breaks(_ended_cell(pool, running) + answer))
 
 

@@ -45,6 +45,8 @@ class StartDisplay:
 def progress_line(snapshot: PoolSnapshot) -> str:
     """``starting 4 ranks ... 2 of 4 ready``, ``... 1 of 2 nodes have joined``."""
     count = len(snapshot.ranks)
+    if snapshot.phase is Phase.UP and snapshot.waits_for:
+        return f"replacing a lost node ... {_step(snapshot, count)}"
     return f"starting {count} {'rank' if count == 1 else 'ranks'} ... {_step(snapshot, count)}"
 
 

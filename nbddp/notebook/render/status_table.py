@@ -16,7 +16,7 @@ from nbddp.controller.state import (
     RankInfo,
     RankState,
     Silence,
-    describe_exit,
+    describe_cause,
 )
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import tint_of
@@ -134,9 +134,7 @@ def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str
 
 
 def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
-    ends = [info.exited for info in snapshot.ranks if info.node == node and info.exited]
-    reasons = {describe_exit(end)[0] for end in ends if end.lost_agent}
-    return f": {reasons.pop()}" if len(reasons) == 1 else ""
+    return "".join(f": {describe_cause(lost)}" for lost in snapshot.lost if lost.node == node)
 
 
 def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
@@ -419,8 +417,16 @@ def _restart_of(pool: Pool, ranks: RankSet) -> str:
 def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str]:
     notes = []
     gone = snapshot.in_state(RankState.EXITED)
-    if gone:
-        notes.append(f"{gone.describe()} exited. Next: {_restart_of(pool, gone)}")
+    lost = RankSet.of(info.rank for info in snapshot.ranks if info.node in snapshot.lost_agents)
+    if exited := gone - lost:
+        notes.append(f"{exited.describe()} exited. Next: {_restart_of(pool, exited)}")
+    if lost:
+        nodes = " and ".join(f"node {node}" for node in sorted(snapshot.lost_agents))
+        command = "%ddp restart" if snapshot.store_is_lost else _restart_of(pool, lost)
+        notes.append(
+            f"{lost.describe()} {lost.verb('was', 'were')} lost with {nodes}. Next: {command} asks "
+            "for another agent"
+        )
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from nbddp.agent.engine_variables import batch_job, engine_place
-from nbddp.agent.job_end import job_left_s, read_lsf_time_left, read_pbs_time_left, read_time_left
+from nbddp.agent.job_end import (
+    JobWatch,
+    job_left_s,
+    read_lsf_time_left,
+    read_pbs_time_left,
+    read_time_left,
+)
 from nbddp.agent.node_facts import node_facts
+from tests.support.polling import poll_until
 
 
 def left_s(environ: dict[str, str]) -> float:
@@ -113,3 +120,37 @@ def test_pbs_has_begun_the_job_before_the_agent_came(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("text", "left_s"), [("12:00 E", 43200.0), ("0:01", 60.0), ("", -1.0)])
 def test_what_bjobs_says(text: str, left_s: float):
     assert read_lsf_time_left(text) == left_s
+
+
+def test_the_time_is_asked_for_again_without_a_wait(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", environ["PATH"])
+    watch = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    assert watch.advance(299.0) == -1.0
+    assert not (tmp_path / "asked").exists()
+    assert watch.advance(300.0) == -1.0
+    poll_until(lambda: watch.advance(301.0) == 600.0)
+    assert (tmp_path / "asked").read_text() == "-h -j 7 -o %L\n"
+    assert watch.advance(500.0) == -1.0
+    # 20 s before the warning of 5 minutes.
+    assert watch.advance(301.0 + 280.0) == -1.0
+    poll_until(lambda: watch.advance(582.0) == 600.0)
+    other = JobWatch(batch_job(environ), 1, 3600.0, 300.0, now=0.0)
+    assert other.advance(1e6) == -1.0
+    assert other._process is None
+
+
+def test_squeue_that_does_not_answer_or_is_not_there_changes_nothing(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", environ["PATH"])
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    watch = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    watch.advance(300.0)
+    assert watch._process is not None
+    poll_until(lambda: watch.advance(310.0) == -1.0 and watch._process is None)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    missing = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    assert missing.advance(300.0) == -1.0
+    assert missing._process is None

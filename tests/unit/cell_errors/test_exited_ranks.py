@@ -2,6 +2,7 @@
 
 import re
 import signal
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -230,6 +231,26 @@ def test_the_known_cause_of_an_exit_is_told_without_a_guess():
     assert text.count("No space left on device") == 1
     assert "likely" not in text
     assert "SIGKILL" not in text
+
+
+@pytest.mark.parametrize(
+    ("node", "step"),
+    [
+        (1, "%ddp restart -r 1 asks for another agent in the place of node 1"),
+        (
+            0,  # it had the store
+            "pull what you need (x = %ddp pull x -r 0), then %ddp restart asks for another agent",
+        ),
+    ],
+)
+def test_the_next_step_after_a_node_was_lost(node: int, step: str):
+    lost = died(1)
+    assert lost.exited is not None
+    cause = LostAgent(node, AgentEnd("silent", 60, "n2"))
+    lost = replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
+    message = " ".join(str(cell_error(ok(0), lost, is_plain=False)).split())
+    assert step in message
+    assert "rank 0 keeps its variables" in message
 
 
 # --- other ranks ---------------------------------------------------------------------------------

@@ -1,16 +1,17 @@
 """Nodes on other machines: when they are silent, heard again, and lost."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from msgspec.structs import replace
 
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.remote_nodes import RemoteNodes
-from nbddp.controller.state import Lobby, NodesSilent, NotifyUser
+from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
-from nbddp.wire.message_types import NodeFacts
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+from nbddp.wire.message_types import AgentEnd, NodeFacts
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentEnded, AgentJoined, JobTimeLeft
 from tests.support.machines import Pool
 
 FACTS = NodeFacts(
@@ -99,3 +100,38 @@ def test_the_end_of_the_job_is_told_while_the_pool_is_up():
     for now, texts in ((102.0, []), (160.0, ["Slurm job 4711"]), (161.0, [])):
         scene.line.last = now
         assert scene.look(now) == texts
+
+
+def test_an_agent_in_the_place_of_a_lost_one_has_the_time_of_a_start_before_it_is_silent():
+    """It loads torch, and waits for that, before it makes its first rank."""
+    scene = Scene()
+    assert scene.look(101.0) == []  # it has ranks
+    [info] = scene.pool.machine.ranks.values()
+    scene.nodes._warming.add(0)
+    scene.pool.machine.ranks.put(replace(info, state=RankState.STARTING))
+    assert scene.look(120.0) == []
+    assert scene.nodes.view.silent == ()
+    scene.pool.machine.ranks.put(replace(info, state=RankState.IDLE))
+    assert scene.look(121.0) == ["nothing is heard", "1"]
+
+
+def test_a_changed_end_of_a_job_is_told_once():
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=660.0))
+    told = JobTimeLeft(node=0, left_s=7200.0)
+    assert scene.nodes.receive(0, told, Agents(), 101.0) == ""
+    scene.line.last = 102.0
+    assert scene.look(102.0) == ["Slurm job 4711"]
+    assert [end.ends_at for end in scene.nodes.view.job_ends] == [7301.0]
+    assert scene.look(103.0) == []
+
+
+def test_sigterm_at_the_end_of_the_job_is_its_time_limit():
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=660.0))
+    for now, cause in ((300.0, "taken-away"), (755.0, "time-limit")):
+        ends: list[AgentEnd] = []
+        agents = cast(
+            "Agents", SimpleNamespace(note_end=lambda node, end, ends=ends: ends.append(end))
+        )
+        taken = AgentEnded(node=0, end=AgentEnd("taken-away", 15, "4711"))
+        scene.nodes.receive(0, taken, agents, now)
+        assert [end.cause for end in ends] == [cause]

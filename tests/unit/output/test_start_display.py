@@ -1,5 +1,6 @@
 """The line that shows the start of a pool."""
 
+import msgspec
 import pytest
 
 from nbddp.controller.state import Phase, PoolSnapshot, RankInfo, RankState
@@ -77,3 +78,11 @@ def test_without_a_live_line_only_the_text_is_printed(capsys: pytest.CaptureFixt
     display.show(snapshot_of(STARTING))
     display.end("1 process")
     assert capsys.readouterr() == ("1 process\n", "")
+
+
+def test_the_wait_for_another_agent_has_a_line_of_its_own():
+    waits_for = "waits for another agent in the place of node 1 (n2)\nssh to n1, n3"
+    shown = msgspec.structs.replace(
+        snapshot_of(IDLE, phase=Phase.UP), joined=0, waits_for=waits_for
+    )
+    assert progress_line(shown) == "replacing a lost node ... 0 of 1 nodes have joined"

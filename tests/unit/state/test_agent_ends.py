@@ -21,6 +21,12 @@ def test_each_cause_has_words(cause: AgentEndCause):
         (AgentEnd("exited", 3), "exit code 3"),
         (AgentEnd("exited", -9), "SIGKILL"),
         (AgentEnd("signal", 15), "it was ended by SIGTERM"),
+        (
+            AgentEnd("taken-away", 15, "4711"),
+            "SIGTERM: Slurm takes the node away, since job 4711 was cancelled (scancel) or "
+            "preempted",
+        ),
+        (AgentEnd("time-limit", 15, "4711"), "Slurm job 4711 has reached its time limit"),
         (AgentEnd("silent", 60, "b"), "nothing was heard of b for 60 s"),
     ],
 )

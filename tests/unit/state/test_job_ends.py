@@ -60,3 +60,23 @@ def test_jobs_without_a_known_end_and_those_of_other_nodes_are_not_told():
 )
 def test_the_time_that_is_left(left_s: float, text: str):
     assert JobEnd("slurm", "7", left_s).text(0.0) == f"Slurm job 7 {text}"
+
+
+def test_a_changed_time_limit_is_told_and_warned_of_again():
+    ends, node = JobEnds(), job("7", 200.0)
+    ends.note(node, 0.0)
+    assert said(ends, node, now=0.0) == []
+    assert ends.change(node, 100.0, now=101.0) == ""  # the same end
+    longer = ends.change(node, 7200.0, now=110.0)
+    assert longer == "Slurm job 7 ends in 2 h 0 min: its time limit was changed"
+    assert [end.ends_at for end in ends.of([node])] == [7310.0]
+    assert said(ends, node, now=6711.0) == ["Slurm job 7 ends in 10 min"]
+    assert ends.change(node, 200.0, now=6720.0).startswith("Slurm job 7 ends in 3 min")
+    assert said(ends, node, now=6721.0) == []
+    assert said(ends, node, now=6861.0) == ["Slurm job 7 ends in 1 min"]
+    assert not ends.is_over("7", 6850.0)
+    assert ends.is_over("7", 6870.0)
+    assert (
+        ends.change(job("8", -1.0), 60.0, now=0.0)
+        == "Slurm job 8 ends in 1 min: it has a time limit now"
+    )

@@ -94,3 +94,9 @@ def test_an_agent_that_goes_before_it_has_a_node_is_forgotten():
     lobby.join(-1, agent("n1"))
     lobby.leave(-1)
     assert lobby.joined == 0
+
+
+def test_an_agent_that_was_started_for_a_lost_node_gets_that_one():
+    lobby, _ = joined(agent("n1"), agent("n2"), agent("n3"))
+    assert lobby.join(-4, agent("n5", engine_node=2), vacant=[1, 2]).admitted == {-4: 2}
+    assert lobby.join(-5, agent("n6", engine_node=0), vacant=[1]).admitted == {-5: 1}

@@ -175,7 +175,7 @@ def test_an_agent_lost_during_the_start_is_a_failed_start(steps: int):
         [*pool.feed(AgentExited(0, AgentEnd("exited", 3), "no module named zmq\n"))]
     )
     assert failure.reason == "the agent of node 0 ended (exit code 3): no module named zmq"
-    assert pool.machine.lost_agents == {0}
+    assert set(pool.machine.lost_agents) == {0}
     assert pool.phase() is Phase.FAILED
 
 

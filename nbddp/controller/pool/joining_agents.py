@@ -1,0 +1,62 @@
+"""The agents of other machines that have not come yet: what they wait for, and until when.
+
+Runs in: the notebook's process, in the thread that starts the pool.
+"""
+
+import math
+import time
+
+from nbddp.controller.launch import Engine
+from nbddp.errors import PoolStartError
+
+#: Agents that have not come after this time may have a reason that only they know.
+_LATE_JOIN_S = 15.0
+
+
+class JoiningAgents:
+    """The wait for the agents of a pool; it begins now.
+
+    Args:
+        engine: starts them.
+        nnodes: number of agents.
+        meeting_point: address and port at which they come.
+        is_told_late: the user starts them, and is told when they are late.
+    """
+
+    def __init__(
+        self, engine: Engine, nnodes: int, meeting_point: str, *, is_told_late: bool
+    ) -> None:
+        self._engine = engine
+        self._nnodes = nnodes
+        self._meeting_point = meeting_point
+        now, limit_s = time.monotonic(), engine.join_timeout_s
+        self._late_from = now + _LATE_JOIN_S if is_told_late else math.inf  # a job may be queued
+        self._until = math.inf if limit_s is None else now + limit_s
+
+    def state(self, joined: int) -> str:
+        """Return what the engine waits for, or what the user has to do, in some lines.
+
+        Args:
+            joined: agents that have come.
+        """
+        state = self._engine.state()
+        if joined < self._nnodes and time.monotonic() >= self._late_from:
+            return f"{state}\n{self._late_text(joined, _LATE_JOIN_S)}"
+        return state
+
+    def check(self, joined: int) -> None:
+        """Raise `PoolStartError` if the agents do not come in time."""
+        limit_s = self._engine.join_timeout_s
+        if limit_s is not None and time.monotonic() > self._until:
+            raise PoolStartError(
+                "the pool did not start: "
+                f"{self._late_text(joined, limit_s)} ({self._engine.state()})"
+            )
+
+    def _late_text(self, joined: int, after_s: float) -> str:
+        come = "no agent has" if not joined else f"{joined} of {self._nnodes} agents have"
+        return (
+            f"{come} come in {after_s:g} s: the hosts must reach {self._meeting_point}. Next: "
+            "`nbddp agent --connect FILE --check` on a host says whether it does; open the port "
+            "in the firewall (--port N keeps one number), or use --launcher ssh --tunnel"
+        )

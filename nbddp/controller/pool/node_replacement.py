@@ -1,0 +1,220 @@
+"""Puts other agents in the places of lost ones, and waits until they have come.
+
+Runs in: the notebook's process, in the thread of the restart. The others are not touched: their
+ranks keep processes and variables.
+
+    replace_nodes --begin--> engine, or a process here
+        AgentHello --> the node is no longer lost --> `RestartRanksRequested`, `RestartRequested`
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol, cast
+
+from msgspec.structs import replace
+
+from nbddp.controller.hub import HubThread
+from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine
+from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import PoolBrokenError, PoolStartError
+from nbddp.wire.launch_specs import Invitation
+
+_POLL_S = 0.1
+#: An agent on this machine loads torch, which takes long on a busy one.
+_LOCAL_JOIN_S = 120.0
+
+
+class AgentSource(Protocol):
+    """What starts the agents of a pool."""
+
+    limit_s: float | None  #: for an agent to come; None: the user ends the wait
+
+    def begin(self, lost: LostNode, hub: HubThread) -> None:
+        """Begin to start an agent. Raises `PoolBrokenError`: that is not possible."""
+
+    def state(self) -> str:
+        """Say what is waited for, or what the user has to do."""
+
+    def end(self, node: int) -> str:
+        """Say why the agent cannot come; empty: it may."""
+
+    def withdraw(self, node: int) -> None:
+        """End what `begin` has started."""
+
+
+class EngineAgents:
+    """The agents of an engine.
+
+    Args:
+        engine: starts them.
+        name: of its launcher.
+        invitation: for them.
+    """
+
+    def __init__(self, engine: Engine, name: str, invitation: Invitation) -> None:
+        self._engine = engine
+        self._name = name
+        self._invitation = invitation
+        self.limit_s = engine.join_timeout_s
+
+    @property
+    def can_replace(self) -> bool:
+        """Whether the engine, perhaps that of another package, can replace one node."""
+        return self._replacing is not None
+
+    @property
+    def _replacing(self) -> ReplacingEngine | None:
+        has_method = callable(getattr(self._engine, "replace", None))
+        return cast("ReplacingEngine", self._engine) if has_method else None
+
+    def begin(self, lost: LostNode, hub: HubThread) -> None:
+        """Ask the engine. Raises `PoolBrokenError`: it cannot do that."""
+        engine = self._replacing
+        if engine is None:
+            raise PoolBrokenError(
+                f"{place(lost)} was not replaced: --launcher {self._name} cannot start one agent "
+                "alone. Next: pull what you need from the other ranks (x = %ddp pull x), then %ddp "
+                "restart, which starts all nodes again"
+            )
+        try:
+            engine.replace(lost, self._invitation)
+        except PoolStartError as error:
+            reason = str(error).removeprefix("the pool did not start: ")
+            raise PoolBrokenError(f"{place(lost)} was not replaced: {reason}") from None
+
+    def state(self) -> str:
+        """What the engine says."""
+        return self._engine.state()
+
+    def end(self, node: int) -> str:
+        """What the engine says of one agent."""
+        return self._engine.end(node)
+
+    def withdraw(self, node: int) -> None:
+        """Tell the engine that nobody waits any longer."""
+        engine = self._replacing
+        if engine is not None:
+            engine.withdraw(node)
+
+
+class LocalAgents:
+    """The agents of this machine.
+
+    Args:
+        agents: by node; fresh ones take their places in it.
+        start: starts the agent of a node.
+    """
+
+    limit_s: float | None = _LOCAL_JOIN_S
+
+    def __init__(self, agents: list[LocalAgent], start: Callable[[int], LocalAgent]) -> None:
+        self._agents = agents
+        self._start = start
+
+    def begin(self, lost: LostNode, hub: HubThread) -> None:
+        """Start the process."""
+        self._agents[lost.node] = self._start(lost.node)
+        hub.replace_agent(self._agents[lost.node])
+
+    def state(self) -> str:
+        """Nothing: it is a process of this machine."""
+        return ""
+
+    def end(self, node: int) -> str:
+        """Return the last words of an agent that has ended."""
+        agent = self._agents[node]
+        return f"its process ended: {agent.last_output().strip()}" if agent.has_exited() else ""
+
+    def withdraw(self, node: int) -> None:
+        """End the process."""
+        self._agents[node].kill()
+
+
+def replace_nodes(
+    source: AgentSource,
+    nodes: Collection[int],
+    hub: HubThread,
+    is_interrupted: Callable[[], bool],
+    on_progress: Callable[[PoolSnapshot], None],
+) -> None:
+    """Put other agents in the places of those of lost nodes, and wait until they have come.
+
+    Args:
+        source: starts agents.
+        nodes: that are lost.
+        hub: of the pool.
+        is_interrupted: polled; then what was begun is ended.
+        on_progress: gets the state of the pool, with what is waited for.
+
+    Raises:
+        KeyboardInterrupt: the user has interrupted the wait.
+        PoolBrokenError: an agent cannot come, or did not come in time.
+    """
+    lost = [lost_node(hub.snapshot, node) for node in sorted(nodes)]
+    hub.awaited = frozenset(nodes)
+    while hub.is_alive and not hub.snapshot.lost_agents.issuperset(nodes):
+        time.sleep(_POLL_S)  # nodes that were given up just now
+    begun: list[LostNode] = []
+    is_done = False
+    try:
+        for lost_one in lost:
+            source.begin(lost_one, hub)
+            begun.append(lost_one)
+        _wait(source, lost, hub, is_interrupted, on_progress)
+        is_done = True
+    finally:
+        hub.awaited = frozenset()
+        if not is_done:
+            for lost_one in begun:
+                if lost_one.node in hub.snapshot.lost_agents:
+                    source.withdraw(lost_one.node)
+
+
+def _wait(
+    source: AgentSource,
+    lost: Collection[LostNode],
+    hub: HubThread,
+    is_interrupted: Callable[[], bool],
+    on_progress: Callable[[PoolSnapshot], None],
+) -> None:
+    until = None if source.limit_s is None else time.monotonic() + source.limit_s
+    while True:
+        snapshot = hub.snapshot
+        missing = [each for each in lost if each.node in snapshot.lost_agents]
+        if not missing:
+            return
+        if is_interrupted():
+            raise KeyboardInterrupt
+        if not hub.is_alive:
+            raise PoolBrokenError("the hub of the pool has ended. Next: %ddp restart")
+        for lost_one in missing:
+            if reason := source.end(lost_one.node):
+                raise PoolBrokenError(
+                    f"no agent has come in the place of {place(lost_one)}: {reason}"
+                )
+        if until is not None and time.monotonic() > until:
+            raise PoolBrokenError(
+                f"no agent has come in the place of {_places(missing)} in {source.limit_s:g} s "
+                f"({source.state()}). Next: look at the machines, then try again"
+            )
+        waits_for = f"waits for another agent in the place of {_places(missing)}\n{source.state()}"
+        joined = len({info.node for info in snapshot.ranks}) - len(snapshot.lost_agents)
+        on_progress(replace(snapshot, joined=joined, waits_for=waits_for.strip()))
+        time.sleep(_POLL_S)
+
+
+def lost_node(snapshot: PoolSnapshot, node: int) -> LostNode:
+    """Return what is known of a node."""
+    if node >= len(snapshot.nodes):
+        return LostNode(node)
+    facts = snapshot.nodes[node]
+    return LostNode(node, host=facts.host, place=facts.engine_host, job=facts.job)
+
+
+def place(lost: LostNode) -> str:
+    """``node 1 (n2)``."""
+    return f"node {lost.node} ({lost.host})" if lost.host else f"node {lost.node}"
+
+
+def _places(nodes: Iterable[LostNode]) -> str:
+    return " and ".join(place(each) for each in nodes)

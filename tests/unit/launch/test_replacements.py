@@ -1,0 +1,198 @@
+"""Engines that put another agent in the place of a lost one, with programs that the test plays."""
+
+import importlib.util
+import shutil
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nbddp.controller.hub import HubThread
+from nbddp.controller.launch import (
+    Engine,
+    EngineOptions,
+    LostNode,
+    ReplacingEngine,
+    driver_process,
+    driver_report,
+    make_engine,
+    slurm,
+    ssh,
+)
+from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.controller.launch.slurm import replacement_words, task_ends
+from nbddp.controller.pool.node_replacement import EngineAgents, replace_nodes
+from nbddp.errors import PoolBrokenError
+from nbddp.wire.launch_specs import Invitation
+from tests.support.polling import poll_until
+
+INVITATION = Invitation(
+    pool_id="p",
+    addresses=("tcp://10.0.0.1:5",),
+    token="t",
+    server_key="s",
+    public_key="p",
+    secret_key="k",
+)
+
+
+class Programs:
+    """Stands for `EngineProcess`: notes what is started and ended."""
+
+    def __init__(self) -> None:
+        self.started: list[Sequence[str]] = []
+        self.stopped: list[Sequence[str]] = []
+        self.environs: list[Any] = []
+
+    def __call__(self, words: Sequence[str], invitation: Invitation, env: Any = None) -> Any:
+        self.started.append(words)
+        self.environs.append(env)
+        return SimpleNamespace(
+            stop=lambda patience_s: self.stopped.append(words),
+            close_input=lambda: None,
+            end=lambda: "",
+            lines=lambda since: ([], since),
+        )
+
+
+def replacing_engine(name: str, options: EngineOptions) -> ReplacingEngine:
+    return cast("ReplacingEngine", make_engine(name, options))
+
+
+def host_of(words: Sequence[str]) -> str:
+    return words[-2]
+
+
+def test_ssh_takes_a_spare_host_and_the_lost_one_is_the_next_spare(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    programs = Programs()
+    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b", "c")))
+    engine.start(INVITATION)
+    assert [host_of(words) for words in programs.started] == ["a", "b"]
+    for host in ("c", "b"):
+        engine.replace(LostNode(1), INVITATION)
+        assert host_of(programs.started[-1]) == host
+        assert programs.started[-1][-1].startswith("NBDDP_NODE=1 exec ")
+    assert [host_of(words) for words in programs.stopped] == ["b", "c"]
+    assert engine.state() == "ssh to a, b"
+
+
+def test_ssh_without_a_spare_host_takes_the_same_one(monkeypatch: pytest.MonkeyPatch):
+    programs = Programs()
+    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b")))
+    engine.start(INVITATION)
+    engine.replace(LostNode(0), INVITATION)
+    assert [host_of(words) for words in programs.started] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_step"),
+    [
+        ({"squeue": "7\n", "sinfo": "mixed\n"}, True),
+        ({"squeue": "7\n", "sinfo": "down*\n"}, False),
+        ({"squeue": "7\n", "sinfo": "allocated*\n"}, False),
+        ({"squeue": "", "sinfo": "idle\n"}, False),  # the job goes on without this node
+    ],
+)
+def test_slurm_takes_a_step_on_a_node_that_is_well_and_else_a_job(
+    answers: dict[str, str], *, is_step: bool, monkeypatch: pytest.MonkeyPatch
+):
+    programs = Programs()
+    monkeypatch.setattr(slurm, "EngineProcess", programs)
+    monkeypatch.setattr(slurm, "ask", lambda words: answers[words[0]])
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "/c")
+    engine = replacing_engine(
+        "slurm", EngineOptions(2, 3, arguments=("-w", "n1,n2", "--gres=gpu:4"))
+    )
+    engine.start(INVITATION)
+    engine.replace(LostNode(1, host="h", place="n2", job="7"), INVITATION)
+    words = programs.started[-1]
+    assert {"--nodes=1", "--ntasks=1", "--gres=gpu:4", "NBDDP_NODE=1"} <= set(words)
+    assert "n1,n2" not in words
+    assert ({"--jobid=7", "--nodelist=n2", "--overlap"} <= set(words)) == is_step
+    assert ("--job-name=nbddp-p-1" in words) == (not is_step)
+    # In the allocation of the notebook srun would make a step.
+    assert "SLURM_JOB_ID" not in programs.environs[-1]
+    assert programs.environs[-1]["SLURM_CONF"] == "/c"
+    engine.withdraw(1)
+    assert programs.stopped == [words]
+    engine.stop()
+    assert len(programs.stopped) == 2
+
+
+def test_the_step_of_a_lost_agent_does_not_hold_up_the_next_one():
+    words = replacement_words(
+        EngineOptions(2, 1), "x", LostNode(1, place="n2", job="7"), is_step=True
+    )
+    assert words.index("--overlap") < words.index("env")
+
+
+def test_what_srun_says_of_tasks():
+    said = [
+        "srun: error: n1: tasks 0-1: Exited with exit code 1",
+        "srun: error: n9: task 9: Killed",
+        "srun: error: Node failure on n2",
+    ]
+    end = "n1: tasks 0-1: Exited with exit code 1"
+    assert task_ends(said, 3) == {0: end, 1: end}
+
+
+def test_an_agent_of_ray_that_takes_a_place_is_told_from_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The program answers with the end of each agent that it is asked for."""
+    ends = [driver_report.end_line(number, f"end of {number}") for number in (1, 3)]
+    script = f"read invitation; echo '{ends[0]}'; read line; [ \"$line\" = 'start 3' ] && read go"
+    script += f"; echo '{ends[1]}'; read line"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        driver_process,
+        "EngineProcess",
+        lambda words, invitation: EngineProcess(["sh", "-c", script], invitation),
+    )
+    engine = replacing_engine("ray", EngineOptions(2, 1))
+    engine.start(INVITATION)
+    poll_until(lambda: engine.end(1) == "end of 1")
+    engine.replace(LostNode(1), INVITATION)
+    assert engine.end(1) == ""
+    engine.withdraw(0)
+    poll_until(lambda: engine.end(1) == "end of 3")
+    engine.stop()
+
+
+def test_listen_shows_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    engine = replacing_engine("listen", EngineOptions(2, 1))
+    engine.start(INVITATION)
+    engine.replace(LostNode(1, host="n2"), INVITATION)
+    first, line = engine.state().splitlines()
+    assert first == "Start one on a machine that sees the file:"
+    assert line.endswith(f"-m nbddp agent --connect {tmp_path}/.nbddp/p.json")
+    engine.stop()
+
+
+class OldEngine:
+    """An engine of a package that knows nothing of lost nodes."""
+
+    join_timeout_s = 1.0
+
+
+def test_an_engine_that_cannot_replace_one_node_says_what_to_do():
+    hub = cast(
+        "HubThread",
+        SimpleNamespace(
+            is_alive=True,
+            awaited=frozenset(),
+            snapshot=SimpleNamespace(lost_agents=frozenset({1}), nodes=()),
+        ),
+    )
+    agents = EngineAgents(cast("Engine", OldEngine()), "pigeon", INVITATION)
+    assert not agents.can_replace
+    with pytest.raises(PoolBrokenError, match=r"node 1 .* --launcher pigeon cannot .*%ddp restart"):
+        replace_nodes(agents, [1], hub, lambda: False, lambda snapshot: None)
