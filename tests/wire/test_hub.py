@@ -270,7 +270,7 @@ def test_notices_go_to_the_cell(stage: Stage):
         collective_seq_id=1,
         run_id="r",
     )
-    group = GroupInfo(pg_id="0@x", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="0@x", name="0", ranks=(0, 1))
     stuck = msgspec.structs.replace(
         seen(0, is_running=True), threads=(waiting,), operations=(operation,), groups=(group,)
     )

@@ -84,6 +84,7 @@ class WaitForGraph:
         self.has_others = any(
             view.look is not None and view.look.has_children for view in self.views.values()
         )
+        self._group_refs: dict[str, GroupRef] = {}
         self._disagreements: dict[Point, Disagreement | None] = {}
         #: The same for all members of a group, so that many ranks cost no square of their number.
         self._not_joined: dict[Point, tuple[Rank, ...] | None] = {}
@@ -138,7 +139,9 @@ class WaitForGraph:
         """The group of an operation, also a group that is being made; None: it has none."""
         info = self._groups.get(operation.pg_id)
         if info is not None:
-            return GroupRef.of(info)
+            if info.pg_id not in self._group_refs:
+                self._group_refs[info.pg_id] = GroupRef.of(info)
+            return self._group_refs[info.pg_id]
         if operation.signature.kind == "store" or not operation.pg_id:
             return None
         members = self._members(operation) or ()

@@ -20,6 +20,10 @@ Answers: TypeAlias = Mapping[Rank, Answer]
 #: Called with the answers; ranks that did not answer are absent.
 Callback: TypeAlias = Callable[[Answers, float], list[Action]]
 
+#: The limits of time hold for this many answers; each further one is read in this time, also where
+#: other programs use the processors.
+_READ_AT_ONCE, _READ_S = 64, 0.0002
+
 
 @dataclass
 class _Question:
@@ -52,9 +56,11 @@ class PendingAnswers:
         """Wait for an answer of each of ``ranks``; the caller sends the request.
 
         ``then`` is called when all have answered or exited, or at ``until``; without ranks, at the
-        next `tick`.
+        next `tick`. The answers of many ranks are read one after another, which takes its time.
         """
-        self._open[kind, number] = _Question(set(ranks), until, then)
+        asked = set(ranks)
+        until += max(0, len(asked) - _READ_AT_ONCE) * _READ_S
+        self._open[kind, number] = _Question(asked, until, then)
 
     def is_open(self, kind: Kind, number: int) -> bool:
         """Return whether the question still waits for answers."""
