@@ -176,6 +176,8 @@ class Agent:
                     self._uplink.kept.begin_cell(request, time.monotonic())
                 elif isinstance(request, InputReply):
                     self._uplink.kept.answer(request, ranks)
+                if not isinstance(request, InputReply):
+                    self._uplink.expect(ranks, is_cell=isinstance(request, Execute))
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
@@ -394,7 +396,12 @@ class Agent:
         if self._termination is not None:
             deadlines.append(self._termination.next_step_at)
         left = (
-            min(*deadlines, self._stall_monitor.next_at, self._stack_dumps.next_at)
+            min(
+                *deadlines,
+                self._stall_monitor.next_at,
+                self._stack_dumps.next_at,
+                self._uplink.due_at,
+            )
             - time.monotonic()
         )
         return max(0.0, min(left, _TICK_S))

@@ -43,6 +43,8 @@ from nbddp.wire.events import (
     RanksStopped,
     Result,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     SegmentReleased,
     StackDumped,
@@ -171,6 +173,8 @@ __all__ = [
     "RunFinished",
     "RunId",
     "RunStarted",
+    "RunsFinished",
+    "RunsStarted",
     "SegmentReleased",
     "SettleRun",
     "Shutdown",
@@ -246,6 +250,8 @@ AgentEvent: TypeAlias = (
     | StackDumped
     | LogRead
     | Output
+    | RunsStarted
+    | RunsFinished
 )
 RankEvent: TypeAlias = (
     RankReady

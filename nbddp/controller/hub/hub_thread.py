@@ -87,6 +87,8 @@ from nbddp.wire.messages import (
     ReleaseSegment,
     Result,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     SegmentReleased,
     SettleRun,
@@ -389,7 +391,7 @@ class HubThread:
         return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
 
     def _look_at_agents(self) -> None:
-        for exited in self._agents.lost(self._machine):
+        for exited in self._agents.lost(self._machine, time.monotonic()):
             self._feed(exited)
             self._agents.end_ranks(exited.node, self._machine)
         for stopped in self._agents.stopped(time.monotonic()):
@@ -425,11 +427,11 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | ImportChanged() | RankAt() | RunFinished():
-                if self._run is not None and event.run_id == self._run.run_id:
-                    self._run.put(event)
-                if isinstance(event, RunFinished):
-                    self._feed(event)
+            case RunStarted() | RunsStarted() | ImportChanged() | RankAt():
+                self._put_in_run(event)
+            case RunFinished() | RunsFinished():
+                self._put_in_run(event)
+                self._feed(event)
             case ValuePulled() | ValueDescribed() | ValuePushed():
                 transfer = self._transfers.get(event.request_id)
                 if transfer is None or not transfer.put(event, frames):
@@ -450,6 +452,12 @@ class HubThread:
                 pass  # it was handled before
             case _:
                 self._feed(event)
+
+    def _put_in_run(
+        self, event: RunStarted | RunsStarted | ImportChanged | RankAt | RunFinished | RunsFinished
+    ) -> None:
+        if self._run is not None and event.run_id == self._run.run_id:
+            self._run.put(event)
 
     def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
         if self._run is not None and run_id == self._run.run_id:
@@ -525,5 +533,4 @@ class HubThread:
             self._channel.send_to_agent(node, request)
 
     def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
-        for node, on_node in self._machine.ranks.by_node(ranks).items():
-            self._channel.send_to_ranks(node, on_node, request, frames)
+        self._channel.send_to_ranks(self._machine.ranks.by_node(ranks), request, frames)
