@@ -24,7 +24,7 @@ Callback: TypeAlias = Callable[[Answers, float], list[Action]]
 #: other programs use the processors.
 _READ_AT_ONCE, _READ_S = 64, 0.0002
 #: While their answers come in, the end is put off to this time after the latest, up to the second.
-_READ_ON_S, _MOST_READ_S = 0.4, 15.0
+_READ_ON_S, _MOST_READ_S = 1.0, 15.0
 
 
 @dataclass
