@@ -176,8 +176,7 @@ class Agent:
                     self._uplink.kept.begin_cell(request, time.monotonic())
                 elif isinstance(request, InputReply):
                     self._uplink.kept.answer(request, ranks)
-                if not isinstance(request, InputReply):
-                    self._uplink.expect(ranks, is_cell=isinstance(request, Execute))
+                self._uplink.expect(ranks, request)
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
@@ -390,18 +389,13 @@ class Agent:
             for process in self._ranks.values()
             if process.pipes.flush_at is not None
         ]
-        deadlines += [process.interrupt_at for process in self._ranks.values()]
+        deadlines += [self._uplink.due_at, *(p.interrupt_at for p in self._ranks.values())]
         if not self._leftovers.is_empty:
             return 0.0
         if self._termination is not None:
             deadlines.append(self._termination.next_step_at)
         left = (
-            min(
-                *deadlines,
-                self._stall_monitor.next_at,
-                self._stack_dumps.next_at,
-                self._uplink.due_at,
-            )
+            min(*deadlines, self._stall_monitor.next_at, self._stack_dumps.next_at)
             - time.monotonic()
         )
         return max(0.0, min(left, _TICK_S))

@@ -14,7 +14,15 @@ from nbddp.agent.kept_state import KeptState
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels import Uplink
-from nbddp.wire.messages import AttachAgent, Event, RunFinished, RunStarted
+from nbddp.wire.messages import (
+    AttachAgent,
+    Event,
+    Execute,
+    InputReply,
+    RankRequest,
+    RunFinished,
+    RunStarted,
+)
 
 
 class HubLink:
@@ -47,9 +55,10 @@ class HubLink:
             self._forward_folded()
             self.uplink.send(event)
 
-    def expect(self, ranks: Iterable[int], *, is_cell: bool) -> None:
+    def expect(self, ranks: Iterable[int], request: RankRequest) -> None:
         """Note that these ranks begin a cell, or a question that runs the user's code."""
-        self._folded.expect(ranks, is_cell=is_cell)
+        if not isinstance(request, InputReply):
+            self._folded.expect(ranks, is_cell=isinstance(request, Execute))
 
     def forward(self, rank: int, tag: codec.Tag, frames: list[bytes]) -> None:
         """Send one event of a rank: folded with equal ones, or no later than the next `flush`."""

@@ -28,7 +28,7 @@ from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
-from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import Answer, Transfer
 from nbddp.controller.hub.waiting_commands import WaitingCommands
@@ -305,7 +305,7 @@ class HubThread:
             self._release_unwanted(answer)
 
         pop = partial(self._transfers.pop, transfer.request_id, None)
-        self._call(lambda: self._waiting.when_whole(pop))
+        self._call(partial(self._waiting.when_whole, pop))
 
     def shut_down(self, grace_s: float) -> None:
         """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
@@ -428,13 +428,12 @@ class HubThread:
                     self._run.put(event)
                 self._feed(event)
             case RunStarted() | RunsStarted() | ImportChanged() | RankAt():
-                self._put_in_run(event)
+                self._put_in_run(event.run_id, event)
             case RunFinished() | RunsFinished():
-                self._put_in_run(event)
+                self._put_in_run(event.run_id, event)
                 self._feed(event)
             case ValuePulled() | ValueDescribed() | ValuePushed():
-                transfer = self._transfers.get(event.request_id)
-                if transfer is None or not transfer.put(event, frames):
+                if not ((to := self._transfers.get(event.request_id)) and to.put(event, frames)):
                     self._release_unwanted(event)
             case SegmentReleased():
                 self._on_segment_released(event.segment, event.rank)
@@ -453,10 +452,8 @@ class HubThread:
             case _:
                 self._feed(event)
 
-    def _put_in_run(
-        self, event: RunStarted | RunsStarted | ImportChanged | RankAt | RunFinished | RunsFinished
-    ) -> None:
-        if self._run is not None and event.run_id == self._run.run_id:
+    def _put_in_run(self, run_id: str, event: CellEvent | RunsStarted | RunsFinished) -> None:
+        if self._run is not None and run_id == self._run.run_id:
             self._run.put(event)
 
     def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
@@ -514,8 +511,8 @@ class HubThread:
             case AnnounceExit():
                 self._announce_exit(action.exited, action.run_id)
             case EndRun():
-                run, self._run = self._run, None
-                if run is not None:
+                if self._run is not None:
+                    run, self._run = self._run, None
                     run.end(action.outcome)
             case NoticeChanged() | VerdictReached() | RanksHeld():
                 if isinstance(action, VerdictReached):
