@@ -176,6 +176,7 @@ class Agent:
                     self._uplink.kept.begin_cell(request, time.monotonic())
                 elif isinstance(request, InputReply):
                     self._uplink.kept.answer(request, ranks)
+                self._uplink.expect(ranks, request)
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
@@ -388,7 +389,7 @@ class Agent:
             for process in self._ranks.values()
             if process.pipes.flush_at is not None
         ]
-        deadlines += [process.interrupt_at for process in self._ranks.values()]
+        deadlines += [self._uplink.due_at, *(p.interrupt_at for p in self._ranks.values())]
         if not self._leftovers.is_empty:
             return 0.0
         if self._termination is not None:

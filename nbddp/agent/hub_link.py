@@ -2,18 +2,27 @@
 
 Runs in: the agent's thread.
 
-    attached: events --> uplink --> hub            detached: events --> KeptState
-                    '--> KeptState                           AttachAgent <-- a new hub
+    attached: events --FoldedRuns--> uplink --> hub      detached: events --> KeptState
+                    '--> KeptState                                 AttachAgent <-- a new hub
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from nbddp.agent.folded_runs import FOLDED, FoldedRuns
 from nbddp.agent.kept_state import KeptState
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels import Uplink
-from nbddp.wire.messages import AttachAgent, Event
+from nbddp.wire.messages import (
+    AttachAgent,
+    Event,
+    Execute,
+    InputReply,
+    RankRequest,
+    RunFinished,
+    RunStarted,
+)
 
 
 class HubLink:
@@ -28,6 +37,7 @@ class HubLink:
     def __init__(self, uplink: Uplink, node: int, run_of: Callable[[int], str | None]) -> None:
         self.uplink = uplink
         self.kept = KeptState(node)
+        self._folded = FoldedRuns()
         self._run_of = run_of
         self.is_detached = False  #: the uplink waits for a new hub
 
@@ -42,17 +52,43 @@ class HubLink:
         run_id = None if rank is None else self._run_of(rank)
         self.kept.note(event, run_id, is_detached=self.is_detached)
         if not self.is_detached:
+            self._forward_folded()
             self.uplink.send(event)
 
+    def expect(self, ranks: Iterable[int], request: RankRequest) -> None:
+        """Note that these ranks begin a cell, or a question that runs the user's code."""
+        if not isinstance(request, InputReply):
+            self._folded.expect(ranks, is_cell=isinstance(request, Execute))
+
     def forward(self, rank: int, tag: codec.Tag, frames: list[bytes]) -> None:
-        """Send one event of a rank unchanged, no later than the next `flush`."""
+        """Send one event of a rank: folded with equal ones, or no later than the next `flush`."""
         self.kept.note_of_rank(tag, rank, frames, self._run_of(rank), is_detached=self.is_detached)
-        if not self.is_detached:
+        if self.is_detached:
+            return
+        event = _folded_event(tag, frames)
+        if event is None or not self._folded.may_follow(event):
+            self._forward_folded()
+        if event is None:
             self.uplink.forward(frames)
+        else:
+            self._folded.add(event, time.monotonic())
+
+    def _forward_folded(self) -> None:
+        for event in self._folded.take():
+            self.uplink.forward([codec.encode(event)])
+
+    @property
+    def due_at(self) -> float:
+        """The time at which `flush` has something to send that waits for equal events."""
+        return self._folded.due_at
 
     def flush(self) -> bool:
         """Send the messages that fit, and return whether all of them did."""
-        return self.is_detached or self.uplink.flush()
+        if self.is_detached:
+            return True
+        if time.monotonic() >= self._folded.due_at:
+            self._forward_folded()
+        return self.uplink.flush()
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
         """Yield the requests; without a hub, only one that takes the agent back."""
@@ -69,6 +105,7 @@ class HubLink:
 
     def detach(self, fresh: Uplink) -> Uplink:
         """Wait for a new hub at ``fresh``; returns the old connection, which is to be closed."""
+        self._folded.take()  # they are kept
         old, self.uplink = self.uplink, fresh
         self.is_detached = True
         return old
@@ -100,6 +137,16 @@ class KeptTime:
     def is_over(self) -> bool:
         """Whether no hub has come in time."""
         return self.until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.until
+
+
+def _folded_event(tag: codec.Tag, frames: list[bytes]) -> RunStarted | RunFinished | None:
+    if tag.type not in FOLDED:
+        return None
+    try:
+        event = codec.decode_event(frames[0])
+    except BadMessageError:
+        return None
+    return event if isinstance(event, RunStarted | RunFinished) else None
 
 
 def _is_attachment(payload: bytes) -> bool:

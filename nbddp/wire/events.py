@@ -3,7 +3,10 @@
 Runs in: every process. Import them from `nbddp.wire.messages`.
 """
 
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+from msgspec.structs import replace
 
 from nbddp.wire.flight_recorder import (
     GroupInfo,
@@ -338,6 +341,53 @@ class RunFinished(MessageBase, frozen=True):
     sanitizer: SanitizerReport | None = None  #: None: the cell was not sanitized
     #: Those that variables of the rank hold; None: the same as after the cell before.
     meshes: tuple[Mesh, ...] | None = None
+
+
+class RunsStarted(MessageBase, frozen=True):
+    """The `RunStarted` of several ranks of a node; their agent has folded them."""
+
+    run_id: RunId
+    ranks: tuple[Rank, ...]
+
+    def each(self) -> Iterator[RunStarted]:
+        """Give the message of each rank."""
+        return (RunStarted(run_id=self.run_id, rank=rank) for rank in self.ranks)
+
+
+class RunsFinished(MessageBase, frozen=True):
+    """The `RunFinished` of several ranks of a node, equal but for the times; see `RunsStarted`."""
+
+    finished: RunFinished  #: that of the first rank
+    ranks: tuple[Rank, ...]
+    elapsed_s: tuple[float, ...]  #: of each of them
+    failed_at_ns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, alike: Sequence[RunFinished]) -> Self:
+        """Fold messages."""
+        return cls(
+            finished=alike[0],
+            ranks=tuple(each.rank for each in alike),
+            elapsed_s=tuple(each.elapsed_s for each in alike),
+            failed_at_ns=tuple(each.failed_at_ns for each in alike),
+        )
+
+    @property
+    def run_id(self) -> RunId:
+        """The cell."""
+        return self.finished.run_id
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether each rank has its times."""
+        return len(self.ranks) == len(self.elapsed_s) == len(self.failed_at_ns) > 0
+
+    def each(self) -> Iterator[RunFinished]:
+        """Give the message of each rank."""
+        for rank, elapsed_s, failed_at_ns in zip(
+            self.ranks, self.elapsed_s, self.failed_at_ns, strict=True
+        ):
+            yield replace(self.finished, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns)
 
 
 class ValuePulled(MessageBase, frozen=True):

@@ -44,6 +44,8 @@ from nbddp.wire.events import (
     RanksStopped,
     Result,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     SegmentReleased,
     StackDumped,
@@ -173,6 +175,8 @@ __all__ = [
     "RunFinished",
     "RunId",
     "RunStarted",
+    "RunsFinished",
+    "RunsStarted",
     "SegmentReleased",
     "SettleRun",
     "Shutdown",
@@ -249,6 +253,8 @@ AgentEvent: TypeAlias = (
     | StackDumped
     | LogRead
     | Output
+    | RunsStarted
+    | RunsFinished
 )
 RankEvent: TypeAlias = (
     RankReady

@@ -3,6 +3,7 @@
 Runs in: every process. Pure.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -214,7 +215,10 @@ class RankSet:
         return len(self.ranks)
 
     def __contains__(self, rank: object) -> bool:
-        return rank in self.ranks
+        if not isinstance(rank, int):
+            return False
+        at = bisect_left(self.ranks, rank)
+        return at < len(self.ranks) and self.ranks[at] == rank
 
     def __sub__(self, other: "RankSet") -> "RankSet":
         removed = set(other.ranks)

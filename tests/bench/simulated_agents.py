@@ -6,7 +6,9 @@ PER_NODE``; one thread for all of its agents. It ends when the hub has told all 
 
 import os
 import sys
+from collections.abc import Iterable
 
+from nbddp.agent.folded_runs import FoldedRuns
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import AgentUplink, Poller, Uplink
 from nbddp.wire.messages import (
@@ -30,6 +32,7 @@ class SimulatedNode:
         self.node = node
         self._ranks = range(node * per_node, (node + 1) * per_node)
         self._uplink = uplink
+        self._folded = FoldedRuns()
         self.is_told_to_end = False
 
     def serve(self, payload: bytes) -> None:
@@ -60,13 +63,22 @@ class SimulatedNode:
         )
 
     def execute(self, ranks: tuple[int, ...], request: Execute) -> None:
-        """Forward messages as a real agent: every message of every rank is encoded on its own."""
-        for rank in ranks:
-            self._uplink.forward([codec.encode(RunStarted(run_id=request.run_id, rank=rank))])
+        """Begin and end a cell on ranks at the same time."""
+        self.forward(RunStarted(run_id=request.run_id, rank=rank) for rank in ranks)
         self._uplink.flush()  # real ranks need some time to finish
-        for rank in ranks:
-            finished = RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
-            self._uplink.forward([codec.encode(finished)])
+        self.forward(
+            RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
+            for rank in ranks
+        )
+
+    def forward(self, events: Iterable[RunStarted | RunFinished]) -> None:
+        """Forward events as a real agent: decoded, folded and encoded again."""
+        for event in events:
+            found = codec.decode_event(codec.encode(event))
+            assert isinstance(found, RunStarted | RunFinished)
+            self._folded.add(found, 0.0)
+        for folded in self._folded.take():
+            self._uplink.forward([codec.encode(folded)])
 
 
 class SimulatedAgent:

@@ -147,10 +147,9 @@ class SimulatedMachine:
     def _hang(self, ranks: tuple[int, ...], request: Execute) -> None:
         assert self._node is not None
         last = self._world.last
-        for rank in ranks:
-            self._forward(RunStarted(run_id=request.run_id, rank=rank))
+        self._node.forward(RunStarted(run_id=request.run_id, rank=rank) for rank in ranks)
         if last in ranks:
-            self._finish(request.run_id, last, None)
+            self._node.forward([_finished(request.run_id, last, None)])
         self._waiting = tuple(rank for rank in ranks if rank != last)
         self.report_stalled()
 
@@ -167,18 +166,20 @@ class SimulatedMachine:
             self._forward(
                 OperationsAborted(number=request.number, rank=rank, phase=request.phase, pg_ids=())
             )
-            if request.phase == "fire" and rank != last:
-                self._finish(request.run_id, rank, _FREED)
-
-    def _finish(self, run_id: str, rank: int, error: ErrorInfo | None) -> None:
-        self._forward(
-            RunFinished(
-                run_id=run_id, rank=rank, elapsed_s=0.1, error=error, was_freed=error is not None
+        if request.phase == "fire":
+            assert self._node is not None
+            self._node.forward(
+                _finished(request.run_id, rank, _FREED) for rank in ranks if rank != last
             )
-        )
 
     def _forward(self, event: Any) -> None:
         self.uplink.forward([codec.encode(event)])
+
+
+def _finished(run_id: str, rank: int, error: ErrorInfo | None) -> RunFinished:
+    return RunFinished(
+        run_id=run_id, rank=rank, elapsed_s=0.1, error=error, was_freed=error is not None
+    )
 
 
 def main(path: Path, first: int, count: int, per_node: int, nodes: int) -> None:

@@ -232,7 +232,7 @@ class AgentEnd:
         scene = self.scene
         assert scene.thread.is_alive()
         scene._events.clear()
-        scene.hub.send_to_ranks(0, (0,), DescribeRank(number=77))
+        scene.hub.send_to_ranks({0: (0,)}, DescribeRank(number=77))
         look = RankLook(rank=0, pid=1, activity="idle", version=1, time_ns=1)
         answer = RankDescribed(number=78, rank=0, look=look)
         scene.rank.send(codec.encode(answer))

@@ -78,7 +78,7 @@ def waits_in(rank: int, signature: Signature, ranks: tuple[int, ...]) -> RankVie
             time_ns=1,
             run_id="r",
             threads=(ThreadLook(name="MainThread", is_main=True, wait=wait),),
-            groups=(GroupInfo(pg_id="0", name="0", ranks=ranks),),
+            groups=(GroupInfo.of(pg_id="0", name="0", ranks=ranks),),
             operations=(operation,),
         ),
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from nbddp.controller.pool.pool import Pool
 from tests.support.public_api import CLASSES, ERRORS, FUNCTIONS, is_internal, members, text_of
 
@@ -104,10 +106,13 @@ def _entries(body: str) -> list[tuple[str, str]]:
 
 
 def _fields(kind: type) -> list[str]:
-    """The fields of a dataclass with their comments."""
-    if not dataclasses.is_dataclass(kind):
+    """The fields of a dataclass or struct with their comments."""
+    if dataclasses.is_dataclass(kind):
+        names = {field.name for field in dataclasses.fields(kind)}
+    elif issubclass(kind, msgspec.Struct):
+        names = set(kind.__struct_fields__)
+    else:
         return []
-    names = {field.name for field in dataclasses.fields(kind)}
     found, before = [], ""
     for line in inspect.getsource(kind).splitlines():
         if match := _COMMENT.match(line):

@@ -287,7 +287,7 @@ class Ranks:
 
     def __init__(self, count: int) -> None:
         self.groups = {
-            "world": GroupInfo(
+            "world": GroupInfo.of(
                 pg_id="world", name="0", desc="default_pg", ranks=tuple(range(count))
             )
         }
@@ -303,7 +303,7 @@ class Ranks:
 
     def group(self, name: str, *ranks: int) -> str:
         """Make a group that these ranks are members of."""
-        self.groups[name] = GroupInfo(pg_id=name, name=name, desc="undefined", ranks=ranks)
+        self.groups[name] = GroupInfo.of(pg_id=name, name=name, desc="undefined", ranks=ranks)
         return name
 
     def views(self, *, last: int | None = None) -> dict[int, RankView]:

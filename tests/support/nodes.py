@@ -134,7 +134,7 @@ class Node:
         self._hub.send_to_agent(0, request)
 
     def tell_ranks(self, ranks: Iterable[int], request: RankRequest) -> None:
-        self._hub.send_to_ranks(0, tuple(ranks), request)
+        self._hub.send_to_ranks({0: tuple(ranks)}, request)
 
     def send(self, code: str, *ranks: int) -> str:
         """Send a cell to these ranks."""

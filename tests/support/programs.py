@@ -317,7 +317,7 @@ class World:
             for key, count in rank.counts.items()
             if key[0] in ("send", "recv") and key[1] == name
         )
-        return GroupInfo(
+        return GroupInfo.of(
             pg_id=name,
             name=name,
             ranks=self.groups[name],

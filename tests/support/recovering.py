@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 def world(n: int, seq: int = 0) -> GroupInfo:
     """The default group of ``n`` ranks."""
-    return GroupInfo(
+    return GroupInfo.of(
         pg_id=WORLD,
         name="0",
         desc="default_pg",

@@ -38,7 +38,7 @@ def dead_in_cell(n: int = 3) -> tuple[Pool, str]:
 
 def group(pg_id: str, *ranks: int, seq: int = 0) -> GroupInfo:
     """A group with these members, which has issued ``seq`` collectives."""
-    return GroupInfo(pg_id=pg_id, name=pg_id, ranks=ranks, collective_seq_id=seq)
+    return GroupInfo.of(pg_id=pg_id, name=pg_id, ranks=ranks, collective_seq_id=seq)
 
 
 def start_error(text: str = "no") -> ErrorInfo:

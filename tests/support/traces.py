@@ -17,7 +17,7 @@ from nbddp.wire.flight_recorder.schema import (
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 MS = 1_000_000
-WORLD = GroupInfo(pg_id="0/0-3", name="0", desc="default_pg", ranks=(0, 1, 2, 3), backend="gloo")
+WORLD = GroupInfo.of(pg_id="0/0-3", name="0", desc="default_pg", ranks=(0, 1, 2, 3), backend="gloo")
 GROUPS = {WORLD.pg_id: WORLD}
 LINE = Site(
     file="<ipython-input-4-ab>", line=6, function="<module>", source="dist.all_reduce(x)", cell=4
@@ -95,7 +95,7 @@ class Recorder:
         run_id: str = RUN_ID,
     ) -> Operation:
         """A creation or a wait for the store."""
-        group = GroupInfo(pg_id=pg_id, name="") if pg_id else None
+        group = GroupInfo.of(pg_id=pg_id, name="") if pg_id else None
         signature = Signature(kind=kind, op=op, keys=keys)
         return self._add(signature, (at, end, None), group, site=site, run_id=run_id)
 

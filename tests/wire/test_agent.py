@@ -57,7 +57,7 @@ def test_a_flood_of_displays_waits_in_the_rank_while_the_hub_does_not_read(scene
 
 
 def test_a_display_has_its_place_in_the_text(scene: Scene):
-    scene.hub.send_to_ranks(0, (0,), CELL)
+    scene.hub.send_to_ranks({0: (0,)}, CELL)
     poll_until(lambda: CELL in scene.received())
     stdout_fd = scene.pipes.write_ends()[0].take()
     os.write(stdout_fd, b"before")
@@ -86,7 +86,7 @@ def test_a_question_about_values_can_be_interrupted_until_it_is_answered(scene: 
     scene.show(1)  # the socket of an agent drops what is for a rank that has not connected yet
     poll_until(lambda: scene.answered() == [1])
     request = DescribeValue(request_id="v2", question=TreeOf("x"), ranks=(0,))
-    scene.hub.send_to_ranks(0, (0,), request)
+    scene.hub.send_to_ranks({0: (0,)}, request)
     poll_until(lambda: request in scene.received())
     assert process.pulling == "v2"
     late = ValueDescribed(request_id="v1", rank=0, answer=Tree())
@@ -104,7 +104,7 @@ def test_messages_about_collectives_pass_while_displays_wait(scene: Scene):
     scene.show(held)
     poll_until(lambda: (0, held) in scene.agent._held_syncs)
     for request in (LOOK, FREE, REFORM):
-        scene.hub.send_to_ranks(0, (0,), request)
+        scene.hub.send_to_ranks({0: (0,)}, request)
     poll_until(lambda: scene.received()[-3:] == [LOOK, FREE, REFORM])
     assert held not in scene.answered()
     for answer in ANSWERS:
@@ -116,7 +116,7 @@ def test_a_rank_is_watched_while_its_cell_runs(scene: Scene):
     idle_s = scene.agent._timeout()
     assert idle_s > 0.5  # woken by nothing
     record = scene.issue()
-    scene.hub.send_to_ranks(0, (0,), CELL)
+    scene.hub.send_to_ranks({0: (0,)}, CELL)
     quiet = RanksStalled(node=0, ranks=(0,))
     poll_until(lambda: scene.events() == [quiet, quiet])
     assert scene.agent._timeout() <= 0.1

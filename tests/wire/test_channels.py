@@ -107,7 +107,7 @@ def test_hub_and_agent(sockets: Sockets):
     agent.flush()
     assert gather(hub.receive, 2) == [(3, STARTED, []), (3, STARTED, [b"buffer", b""])]
     hub.send_to_agent(3, StopRanks(grace_s=1.0))
-    hub.send_to_ranks(3, (0, 2), EXECUTE, [b"one", memoryview(b"two")])
+    hub.send_to_ranks({3: (0, 2)}, EXECUTE, [b"one", memoryview(b"two")])
     own, for_ranks = gather(agent.receive, 2)
     assert own == ((), [codec.encode(StopRanks(grace_s=1.0))])
     assert for_ranks == ((0, 2), [codec.encode(EXECUTE), b"one", b"two"])
@@ -192,7 +192,7 @@ def test_several_frames_that_are_no_events_are_counted(sockets: Sockets, frame: 
 def test_messages_for_a_missing_agent_are_dropped(sockets: Sockets):
     hub = sockets.hub()
     hub.send_to_agent(9, StopRanks(grace_s=1.0))
-    hub.send_to_ranks(9, (0,), Shutdown())
+    hub.send_to_ranks({9: (0,)}, Shutdown())
 
 
 # --- bad frames ----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_an_agent_drops_what_is_no_request(sockets: Sockets, frames: list[bytes]
     agent.send(STARTED)
     gather(hub.receive)
     send_raw(hub, channels.agent_identity(0, TOKEN), *frames)
-    hub.send_to_ranks(0, (1,), EXECUTE)
+    hub.send_to_ranks({0: (1,)}, EXECUTE)
     expected = 1 if frames else 0  # ZeroMQ itself drops an empty message
     assert gather(agent.receive) == [((1,), [codec.encode(EXECUTE)])]
     assert agent.bad_frames == expected

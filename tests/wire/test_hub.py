@@ -40,6 +40,8 @@ from nbddp.wire.messages import (
     RankSpawned,
     RanksStalled,
     RebuildGroups,
+    RunsFinished,
+    RunsStarted,
     ShutdownAgent,
     StartRanks,
     StoreReady,
@@ -88,8 +90,10 @@ def test_events_of_a_stranger_are_dropped_while_the_pool_works(stage: Stage, nod
 def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
     stage.start()
     exited = RankExited(rank=7, pid=1, exit_code=-9, out_of_memory=False, last_output="")
-    stage.agent.send(exited, ready(2), finished(99))
-    poll_until(lambda: stage.hub.trust.refused == 3)
+    folded = RunsStarted(run_id="r", ranks=(0, 99))
+    no_times = RunsFinished(finished=finished(0), ranks=(0, 1), elapsed_s=(), failed_at_ns=())
+    stage.agent.send(exited, ready(2), finished(99), folded, no_times)
+    poll_until(lambda: stage.hub.trust.refused == 5)
     assert stage.phase() is Phase.UP
     assert stage.hub.start_results.empty()
 
@@ -270,7 +274,7 @@ def test_notices_go_to_the_cell(stage: Stage):
         collective_seq_id=1,
         run_id="r",
     )
-    group = GroupInfo(pg_id="0@x", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="0@x", name="0", ranks=(0, 1))
     stuck = msgspec.structs.replace(
         seen(0, is_running=True), threads=(waiting,), operations=(operation,), groups=(group,)
     )

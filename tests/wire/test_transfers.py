@@ -5,6 +5,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -381,6 +382,15 @@ def test_names_are_bound_when_every_rank_has_built_the_value(stage: Stage, excha
     assert is_bound(stage)
 
 
+def test_a_value_for_all_ranks_travels_once_to_their_node(stage: Stage, exchange: Exchange):
+    push = Waiting(lambda: exchange.push({"x": 1}, BOTH))
+    request = stage.agent.next_request(PushValue)
+    stage.agent.send(*(ValuePushed(request_id=request.request_id, rank=rank) for rank in BOTH))
+    assert push.outcome() is None
+    assert is_bound(stage)
+    assert [each for each in stage.agent.requests if isinstance(each, PushValue)] == [request]
+
+
 def test_no_name_is_bound_when_one_rank_cannot_build_the_value(stage: Stage, exchange: Exchange):
     push = Waiting(lambda: exchange.push({"x": 1}, BOTH))
     request = stage.agent.next_request(PushValue)
@@ -454,9 +464,10 @@ class Flooded:
         ]
         self.count = 0
 
-    def recv_multipart(self, flags: int) -> list[bytes]:
+    def recv(self, flags: int, *, copy: bool) -> Any:
         self.count += 1
-        return list(self._frames)
+        is_first = self.count % len(self._frames) == 1
+        return SimpleNamespace(bytes=self._frames[0 if is_first else 1], more=is_first)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)

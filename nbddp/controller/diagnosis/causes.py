@@ -104,6 +104,7 @@ class _BlockedOperation:
     operation: Operation
     waiting: set[Rank] = field(default_factory=set)
     culprits: set[Rank] = field(default_factory=set)
+    counted: set[int] = field(default_factory=set)  #: identities of sets that are in ``culprits``
 
 
 class _Search:
@@ -114,15 +115,22 @@ class _Search:
         self.obstacles: dict[Rank, list[Obstacle]] = {
             rank: graph.obstacles(rank) for rank in graph.stuck
         }
-        #: For each rank the stuck ranks that wait for it; for a key of the store, all others.
-        self.followers: dict[Rank, set[Rank]] = {}
-        self.wide_followers: dict[Rank, set[Rank]] = {}
+        #: For each rank the sets of stuck ranks that wait for it; for a key of the store, all
+        #: others. Ranks that wait for the same ones are one set.
+        self.followers: dict[Rank, list[set[Rank]]] = {}
+        self.wide_followers: dict[Rank, list[set[Rank]]] = {}
+        alike: dict[tuple[int, bool], tuple[Obstacle, set[Rank]]] = {}
         for rank, obstacles in self.obstacles.items():
             for obstacle in obstacles:
-                for other in obstacle.missing:
-                    self.wide_followers.setdefault(other, set()).add(rank)
-                    if not obstacle.needs_anyone:
-                        self.followers.setdefault(other, set()).add(rank)
+                key = id(obstacle.missing), obstacle.needs_anyone
+                alike.setdefault(key, (obstacle, set()))[1].add(rank)
+        #: One obstacle for each tuple of missing ranks.
+        self.kinds_of_obstacles = [obstacle for obstacle, _ in alike.values()]
+        for obstacle, ranks in alike.values():
+            for other in obstacle.missing:
+                self.wide_followers.setdefault(other, []).append(ranks)
+                if not obstacle.needs_anyone:
+                    self.followers.setdefault(other, []).append(ranks)
 
     def claim(
         self, direct: Iterable[Rank], *, wide: bool = False, without: Iterable[Rank] = ()
@@ -140,10 +148,13 @@ class _Search:
         followers = self.wide_followers if wide else self.followers
         seen = set(direct)
         pending = list(seen)
+        taken: set[int] = set()
         while pending:
-            new = followers.get(pending.pop(), set()) - seen
-            seen |= new
-            pending += new
+            for ranks in followers.get(pending.pop(), ()):
+                if id(ranks) not in taken:
+                    taken.add(id(ranks))
+                    pending += ranks - seen
+                    seen |= ranks
         claimed = (seen & self.unclaimed) - set(without)
         self.unclaimed -= claimed
         return RankSet.of(claimed)
@@ -156,12 +167,7 @@ class _Search:
             yield self._because_of("dead-rank", dead)
 
     def raised(self) -> Iterable[Cause]:
-        missing = {
-            other
-            for obstacles in self.obstacles.values()
-            for obstacle in obstacles
-            for other in obstacle.missing
-        }
+        missing = {other for obstacle in self.kinds_of_obstacles for other in obstacle.missing}
         raised = {
             rank
             for rank in missing
@@ -180,11 +186,17 @@ class _Search:
 
     def _because_of(self, kind: Kind, culprits: RankSet) -> Cause:
         """The cause that explains all ranks that wait for these."""
+        known = set(culprits)
+        misses_one = {
+            id(obstacle.missing)
+            for obstacle in self.kinds_of_obstacles
+            if not known.isdisjoint(obstacle.missing)
+        }
         direct = [
             (rank, obstacle.operation)
             for rank, obstacles in self.obstacles.items()
             for obstacle in obstacles
-            if set(obstacle.missing) & set(culprits) and rank in self.unclaimed
+            if id(obstacle.missing) in misses_one and rank in self.unclaimed
         ]
         waiting = self.claim((rank for rank, _ in direct), wide=True)
         owner, operation, together = _commonest(direct)
@@ -208,7 +220,7 @@ class _Search:
                     key = _key(rank, obstacle.operation)
                     disagreements[key] = obstacle.disagreement
                     direct.setdefault(key, set()).add(rank)
-                for other in obstacle.missing:
+                for other in obstacle.missing if raised_at else ():
                     if other in raised_at:
                         direct.setdefault(raised_at[other], set()).add(rank)
         for key, disagreement in disagreements.items():
@@ -301,14 +313,18 @@ class _Search:
 
     def _rings(self) -> list[set[Rank]]:
         """Sets of ranks that all wait for each other, directly or through others of the set."""
+        left = {
+            id(obstacle.missing): self.unclaimed.intersection(obstacle.missing)
+            for obstacle in self.kinds_of_obstacles
+        }
         targets = {
-            rank: {
-                other
-                for obstacle in self.obstacles[rank]
-                if not obstacle.needs_anyone
-                for other in obstacle.missing
-                if other in self.unclaimed
-            }
+            rank: set[Rank]().union(
+                *(
+                    left[id(obstacle.missing)]
+                    for obstacle in self.obstacles[rank]
+                    if not obstacle.needs_anyone
+                )
+            )
             for rank in self.unclaimed
         }
         reached = {rank: _reach(rank, targets) for rank in sorted(targets) if targets[rank]}
@@ -325,17 +341,22 @@ class _Search:
 
     def never_came(self, kind: Kind, operations: tuple[str, ...]) -> Iterable[Cause]:
         blocked_by_key: dict[Hashable, _BlockedOperation] = {}
+        over = {
+            id(obstacle.missing): {r for r in obstacle.missing if self.views[r].is_over}
+            for obstacle in self.kinds_of_obstacles
+        }
         for rank, obstacles in self.obstacles.items():
             for obstacle in obstacles:
                 operation = obstacle.operation
-                absent = {other for other in obstacle.missing if self.views[other].is_over}
+                absent = over[id(obstacle.missing)]
                 is_cause = bool(absent) or obstacle.needs_anyone
                 if operation.signature.kind in operations and is_cause and rank in self.unclaimed:
                     blocked = blocked_by_key.setdefault(
                         _key(rank, operation), _BlockedOperation(rank, operation)
                     )
                     blocked.waiting.add(rank)
-                    if not obstacle.needs_anyone:
+                    if not obstacle.needs_anyone and id(absent) not in blocked.counted:
+                        blocked.counted.add(id(absent))
                         blocked.culprits |= absent
         for blocked in sorted(blocked_by_key.values(), key=lambda each: -len(each.waiting)):
             waiting = self.claim(blocked.waiting)

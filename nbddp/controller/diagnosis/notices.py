@@ -93,15 +93,19 @@ def is_waiting_outside(thread: ThreadLook) -> bool:
 def _slow_ranks(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
     """One notice for each set of ranks that others wait for."""
     groups: list[tuple[set[Rank], set[Rank]]] = []  # the awaited ranks, the waiting ranks
-    for rank in waits:
-        culprits, waiting = _awaited(graph, waits, rank), {rank}
+    alike: dict[tuple[int, ...], set[Rank]] = {}  # ranks that wait for the same ones
+    for rank, operations in waits.items():
+        key = tuple(id(graph.absent(rank, operation)) for operation in operations)
+        alike.setdefault(key, set()).add(rank)
+    for waiting in alike.values():
+        culprits = _awaited(graph, waits, min(waiting))
         if not culprits:
             continue
         apart = []
         for others, theirs in groups:
             if others & culprits:
                 culprits |= others
-                waiting |= theirs
+                waiting.update(theirs)
             else:
                 apart.append((others, theirs))
         groups = [*apart, (culprits, waiting)]

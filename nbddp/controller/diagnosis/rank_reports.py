@@ -52,6 +52,7 @@ class RankReports:
         self.now_ns = now_ns
         self.run_id = run_id
         self.sources = sources
+        self._running_ranks: dict[Rank, PerRank] = {}
 
     def since_s(self, rank: Rank, polled: Operation | None = None) -> float | None:
         """The time in seconds that its main thread, or else another, has waited; None: no wait.
@@ -125,6 +126,14 @@ class RankReports:
             pg_id: for a rank that has ended, name its last operation in this group if it has one.
         """
         view = self.graph.views[rank]
+        if view.state != "running":
+            return self._described(view, pg_id)
+        if rank not in self._running_ranks:
+            self._running_ranks[rank] = self._described(view)
+        return self._running_ranks[rank]
+
+    def _described(self, view: RankView, pg_id: str | None = None) -> PerRank:
+        rank = view.rank
         predicate, site = self._predicate(view, pg_id)
         since_s = self.since_s(rank) if view.state == "running" else None
         waits = self.graph.waits[rank]

@@ -108,7 +108,7 @@ class GroupRef:
 
         Example:
             >>> from nbddp.wire.flight_recorder import GroupInfo
-            >>> GroupRef.of(GroupInfo("1:5c", name="1", desc="tp", ranks=(0, 1))).label
+            >>> GroupRef.of(GroupInfo.of("1:5c", name="1", desc="tp", ranks=(0, 1))).label
             "group 'tp' (ranks 0-1)"
         """
         return cls(info.pg_id, info.name, info.desc, RankSet.of(info.ranks))

@@ -84,10 +84,14 @@ class WaitForGraph:
         self.has_others = any(
             view.look is not None and view.look.has_children for view in self.views.values()
         )
+        self._group_refs: dict[str, GroupRef] = {}
         self._disagreements: dict[Point, Disagreement | None] = {}
         #: The same for all members of a group, so that many ranks cost no square of their number.
         self._not_joined: dict[Point, tuple[Rank, ...] | None] = {}
+        self._has_not_joined: dict[Point, frozenset[Rank]] = {}
+        self._missing: dict[int, tuple[Rank, ...]] = {}  # by the identity of what `absent` returns
         self._failure_counts: dict[tuple[str, str, int], frozenset[int]] = {}
+        self._everyone = tuple(self.views)
         self._absent: dict[tuple[Rank, int], tuple[Rank, ...] | None] = {}
         self.waits = {rank: tuple(self._waits(view)) for rank, view in self.views.items()}
         self.able = {rank for rank, view in self.views.items() if can_act(view)}
@@ -101,6 +105,7 @@ class WaitForGraph:
             if not freed:
                 return
             self.able.update(freed)
+            self._missing.clear()
             blocked = [rank for rank in blocked if rank not in self.able]
 
     @property
@@ -124,6 +129,7 @@ class WaitForGraph:
     def involved(self) -> RankSet:
         """The ranks that must not have moved while the proof was made; dead ranks never move."""
         involved: set[Rank] = set()
+        seen: dict[int, tuple[Rank, ...]] = {}  # many ranks miss the same ones
         pending = list(self.stuck)
         while pending:
             rank = pending.pop()
@@ -131,14 +137,18 @@ class WaitForGraph:
                 continue
             involved.add(rank)
             for obstacle in self.obstacles(rank):
-                pending += obstacle.missing
+                if id(obstacle.missing) not in seen:
+                    seen[id(obstacle.missing)] = obstacle.missing
+                    pending += obstacle.missing
         return RankSet.of(involved)
 
     def group(self, operation: Operation) -> GroupRef | None:
         """The group of an operation, also a group that is being made; None: it has none."""
         info = self._groups.get(operation.pg_id)
         if info is not None:
-            return GroupRef.of(info)
+            if info.pg_id not in self._group_refs:
+                self._group_refs[info.pg_id] = GroupRef.of(info)
+            return self._group_refs[info.pg_id]
         if operation.signature.kind == "store" or not operation.pg_id:
             return None
         members = self._members(operation) or ()
@@ -164,12 +174,19 @@ class WaitForGraph:
         if absent is None:
             # Any rank might do it: every process can set a key of the store.
             may_end = self.able or self.has_others or self.may_be_whole(operation)
-            missing = () if may_end else tuple(self.views)
+            missing = () if may_end else self._everyone
         else:
-            missing = tuple(other for other in absent if other not in self.able)
+            missing = self._unable(absent)
             if len(missing) < len(absent) and is_from_any(operation):
                 missing = ()  # one sender is enough
         return Obstacle(operation, missing, needs_anyone=absent is None) if missing else None
+
+    def _unable(self, absent: tuple[Rank, ...]) -> tuple[Rank, ...]:
+        """The ranks that can never come; the same object for all that wait for the same ranks."""
+        key = id(absent)  # it is kept in `_absent`, so no other object gets its identity
+        if key not in self._missing:
+            self._missing[key] = tuple(other for other in absent if other not in self.able)
+        return self._missing[key]
 
     def may_be_whole(self, operation: Operation) -> bool:
         """Whether all members of a new group may have come, and torch connects them now.
@@ -189,7 +206,7 @@ class WaitForGraph:
         key = rank, operation.record_id
         if key not in self._absent:
             absent = self._find_absent(rank, operation)
-            if absent is not None:
+            if absent is not None and operation.signature.kind != "collective":
                 absent = tuple(other for other in absent if other in self.views)
             self._absent[key] = absent
         return self._absent[key]
@@ -220,8 +237,9 @@ class WaitForGraph:
             self._not_joined[point] = self._members_without(
                 None, operation, lambda other: self.histories[other].has_joined(*point)
             )
+            self._has_not_joined[point] = frozenset(self._not_joined[point] or ())
         absent = self._not_joined[point]
-        if absent is None or rank not in absent:
+        if absent is None or rank not in self._has_not_joined[point]:
             return absent
         return tuple(other for other in absent if other != rank)
 

@@ -15,6 +15,7 @@ from nbddp.wire.stopped_processes import StoppedProcesses
 
 #: Seconds between checks for stopped agents.
 _LOOK_S = 0.5
+_ASK_ENGINES_S = 0.1
 
 
 class Agents:
@@ -34,6 +35,7 @@ class Agents:
         self._listened: set[int] = set()  #: descriptors that tell the ends of agents
         self._stopped_processes = StoppedProcesses()
         self._look_at = 0.0
+        self._ask_engines_at = 0.0
 
     @property
     def nodes(self) -> list[int]:
@@ -70,8 +72,15 @@ class Agents:
         """Whether no agent is left."""
         return self.ended.issuperset(self.nodes)
 
-    def lost(self, pool: PoolMachine) -> list[AgentExited]:
-        """The agents that have ended and that ``pool`` does not know about."""
+    def lost(self, pool: PoolMachine, now: float) -> list[AgentExited]:
+        """The agents that have ended and that ``pool`` does not know about.
+
+        Engines know of thousands of agents; they are asked ten times a second, and when an agent
+        has said that it ends.
+        """
+        if not self._local and now < self._ask_engines_at:
+            return []
+        self._ask_engines_at = now + _ASK_ENGINES_S
         nodes = sorted(self.ended - pool.lost_agents.keys())
         return [self._exited(node) for node in nodes]
 
@@ -97,6 +106,7 @@ class Agents:
 
     def note_end(self, node: int, end: AgentEnd) -> None:
         """Note that the agent of another machine has ended."""
+        self._ask_engines_at = 0.0
         if remote := self._remote.get(node):
             remote.note_end(end)
 

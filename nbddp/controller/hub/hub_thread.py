@@ -11,6 +11,7 @@ has changed.
 """
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -18,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
@@ -28,7 +28,7 @@ from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
-from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.run import HubEvent, Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import Answer, Transfer
 from nbddp.controller.hub.waiting_commands import WaitingCommands
@@ -88,6 +88,8 @@ from nbddp.wire.messages import (
     ReleaseSegment,
     Result,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     SegmentReleased,
     SettleRun,
@@ -102,7 +104,7 @@ _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
 
-StartResult: TypeAlias = AnnounceUp | AnnounceFailure
+StartResult = AnnounceUp | AnnounceFailure
 
 
 class HubThread:
@@ -306,7 +308,7 @@ class HubThread:
             self._release_unwanted(answer)
 
         pop = partial(self._transfers.pop, transfer.request_id, None)
-        self._call(lambda: self._waiting.when_whole(pop))
+        self._call(partial(self._waiting.when_whole, pop))
 
     def shut_down(self, grace_s: float) -> None:
         """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
@@ -370,7 +372,8 @@ class HubThread:
         self._agents.listen(poller)
         try:
             while not (self._stopping and self._agents.all_ended()):
-                ready = poller.wait(self._timeout_s())
+                deadline = self._recovery.next_deadline() or math.inf
+                ready = poller.wait(min(_TICK_S, max(0.0, deadline - time.monotonic())))
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
                     self._receive(node, event, frames)
@@ -392,12 +395,8 @@ class HubThread:
             self._waker.close()
             self.listeners.background(None)
 
-    def _timeout_s(self) -> float:
-        deadline = self._recovery.next_deadline()
-        return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
-
     def _look_at_agents(self) -> None:
-        for exited in self._agents.lost(self._machine):
+        for exited in self._agents.lost(self._machine, time.monotonic()):
             self._feed(exited)
             self._agents.end_ranks(exited.node, self._machine)
         for stopped in self._agents.stopped(time.monotonic()):
@@ -433,14 +432,13 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | ImportChanged() | RankAt() | RunFinished():
-                if self._run is not None and event.run_id == self._run.run_id:
-                    self._run.put(event)
-                if isinstance(event, RunFinished):
-                    self._feed(event)
+            case RunStarted() | RunsStarted() | ImportChanged() | RankAt():
+                self._put_in_run(event.run_id, event)
+            case RunFinished() | RunsFinished():
+                self._put_in_run(event.run_id, event)
+                self._feed(event)
             case ValuePulled() | ValueDescribed() | ValuePushed():
-                transfer = self._transfers.get(event.request_id)
-                if transfer is None or not transfer.put(event, frames):
+                if not ((to := self._transfers.get(event.request_id)) and to.put(event, frames)):
                     self._release_unwanted(event)
             case SegmentReleased():
                 self._on_segment_released(event.segment, event.rank)
@@ -459,9 +457,12 @@ class HubThread:
             case _:
                 self._feed(event)
 
-    def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
+    def _put_in_run(self, run_id: str | None, event: HubEvent) -> None:
         if self._run is not None and run_id == self._run.run_id:
-            self._run.put(exited)
+            self._run.put(event)
+
+    def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
+        self._put_in_run(run_id, exited)
         for transfer in list(self._transfers.values()):
             transfer.rank_exited(exited)
         self.listeners.rank_exited(exited)
@@ -514,8 +515,8 @@ class HubThread:
             case AnnounceExit():
                 self._announce_exit(action.exited, action.run_id)
             case EndRun():
-                run, self._run = self._run, None
-                if run is not None:
+                if self._run is not None:
+                    run, self._run = self._run, None
                     run.end(action.outcome)
             case NoticeChanged() | VerdictReached() | RanksHeld():
                 if isinstance(action, VerdictReached):
@@ -533,5 +534,4 @@ class HubThread:
             self._channel.send_to_agent(node, request)
 
     def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
-        for node, on_node in self._machine.ranks.by_node(ranks).items():
-            self._channel.send_to_ranks(node, on_node, request, frames)
+        self._channel.send_to_ranks(self._machine.ranks.by_node(ranks), request, frames)

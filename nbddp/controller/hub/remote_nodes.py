@@ -115,7 +115,9 @@ class RemoteNodes:
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
         self._job_ends.note(joined.facts, now)
-        decision = self._lobby.join(guest, joined, agents.ended)
+        # No node is vacant before all have come.
+        vacant = agents.ended if self._lobby.nodes else frozenset[int]()
+        decision = self._lobby.join(guest, joined, vacant)
         self._carry_out(decision, agents)
         facts = tuple(facts for _, facts in sorted(self._lobby.nodes.items()))
         self.view = replace(
@@ -186,8 +188,8 @@ class RemoteNodes:
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
-        self._channel.beat(now)
-        self._read_clocks()
+        if self._channel.beat(now):
+            self._read_clocks()  # the answers to the beat before
         living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         self._warming -= set(pool.ranks.by_node(living))
         for guest in self._channel.guests:  # also those that only wanted to know the port

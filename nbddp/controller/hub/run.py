@@ -5,6 +5,7 @@ Runs in: the hub thread puts events in; the thread that waits for the cell takes
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -21,6 +22,8 @@ from nbddp.wire.messages import (
     RankExited,
     Result,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     Stream,
 )
@@ -43,6 +46,8 @@ CellEvent = (
     | VerdictReached
     | RanksHeld
 )
+#: What the hub puts into a run: equal answers of a node come together.
+HubEvent = CellEvent | RunsStarted | RunsFinished
 
 
 class Run:
@@ -65,7 +70,9 @@ class Run:
         self.has_late_output = False
         #: The user has asked for its end; set by the thread that waits.
         self.was_interrupted = False
-        self._events: queue.SimpleQueue[CellEvent | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[HubEvent | None]
+        self._events = queue.SimpleQueue()
+        self._unfolded: deque[CellEvent] = deque()  #: of the thread that takes them out
         self._backlog_bytes = backlog_bytes
         self._queued_bytes = 0
         self._dropped: dict[tuple[int, Stream], int] = {}
@@ -76,14 +83,14 @@ class Run:
         self.put_count = 0  #: events put in so far
         self.taken_count = 0  #: events taken out so far
 
-    def put(self, event: CellEvent) -> None:
-        """Add an event that has come. The hub thread calls this."""
+    def put(self, event: HubEvent) -> None:
+        """Add an event that has come, or folded ones. The hub thread calls this."""
         if isinstance(event, Output):
             limited = self._limited(event)
             if limited is None:
                 return
             event = limited
-        self.put_count += 1
+        self.put_count += len(event.ranks) if isinstance(event, RunsStarted | RunsFinished) else 1
         self._events.put(event)
 
     def put_output(self, event: Output | Display | Result | ClearOutput) -> bool:
@@ -127,10 +134,16 @@ class Run:
         Raises:
             TimeoutError: nothing came in time.
         """
+        if self._unfolded:
+            self.taken_count += 1
+            return self._unfolded.popleft()
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError from None
+        if isinstance(event, RunsStarted | RunsFinished):
+            self._unfolded.extend(event.each())
+            return self.get(timeout_s)
         self.taken_count += 1
         if isinstance(event, Output):
             with self._lock:

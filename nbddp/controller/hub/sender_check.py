@@ -6,7 +6,14 @@ Runs in: the hub thread.
 import secrets
 
 from nbddp.controller.state import PoolMachine
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentAttached, AgentHello, Event
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentAttached,
+    AgentHello,
+    Event,
+    RunsFinished,
+    RunsStarted,
+)
 
 
 class SenderCheck:
@@ -38,5 +45,8 @@ class SenderCheck:
                 self._nodes.add(node)
         if node not in self._nodes or getattr(event, "node", node) != node:
             return False
+        if isinstance(event, RunsStarted | RunsFinished):
+            is_sound = isinstance(event, RunsStarted) or event.is_sound
+            return is_sound and all(self._node_by_rank.get(rank) == node for rank in event.ranks)
         rank = getattr(event, "rank", None)
         return rank is None or self._node_by_rank.get(rank) == node

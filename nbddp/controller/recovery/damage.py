@@ -6,6 +6,8 @@ Runs in: the hub thread. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.recovery.abort import OperationAbort
 from nbddp.controller.state import RankResult, RunOutcome
@@ -74,7 +76,9 @@ def with_torn(outcome: RunOutcome, answer: GroupsRebuilt) -> RunOutcome:
     if result is None or not answer.torn:
         return outcome
     torn = tuple(dict.fromkeys((*result.torn, *answer.torn)))
-    return replace(outcome, results={**outcome.results, answer.rank: replace(result, torn=torn)})
+    return replace(
+        outcome, results={**outcome.results, answer.rank: structs.replace(result, torn=torn)}
+    )
 
 
 def with_exit(outcome: RunOutcome, exited: RankExited, after_s: float) -> RunOutcome:
@@ -98,7 +102,7 @@ def with_recovery(
 ) -> RunOutcome:
     """Return ``outcome`` with the verdict, and with operations that could not be aborted."""
     results = {
-        rank: replace(result, stuck=stuck.get(rank, result.stuck))
+        rank: structs.replace(result, stuck=stuck.get(rank, result.stuck))
         if result.status == "unfinished"
         else result
         for rank, result in outcome.results.items()

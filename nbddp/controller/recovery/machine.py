@@ -66,6 +66,7 @@ from nbddp.wire.messages import (
     RankReady,
     RanksStalled,
     RunFinished,
+    RunsFinished,
     StackDumped,
     StartFailed,
 )
@@ -226,25 +227,27 @@ class RecoveryMachine:
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
             return self._release()
         # The end of a cell that was given up before.
-        is_late = isinstance(stimulus, RunFinished) and stimulus.run_id != self.pool.active_run_id
+        # Ranks that end alike end for the same reason.
+        first = stimulus.finished if isinstance(stimulus, RunsFinished) else stimulus
+        is_late = isinstance(first, RunFinished) and first.run_id != self.pool.active_run_id
         actions += self._take_pool_actions(self.pool.handle(stimulus, now), now)
-        match stimulus:
+        match first:
             case RunRequested():
                 self._begin()
-            case AbandonRequested() if self._is_held(stimulus.run_id):
+            case AbandonRequested() if self._is_held(first.run_id):
                 actions += self._release()  # the user does not wait for the rebuild either
-            case RunFinished() if self._cell and self._cell.run.run_id == stimulus.run_id:
-                self._cell.finished(stimulus, now)
+            case RunFinished() if self._cell and self._cell.run.run_id == first.run_id:
+                self._cell.finished(first, now)
             case RunFinished() if is_late:
-                self._rebuild.broken |= {mark.pg_id for mark in stimulus.marks if mark.is_broken}
+                self._rebuild.broken |= {mark.pg_id for mark in first.marks if mark.is_broken}
                 # The others may be forming groups without this rank just now.
                 self._is_rebuild_due |= self._rebuild.is_active or bool(self._rebuild.broken)
-            case InterruptRequested() if self._cell and self._cell.run.run_id == stimulus.run_id:
+            case InterruptRequested() if self._cell and self._cell.run.run_id == first.run_id:
                 self._cell.interrupted(now)
             case RankReady():
                 actions += self._rebuild.rank_ready(now)
             case StartFailed():
-                actions += self._start_failed(stimulus, now)
+                actions += self._start_failed(first, now)
             case _:
                 pass
         return actions

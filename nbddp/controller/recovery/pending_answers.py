@@ -20,11 +20,18 @@ Answers: TypeAlias = Mapping[Rank, Answer]
 #: Called with the answers; ranks that did not answer are absent.
 Callback: TypeAlias = Callable[[Answers, float], list[Action]]
 
+#: The limits of time hold for this many answers; each further one is read in this time, also where
+#: other programs use the processors.
+_READ_AT_ONCE, _READ_S = 64, 0.0002
+#: While their answers come in, the end is put off to this time after the latest, up to the second.
+_READ_ON_S, _MOST_READ_S = 1.0, 15.0
+
 
 @dataclass
 class _Question:
     missing: set[Rank]
     until: float
+    latest: float  #: answers put ``until`` off to this time at most
     then: Callback
     answers: dict[Rank, Answer] = field(default_factory=dict)
 
@@ -52,9 +59,14 @@ class PendingAnswers:
         """Wait for an answer of each of ``ranks``; the caller sends the request.
 
         ``then`` is called when all have answered or exited, or at ``until``; without ranks, at the
-        next `tick`.
+        next `tick`. The answers of many ranks are read one after another, which takes its time.
         """
-        self._open[kind, number] = _Question(set(ranks), until, then)
+        asked = set(ranks)
+        latest = until
+        if len(asked) > _READ_AT_ONCE:
+            until += (len(asked) - _READ_AT_ONCE) * _READ_S
+            latest = until + _MOST_READ_S
+        self._open[kind, number] = _Question(asked, until, latest, then)
 
     def is_open(self, kind: Kind, number: int) -> bool:
         """Return whether the question still waits for answers."""
@@ -73,6 +85,7 @@ class PendingAnswers:
             return []
         question.missing.discard(answer.rank)
         question.answers[answer.rank] = answer
+        question.until = max(question.until, min(now + _READ_ON_S, question.latest))
         return self._settled([key], now)
 
     def rank_exited(self, rank: Rank, now: float) -> list[Action]:

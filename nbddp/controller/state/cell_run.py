@@ -3,11 +3,14 @@
 Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine` owns it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.wire.faults import Fault
-from nbddp.wire.messages import FaultStruck, RankExited, RunFinished
+from nbddp.wire.messages import FaultStruck, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
@@ -61,14 +64,13 @@ class CellRun:
         deadlines = [at for at in (self.give_up_at, times_out_at) if at is not None]
         return min(deadlines, default=None)
 
-    def finish(self, finished: RunFinished) -> None:
-        """Note that it has ended on a rank."""
-        self.results[finished.rank] = RankResult(
+    def finish(self, ended: RunsFinished, ranks: Sequence[Rank]) -> None:
+        """Note that it has ended on some ranks."""
+        finished = ended.finished
+        result = RankResult(
             rank=finished.rank,
             status="ok" if finished.error is None else "error",
-            elapsed_s=finished.elapsed_s,
             error=finished.error,
-            failed_at_ns=finished.failed_at_ns,
             was_freed=finished.was_freed,
             mismatches=finished.mismatches,
             marks=finished.marks,
@@ -77,6 +79,13 @@ class CellRun:
             made_groups=finished.made_groups,
             sanitizer=finished.sanitizer,
         )
+        for rank, elapsed_s, failed_at_ns in zip(
+            ended.ranks, ended.elapsed_s, ended.failed_at_ns, strict=True
+        ):
+            if rank in ranks:
+                self.results[rank] = replace(
+                    result, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns
+                )
 
     def strike(self, struck: FaultStruck) -> None:
         """Note that a fault on purpose strikes."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
+
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.state.silent_nodes import Silence
 from nbddp.errors import CollectiveMismatchError
@@ -27,8 +29,7 @@ RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 DETACHED = "%ddp detach"
 
 
-@dataclass(frozen=True)
-class RankResult:
+class RankResult(msgspec.Struct, frozen=True):
     """The end of a cell on one rank.
 
     Example:

@@ -57,6 +57,7 @@ from nbddp.wire.messages import (
     RankSpawned,
     RanksStopped,
     RunFinished,
+    RunsFinished,
     RunStarted,
     StartFailed,
     StartRanks,
@@ -204,7 +205,9 @@ class PoolMachine:
                 self._see_debuggers(now)
                 return actions
             case RunFinished():
-                return self._rank_finished(stimulus, now)
+                return self._ranks_finished(RunsFinished.of((stimulus,)), now)
+            case RunsFinished():
+                return self._ranks_finished(stimulus, now)
             case RankExited():
                 return self._rank_exited(stimulus, now)
             case RanksStopped():
@@ -295,9 +298,7 @@ class PoolMachine:
             backend=ready.backend or info.backend,
             exited=None,
         )
-        if self.phase is not Phase.RANKS or len(self.ranks.in_state(RankState.IDLE)) < len(
-            self.ranks
-        ):
+        if self.phase is not Phase.RANKS or not self.ranks.are_all(RankState.IDLE):
             return []
         self.phase = Phase.UP
         self._starts_until = None
@@ -330,8 +331,7 @@ class PoolMachine:
 
     def _begin_run(self, requested: RunRequested, now: float) -> list[LifeAction]:
         run_id = requested.execute.run_id
-        for rank in requested.ranks:
-            self.ranks.move(rank, RankState.BUSY, f"run {run_id}", run_id=run_id)
+        self.ranks.move_all(requested.ranks, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._input_requests.begin(requested.ranks)
         self.run = CellRun(
             run_id,
@@ -339,7 +339,7 @@ class PoolMachine:
             now,
             timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
-            replacements=RankSet.of(r for r, info in self.ranks.items() if info.is_replacement),
+            replacements=RankSet.of(i.rank for i in self.ranks.infos if i.is_replacement),
             asks_at_deadlock=any(
                 point.on == "deadlock" for point in requested.execute.break_points
             ),
@@ -362,16 +362,18 @@ class PoolMachine:
             run.times_out_at += now - run.paused_at
             run.paused_at = None
 
-    def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
-        if self.ranks[finished.rank].run_id != finished.run_id:
+    def _ranks_finished(self, finished: RunsFinished, now: float) -> list[LifeAction]:
+        run_id, meshes = finished.run_id, finished.finished.meshes
+        inside = [rank for rank in finished.ranks if self.ranks[rank].run_id == run_id]
+        if not inside:
             return []
-        why = f"finished {finished.run_id}"
-        known = {} if finished.meshes is None else {"meshes": finished.meshes}
-        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="", **known)
+        why = f"finished {run_id}"
+        known = {} if meshes is None else {"meshes": meshes}
+        self.ranks.move_all(inside, RankState.IDLE, why, run_id=None, replaced="", **known)
         run = self.run
-        if run is None or run.run_id != finished.run_id:
-            return []  # a cell that the user has abandoned: the rank has come back
-        run.finish(finished)
+        if run is None or run.run_id != run_id:
+            return []  # a cell that the user has abandoned: the ranks have come back
+        run.finish(finished, inside)
         return self._end_if_complete(run, now)
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:
@@ -455,19 +457,13 @@ class PoolMachine:
         reason = describe_agent_exit(agent)
         last = agent.last_output.strip()
         actions = self._fail(f"{reason}: {last}" if last else reason)
+        end = RankExited(
+            rank=0, pid=0, exit_code=-9, out_of_memory=False, last_output=last, cause=agent.lost
+        )
         for info in self.ranks.values():
             if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):
-                actions += self._rank_exited(
-                    RankExited(
-                        rank=info.rank,
-                        pid=info.pid,
-                        exit_code=-9,
-                        out_of_memory=False,
-                        last_output=last,
-                        cause=agent.lost,
-                    ),
-                    now,
-                )
+                exited = replace(end, rank=info.rank, pid=info.pid)
+                actions += self._rank_exited(exited, now)
         return actions
 
     def _tick(self, now: float) -> list[LifeAction]:

@@ -27,6 +27,9 @@ class RankState(Enum):
     BUSY = auto()  #: runs a cell
     EXITED = auto()  #: its process has ended
 
+    # Each state is one object; the hash of its name takes ten times as long, for each rank.
+    __hash__ = object.__hash__
+
 
 LEGAL_MOVES: frozenset[tuple[RankState, RankState]] = frozenset(
     {

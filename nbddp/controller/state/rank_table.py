@@ -3,6 +3,7 @@
 Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine.PoolMachine` owns it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class RankTable(Mapping[Rank, RankInfo]):
             rank: RankInfo(rank=rank, node=rank // spec.nproc_per_node)
             for rank in range(spec.world_size)
         }
+        self._counts = Counter({RankState.ABSENT: spec.world_size})
         self._infos: tuple[RankInfo, ...] | None = None  #: None: something has changed since
         self.stopped_agents: set[int] = set()  #: nodes whose agents are stopped, and do not resume
 
@@ -45,8 +47,14 @@ class RankTable(Mapping[Rank, RankInfo]):
 
     def put(self, info: RankInfo) -> None:
         """Replace the knowledge about a rank; only `move` changes its state."""
+        self._counts[self._info_by_rank[info.rank].state] -= 1
+        self._counts[info.state] += 1
         self._info_by_rank[info.rank] = info
         self._infos = None
+
+    def are_all(self, state: RankState) -> bool:
+        """Whether all ranks are in this state."""
+        return self._counts[state] == len(self._info_by_rank)
 
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""
@@ -71,21 +79,33 @@ class RankTable(Mapping[Rank, RankInfo]):
             self.put(replace(self._info_by_rank[rank], is_unwanted=True))
 
     def move(self, rank: Rank, to: RankState, why: str, **known: Any) -> None:
-        """Move a rank to another state.
+        """Move a rank to another state; see `move_all`."""
+        self.move_all((rank,), to, why, **known)
+
+    def move_all(self, ranks: Iterable[Rank], to: RankState, why: str, **known: Any) -> None:
+        """Move ranks to another state.
 
         Args:
-            rank: the rank that moves.
-            to: its new state.
-            why: for its history.
-            known: other fields of its `RankInfo` that change with the state.
+            ranks: the ranks that move.
+            to: their new state.
+            why: for their history.
+            known: other fields of their `RankInfo` that change with the state.
 
         Raises:
-            InvalidTransitionError: the move is not legal; the text has the rank's history.
+            InvalidTransitionError: the move of a rank is not legal; the text has its history.
         """
-        info = self._info_by_rank[rank]
-        history = (*info.history, f"{info.state.name} -> {to.name} ({why})")[-_HISTORY_LENGTH:]
-        if (info.state, to) not in LEGAL_MOVES:
-            self.put(replace(info, history=history))
-            lines = "\n  ".join(history)
-            raise InvalidTransitionError(f"rank {rank}: illegal move; its history:\n  {lines}")
-        self.put(replace(info, state=to, history=history, **known))
+        before: RankInfo | None = None
+        history: tuple[str, ...] = ()
+        for rank in ranks:
+            info = self._info_by_rank[rank]
+            # Ranks that move together have one history.
+            is_alike = before is not None and info.state is before.state
+            if not is_alike or before is None or info.history != before.history:
+                step = f"{info.state.name} -> {to.name} ({why})"
+                history = (*info.history, step)[-_HISTORY_LENGTH:]
+            if (info.state, to) not in LEGAL_MOVES:
+                self.put(replace(info, history=history))
+                lines = "\n  ".join(history)
+                raise InvalidTransitionError(f"rank {rank}: illegal move; its history:\n  {lines}")
+            self.put(replace(info, state=to, history=history, **known))
+            before = info

@@ -23,6 +23,7 @@ from nbddp.wire.messages import (
     RanksStalled,
     RanksStopped,
     RunFinished,
+    RunsFinished,
     RunStarted,
     StackDumped,
     StartFailed,
@@ -160,6 +161,7 @@ LifeStimulus: TypeAlias = (
     | InputRequest
     | FaultStruck
     | RunFinished
+    | RunsFinished
     | RankExited
     | RanksStopped
     | RunRequested

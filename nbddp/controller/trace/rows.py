@@ -395,7 +395,7 @@ def _row(
     rank, operation = entries[0]
     kind = _row_kind(operation)
     pg_id = operation.pg_id  # a group that is being made has another id, which begins with its name
-    group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=group_name_of(pg_id))
+    group = groups.get(pg_id) or GroupInfo.of(pg_id=pg_id, name=group_name_of(pg_id))
     parts = {
         rank: RankPart(
             rank=rank,

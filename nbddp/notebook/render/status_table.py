@@ -4,7 +4,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -34,11 +34,14 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
+from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
+#: More nodes, or folders of logs, are not listed one by one.
+MAX_NODES = 16
 _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60
 _MAX_SOURCE = 60
@@ -124,13 +127,37 @@ def survey(pool: Pool) -> Survey:
 
 def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str]:
     """``nodes: 0 n1 (10.0.0.1), 1 n2 (10.0.0.2), silent``, if they are machines of their own."""
-    names = []
-    for node, facts in enumerate(snapshot.nodes):
-        state = "".join(f", silent for {s.silent_s:.0f} s" for s in silences if s.node == node)
-        if node in snapshot.lost_agents:
-            state = f", lost{_why_lost(snapshot, node)}"
-        names.append(f"{node} {facts.host} ({facts.address}){state}")
-    return [f"nodes: {'; '.join(names)}"] if names else []
+    return node_lines(
+        snapshot.nodes,
+        {each.node: each.silent_s for each in silences},
+        {node: _why_lost(snapshot, node) for node in snapshot.lost_agents},
+    )
+
+
+def node_lines(
+    nodes: Sequence[NodeFacts], silent_s: Mapping[int, float], lost: Mapping[int, str]
+) -> list[str]:
+    """The line about the nodes; of many, those that stand out, and the first and the last one.
+
+    Args:
+        nodes: the machines, in order; none: all are this one.
+        silent_s: for how long nothing is heard of nodes.
+        lost: why nodes are lost.
+    """
+    names = {}
+    for node, facts in enumerate(nodes):
+        state = f", silent for {silent_s[node]:.0f} s" if node in silent_s else ""
+        if node in lost:
+            state = f", lost{lost[node]}"
+        names[node] = f"{node} {facts.host} ({facts.address}){state}"
+    if len(names) <= MAX_NODES:
+        return [f"nodes: {'; '.join(names.values())}"] if names else []
+    odd = sorted({*silent_s, *lost} & set(names))
+    shown = [names[node] for node in odd[:MAX_NODES]]
+    more = [f"and {len(odd) - MAX_NODES} more"] if len(odd) > MAX_NODES else []
+    last = len(names) - 1
+    whole = f"{len(names)} nodes: {nodes[0].host} to {nodes[last].host}"
+    return ["; ".join([whole, *shown, *more])]
 
 
 def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
@@ -398,7 +425,9 @@ def _log_paths(paths: Sequence[str]) -> str:
     known = [PurePath(path) for path in paths if path]
     if not known:
         return "none"
-    folders = {path.parent for path in known}
+    folders = {path.parent: None for path in known}
+    if len(folders) > MAX_NODES:
+        return f"{known[0]} to {known[-1]}; %ddp log RANK shows one"
     if len(folders) > 1:
         return ", ".join(sorted(f"{folder}/rank*.log" for folder in folders))
     more = f" to {known[-1].name}" if len(known) > 1 else ""

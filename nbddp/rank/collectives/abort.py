@@ -102,8 +102,7 @@ class OperationAbort:
             return [
                 group
                 for group in groups
-                if group.counters.info.pg_id in request.pg_ids
-                or dead & set(group.counters.info.ranks)
+                if group.counters.info.pg_id in request.pg_ids or dead & set(group.counters.ranks)
             ]
         blocked = self._blocked_groups()
         return [group for group in groups if group.counters.info.pg_id in blocked]

@@ -41,7 +41,7 @@ def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
     text[:8] = torch.tensor(list(len(payload).to_bytes(8, "little")), dtype=torch.uint8)
     text[8 : 8 + len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
     texts = _gather(group, text)
-    ranks = group.counters.info.ranks
+    ranks = group.counters.ranks
     own = ranks.index(group.recorder.rank)
     for index, rank in enumerate(ranks):
         theirs = _operation(texts[index])

@@ -294,9 +294,8 @@ class Faults:
         here, ends = self._recorder.rank, armed.fault.ranks
         other = ends[1] if here == ends[0] else ends[0]
         signature = operation.signature
-        members = (
-            (operation.peer,) if signature.kind in ("send", "recv") else place.counters.info.ranks
-        )
+        group = place.counters.info
+        members = (operation.peer,) if signature.kind in ("send", "recv") else group.ranks
         if other not in members or signature.kind == "recv":
             return  # the sender delays a message
         seconds = armed.fault.link_s(signature.nbytes)

@@ -244,7 +244,7 @@ class TracedGroup(dist.ProcessGroup):
             operation, None: it is issued.
         """
         recorder = self.recorder
-        refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
+        refusals.refuse(recorder, call.signature.op, self.counters.ranks)
         pull = refusals.pull(recorder)
         if pull is not None or recorder.callbacks.is_in_callback:
             return pull, None
@@ -298,7 +298,7 @@ class TracedGroup(dist.ProcessGroup):
         """
         if self.counters.ended is not None:
             raise self.counters.ended()
-        refusals.refuse(self.recorder, op, self.counters.info.ranks)
+        refusals.refuse(self.recorder, op, self.counters.ranks)
 
     def _refused(
         self, call: CallSignature, message: tuple[str, int, int] | None = None
@@ -430,7 +430,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         if is_any:
             peer = -1
         elif 0 <= args[0] < self._size:
-            peer = counters.info.ranks[args[0]]
+            peer = counters.ranks[args[0]]
         else:  # Gloo would wait forever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(self, recorder, direction, tensors)
@@ -474,7 +474,7 @@ def _inner(name: str) -> Callable[..., Any]:
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
         if name in methods.BY_ALL:
-            refusals.refuse(self.recorder, name.strip("_"), self.counters.info.ranks)
+            refusals.refuse(self.recorder, name.strip("_"), self.counters.ranks)
         return getattr(self.inner, name)(*args, **kwargs)
 
     run.__name__ = name

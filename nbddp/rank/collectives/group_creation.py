@@ -210,7 +210,7 @@ class GroupFactory:
         """Convert ranks of the default group to ranks of the pool; empty: not known yet."""
         world = torch_private.default_group()
         if isinstance(world, TracedGroup):
-            pool_ranks = world.counters.info.ranks
+            pool_ranks = world.counters.ranks
             return tuple(pool_ranks[rank] for rank in ranks if 0 <= rank < len(pool_ranks))
         if world is None and len(ranks) == 1:
             return (self.recorder.rank,)
@@ -221,7 +221,7 @@ class GroupFactory:
     def _refuse_alone(self, name: str, members: tuple[int, ...]) -> None:
         world = torch_private.default_group()
         if isinstance(world, TracedGroup) and _is_counted(name):
-            members = world.counters.info.ranks  # ranks that are no members count the group as well
+            members = world.counters.ranks  # ranks that are no members count the group as well
         try:
             op = "init_process_group" if world is None else "new_group"
             refusals.refuse(self.recorder, op, members or range(self.world_size))
@@ -357,7 +357,7 @@ class GroupFactory:
         members = tuple(map(str, expected)) or (UNKNOWN_MEMBER,) * len(ranks)
         recorder = self.recorder
         known = signatures.known(signatures.make("creation", op, keys=members))
-        info = GroupInfo(
+        info = GroupInfo.of(
             pg_id=f"{name}@{prefix or ''}@{zlib.crc32(repr(ranks).encode()):08x}",
             name=name,
             desc=str(arguments.get("group_desc") or ""),
@@ -372,7 +372,7 @@ class GroupFactory:
         self, stock: Any, name: str, members: Members, arguments: dict[str, Any]
     ) -> TracedGroup:
         timeout = arguments.get("timeout")
-        info = GroupInfo(
+        info = GroupInfo.of(
             pg_id=f"{name}:{members.identity}",
             name=name,
             desc=str(arguments.get("group_desc") or ""),

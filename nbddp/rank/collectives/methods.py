@@ -57,7 +57,7 @@ def _all_reduce(
 
 def _rooted(group: Any, root: int) -> int:
     """Return the global rank of a rank of the group. Raises IndexError if there is none."""
-    ranks: tuple[int, ...] = group.counters.info.ranks
+    ranks: tuple[int, ...] = group.counters.ranks
     return ranks[root] if root >= 0 else ranks[len(ranks)]
 
 

@@ -170,7 +170,7 @@ def _torch_ranks(info: GroupInfo) -> list[int]:
     world = torch_private.default_group()
     if info.is_default or not isinstance(world, TracedGroup):
         return list(range(len(info.ranks)))
-    return [world.counters.info.ranks.index(rank) for rank in info.ranks]
+    return [world.counters.ranks.index(rank) for rank in info.ranks]
 
 
 def _report_whole_modules(rebuilt: set[str], store: Any) -> list[tuple[Any, str, int]]:

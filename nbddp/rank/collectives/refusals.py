@@ -30,7 +30,7 @@ _NEVER_IN_PULLS = ("send", "recv", "monitored_barrier")
 def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
     """Make groups with a member of ``dead`` refuse all operations, until they are rebuilt."""
     for counters in recorder.counters_by_group.values():
-        exited = RankSet.of(set(dead).intersection(counters.info.ranks))
+        exited = RankSet.of(set(dead).intersection(counters.ranks))
         if exited:
             counters.is_broken = True
             counters.ended = partial(_exited_error, exited)
@@ -59,7 +59,7 @@ def await_members(recorder: Recorder, counters: GroupCounters, question: Questio
     """
     call = question.code, counters.info.pg_id, counters.seq
     recorder.writer.note_call(*call)
-    readers = {rank: recorder.board.reader_of(rank) for rank in counters.info.ranks}
+    readers = {rank: recorder.board.reader_of(rank) for rank in counters.ranks}
     late = {rank: r for rank, r in readers.items() if r is not None and rank != recorder.rank}
     began = time.monotonic()
     while late:

@@ -61,7 +61,9 @@ class RemoteCalls:
         ranks = tuple(range(size)) if size == self._world_size and prefix is not None else ()
         members = tuple(map(str, ranks)) or (UNKNOWN_MEMBER,) * size
         signature = signatures.make("creation", "init_rpc", keys=members)
-        info = GroupInfo(pg_id=f"rpc@{prefix or ''}@", name="rpc", desc="", ranks=ranks, backend="")
+        info = GroupInfo.of(
+            pg_id=f"rpc@{prefix or ''}@", name="rpc", desc="", ranks=ranks, backend=""
+        )
         limit = store.timeout
         is_own = limit != torch_private.rpc_timeout()
         milliseconds = int(limit.total_seconds() * 1000) if is_own else 0

@@ -39,7 +39,7 @@ class _StockGroup:
 
     def __init__(self, group: Any) -> None:
         ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        self.info = GroupInfo(pg_id="", name="", ranks=ranks)
+        self.info = GroupInfo.of(pg_id="", name="", ranks=ranks)
 
 
 class StockRanks:

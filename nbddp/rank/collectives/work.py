@@ -296,7 +296,7 @@ class AnySourceWork(MessageWork):
         """
         recorder, counters, record = self._recorder, self._counters, self._record
         receive = recorder.operation(record)
-        all_readers = [(rank, recorder.board.reader_of(rank)) for rank in counters.info.ranks]
+        all_readers = [(rank, recorder.board.reader_of(rank)) for rank in counters.ranks]
         readers = [
             (r, reader) for r, reader in all_readers if reader is not None and r != recorder.rank
         ]
@@ -324,7 +324,7 @@ class AnySourceWork(MessageWork):
     def _wait_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:
         """Wait for a message; returns the time that passed, at least ``limit`` if none came."""
         counters = self._counters
-        ranks = counters.info.ranks
+        ranks = counters.ranks
         began = time.monotonic()
         while True:
             taken = {

@@ -3,7 +3,7 @@
 Runs in: the notebook's process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import zmq
@@ -11,7 +11,7 @@ import zmq
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels.peers import Peers, agent_identity
-from nbddp.wire.channels.sockets import EVENT_HIGH_WATER, Channel, Frame, ipc_address
+from nbddp.wire.channels.sockets import EVENT_HIGH_WATER, Channel, Frame, ipc_address, send_frames
 from nbddp.wire.channels.uplink import BATCH_MARK
 from nbddp.wire.messages import AgentRequest, Event, RankRequest
 
@@ -29,10 +29,15 @@ class AgentsChannel(Channel):
         self._put(node, [codec.encode_ranks(()), codec.encode(request)])
 
     def send_to_ranks(
-        self, node: int, ranks: tuple[int, ...], request: RankRequest, frames: Sequence[Frame] = ()
+        self,
+        ranks_by_node: Mapping[int, tuple[int, ...]],
+        request: RankRequest,
+        frames: Sequence[Frame] = (),
     ) -> None:
-        """Send one request for some ranks of a node, once; the agent copies it to each rank."""
-        self._put(node, [codec.encode_ranks(ranks), codec.encode(request), *frames])
+        """Send one request for some ranks, once to each node; its agent copies it to each rank."""
+        payload = codec.encode(request)
+        for node, ranks in ranks_by_node.items():
+            self._put(node, [codec.encode_ranks(ranks), payload, *frames])
 
     def receive(self) -> Iterator[tuple[int, Event, list[bytes]]]:
         """Yield ``(node, event, buffers)`` of each event; bad frames are dropped and counted."""
@@ -55,7 +60,7 @@ class AgentsChannel(Channel):
                     yield node, event, []
 
     def _put(self, node: int, frames: list[Frame]) -> None:
-        self._socket.send_multipart([self._peers.identity(node), *frames])
+        send_frames(self._socket, [self._peers.identity(node), *frames])
 
     def _messages(self) -> Iterator[list[bytes]]:
         return self._receive_all()

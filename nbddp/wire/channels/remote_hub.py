@@ -22,7 +22,7 @@ from nbddp.errors import BadMessageError
 from nbddp.system import process_tree
 from nbddp.wire.channels.hub import AgentsChannel
 from nbddp.wire.channels.session import Session, begins_session
-from nbddp.wire.channels.sockets import Frame, keep_alive
+from nbddp.wire.channels.sockets import Frame, keep_alive, send_frames
 from nbddp.wire.launch_specs import Invitation
 
 #: Connections that may wait to be accepted: all agents of a large pool at once.
@@ -137,12 +137,18 @@ class RemoteHubChannel(AgentsChannel):
             self._numbers.pop(identity, None)
             self._lines.pop(identity, None)
 
-    def beat(self, now: float) -> None:
-        """Ask all agents for their time, once a second, so that both ends know of each other."""
-        if now >= self._next_beat_at:
-            self._next_beat_at = now + BEAT_S
-            for line in self._lines.values():
-                line.session.ping(time.monotonic_ns())
+    def beat(self, now: float) -> bool:
+        """Ask all agents for their time, once a second, so that both ends know of each other.
+
+        Returns:
+            Whether they were asked now.
+        """
+        if now < self._next_beat_at:
+            return False
+        self._next_beat_at = now + BEAT_S
+        for line in self._lines.values():
+            line.session.ping(time.monotonic_ns())
+        return True
 
     def silence_s(self, node: int, now: float) -> float:
         """Return for how many seconds nothing was heard of the agent of this node."""
@@ -181,7 +187,7 @@ class RemoteHubChannel(AgentsChannel):
                 yield [identity, *payload]
 
     def _meet(self, identity: bytes, frames: list[bytes]) -> _Line:
-        session = Session(lambda out: self._socket.send_multipart([identity, *out]))
+        session = Session(lambda out: send_frames(self._socket, [identity, *out]))
         if not begins_session(frames) or len(self._lines) - len(self._numbers) >= _MAX_GUESTS:
             session.refuse()
             raise BadMessageError("from an agent that was forgotten")

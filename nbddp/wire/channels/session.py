@@ -148,12 +148,14 @@ def _parse(frames: Sequence[bytes]) -> tuple[bytes, int, int]:
         kind, number, seen = _HEADER.unpack(frames[0])
     except (struct.error, IndexError):
         raise BadMessageError("not a frame of a session") from None
+    if kind == _MESSAGE:
+        return kind, number, seen  # the commonest one may have any frames
     count, size = _LENGTHS.get(kind, (len(frames) - 1, -1))
     is_sound = len(frames) - 1 == count and all(len(f) == size or size < 0 for f in frames[1:])
-    if kind not in (*_LENGTHS, _MESSAGE, _ACKNOWLEDGE, _RESUME, _RESUMED, _UNKNOWN) or not is_sound:
+    if kind not in (*_LENGTHS, _ACKNOWLEDGE, _RESUME, _RESUMED, _UNKNOWN) or not is_sound:
         raise BadMessageError("not a frame of a session")
     return kind, number, seen
 
 
 def _size(frames: Sequence[Frame]) -> int:
-    return sum(len(frame) for frame in frames)
+    return sum(map(len, frames))

@@ -12,7 +12,7 @@ import zmq
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels.peers import agent_identity
-from nbddp.wire.channels.sockets import EVENT_HIGH_WATER, Channel
+from nbddp.wire.channels.sockets import EVENT_HIGH_WATER, Channel, send_frames
 from nbddp.wire.messages import Event
 
 #: Events that ranks send at the same time are sent as one message, up to this size.
@@ -72,7 +72,7 @@ class Uplink(Channel):
     def _put(self, message: list[bytes]) -> bool:
         """Give a message to the socket; returns whether there was room for it."""
         try:
-            self._socket.send_multipart(message, zmq.NOBLOCK)
+            send_frames(self._socket, message, may_wait=False)
         except zmq.Again:
             return False
         return True

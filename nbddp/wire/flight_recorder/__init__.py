@@ -38,6 +38,7 @@ from nbddp.wire.flight_recorder.schema import (
     OperationKind,
     OperationState,
     RankLook,
+    RankSpan,
     Signature,
     Site,
     StoreQuestion,
@@ -47,7 +48,9 @@ from nbddp.wire.flight_recorder.schema import (
     group_counter_of,
     group_name_of,
     nth,
+    ranks_in,
     shortened,
+    spans_of,
 )
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
@@ -85,6 +88,7 @@ __all__ = [
     "OperationKind",
     "OperationState",
     "RankLook",
+    "RankSpan",
     "ReadEpoch",
     "Reader",
     "ReplicaSteps",
@@ -103,5 +107,7 @@ __all__ = [
     "group_name_of",
     "is_own",
     "nth",
+    "ranks_in",
     "shortened",
+    "spans_of",
 ]

@@ -7,7 +7,9 @@ meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 Ranks are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
 """
 
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
@@ -56,8 +58,8 @@ def cell_name(number: int) -> str:
     return f"cell [{number}]" if number > 0 else "console cell"
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the descriptions: immutable, unknown fields are errors."""
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Base of the descriptions: immutable, without cycles, unknown fields are errors."""
 
 
 class Site(_Part, frozen=True):
@@ -165,6 +167,45 @@ def group_counter_of(pg_id: str) -> str:
 
 #: The description that torch gives the default group.
 DEFAULT_GROUP: Final = "default_pg"
+#: More members than any group has: a description with more makes no sense, and has none.
+_MAX_MEMBERS = 1 << 20
+
+
+class RankSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Ranks at equal distances: ``first``, ``first + step``, and so on."""
+
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    count: Annotated[int, msgspec.Meta(ge=1)]
+    step: int = 1
+
+
+def spans_of(ranks: Iterable[int]) -> tuple[RankSpan, ...]:
+    """Describe ranks, in their order, by few spans if there is a rule.
+
+    >>> spans_of(range(8192))
+    (RankSpan(first=0, count=8192, step=1),)
+    >>> spans_of([0, 4, 8, 1])
+    (RankSpan(first=0, count=3, step=4), RankSpan(first=1, count=1, step=1))
+    """
+    spans: list[RankSpan] = []
+    ordered = tuple(ranks)
+    at = 0
+    while at < len(ordered):
+        end = at + 1
+        step = ordered[end] - ordered[at] if end < len(ordered) else 1
+        while end < len(ordered) and ordered[end] - ordered[end - 1] == step:
+            end += 1
+        spans.append(RankSpan(ordered[at], end - at, step if end - at > 1 else 1))
+        at = end
+    return tuple(spans)
+
+
+@lru_cache(maxsize=4096)
+def ranks_in(spans: tuple[RankSpan, ...]) -> tuple[int, ...]:
+    """Return the ranks of some spans: the same object for the same spans."""
+    if sum(span.count for span in spans) > _MAX_MEMBERS:
+        return ()
+    return tuple(span.first + number * span.step for span in spans for number in range(span.count))
 
 
 class GroupInfo(_Part, frozen=True):
@@ -175,7 +216,9 @@ class GroupInfo(_Part, frozen=True):
     pg_id: str
     name: str  #: as torch names it: ``0`` is the default group of a fresh pool
     desc: str = ""  #: ``default_pg``, or the user's ``group_desc``
-    ranks: tuple[int, ...] = ()  #: members
+    #: Its members. Every rank describes its groups, so a list of all of them would cost the square
+    #: of their number.
+    spans: tuple[RankSpan, ...] = ()
     backend: str = ""  #: ``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``
     timeout_ms: int = 0
     collective_seq_id: int = 0  #: collectives issued so far by this rank; the first is 1
@@ -183,6 +226,18 @@ class GroupInfo(_Part, frozen=True):
     p2p_base: int = 0  #: messages count from here, since the group was rebuilt
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
     cell: int = 0  #: number of the cell that made it; 0: none, or a cell that ran again
+
+    @classmethod
+    def of(
+        cls, pg_id: str, name: str, desc: str = "", *, ranks: Iterable[int] = (), **fields: Any
+    ) -> Self:
+        """Make the description of a group with these members."""
+        return cls(pg_id=pg_id, name=name, desc=desc, spans=spans_of(ranks), **fields)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Its members, in their order; the same object for groups with the same members."""
+        return ranks_in(self.spans)
 
     @property
     def is_default(self) -> bool:

@@ -44,7 +44,7 @@ def with_last(result: RankResult, run_id: str = "r") -> RankResult:
         memory_available=1_200_000_000,
         memory_total=24_000_000_000,
     )
-    return replace(result, exited=exited)
+    return msgspec.structs.replace(result, exited=exited)
 
 
 def test_a_rank_that_was_killed():
@@ -70,7 +70,9 @@ def test_a_rank_that_was_killed():
     killed = with_last(died(1))
     assert killed.exited is not None
     counted = msgspec.structs.replace(killed.exited, counts_memory_kills=True)
-    assert finding_of(outcome_of(freed(0), replace(killed, exited=counted))).suspicions == (
+    assert finding_of(
+        outcome_of(freed(0), msgspec.structs.replace(killed, exited=counted))
+    ).suspicions == (
         "someone, or the cell, ran `kill -9`. Memory was not short: the kernel has killed no "
         "process for that, and 1.2 of 24.0 GB of memory were free",
     )

@@ -2,7 +2,6 @@
 
 import re
 import signal
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -247,7 +246,7 @@ def test_the_next_step_after_a_node_was_lost(node: int, step: str):
     lost = died(1)
     assert lost.exited is not None
     cause = LostAgent(node, AgentEnd("silent", 60, "n2"))
-    lost = replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
+    lost = msgspec.structs.replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
     message = " ".join(str(cell_error(ok(0), lost, is_plain=False)).split())
     assert step in message
     assert "rank 0 keeps its variables" in message

@@ -17,7 +17,9 @@ def calls(code: str, *, exit_code: int = -9) -> dict[int, str]:
     """The calls that are found when rank 1 of three has exited."""
     result = died(1)
     assert result.exited is not None
-    ended = replace(result, exited=msgspec.structs.replace(result.exited, exit_code=exit_code))
+    ended = msgspec.structs.replace(
+        result, exited=msgspec.structs.replace(result.exited, exit_code=exit_code)
+    )
     outcome = RunOutcome("r", {0: freed(0), 1: ended, 2: freed(2)}, 4.0)
     return exit_calls(outcome, Code(code), 3)
 

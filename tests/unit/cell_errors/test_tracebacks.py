@@ -1,6 +1,6 @@
 """The error of a cell in which ranks raised: its tracebacks, by group, and its headline."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nbddp.controller.cell_errors import build
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL

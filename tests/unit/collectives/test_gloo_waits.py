@@ -41,7 +41,7 @@ class Work:
 
 @pytest.fixture
 def counters() -> GroupCounters:
-    return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+    return GroupCounters(GroupInfo.of(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])

@@ -16,8 +16,10 @@ class Calls:
     """Calls on a group of two ranks."""
 
     def __init__(self) -> None:
-        info = GroupInfo(pg_id="w", name="0", ranks=(0, 1), backend="gloo")
-        self._group: Any = SimpleNamespace(counters=SimpleNamespace(info=info), size=lambda: 2)
+        info = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1), backend="gloo")
+        self._group: Any = SimpleNamespace(
+            counters=SimpleNamespace(info=info, ranks=info.ranks), size=lambda: 2
+        )
         self._recorder: Any = SimpleNamespace(signatures=Signatures())
 
     def signature(self, name: str, tensors: Sequence[torch.Tensor]) -> Signature:

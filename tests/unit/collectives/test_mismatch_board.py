@@ -153,7 +153,7 @@ class World:
 
     def _run(self, recorder: Recorder) -> None:
         n = len(self.programs)
-        info = GroupInfo(pg_id="g", name="0", ranks=tuple(range(n)), backend=self.backend)
+        info = GroupInfo.of(pg_id="g", name="0", ranks=tuple(range(n)), backend=self.backend)
         counters = GroupCounters(info)
         try:
             for call in self.programs[recorder.rank]:

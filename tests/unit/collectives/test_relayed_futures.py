@@ -18,7 +18,7 @@ from tests.support.polling import poll_until
 
 @pytest.fixture
 def counters() -> GroupCounters:
-    return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+    return GroupCounters(GroupInfo.of(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
 def _failed(text: str) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.diagnosis.history import History
 from nbddp.controller.diagnosis.report import KINDS, GroupRef, Report
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import NOW, RUN, SECOND, Ranks
 
@@ -369,3 +370,20 @@ def test_the_work_does_not_grow_with_the_square_of_the_ranks(monkeypatch: pytest
         assert pool.diagnose().verdict
         counts.append(calls)
     assert 0 < counts[1] <= 5 * counts[0]
+
+
+def test_the_members_of_a_group_are_read_once_for_all_ranks(monkeypatch: pytest.MonkeyPatch):
+    pool = Ranks(64)
+    read: list[GroupInfo] = []
+    group_ref_of = GroupRef.of
+
+    def counted(info: GroupInfo) -> GroupRef:
+        read.append(info)
+        return group_ref_of(info)
+
+    monkeypatch.setattr(GroupRef, "of", counted)
+    for state in pool.states[:-1]:
+        state.blocked("all_reduce", line=1)
+    pool[63].finished()
+    assert pool.diagnose().verdict
+    assert len(read) == 1

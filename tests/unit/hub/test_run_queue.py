@@ -6,7 +6,14 @@ import pytest
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.state.outcome import RunOutcome
-from nbddp.wire.messages import Output, RunFinished, Stream
+from nbddp.wire.messages import (
+    Output,
+    RunFinished,
+    RunsFinished,
+    RunsStarted,
+    RunStarted,
+    Stream,
+)
 from nbddp.wire.rank_set import RankSet
 
 OUTCOME = RunOutcome(run_id="r", results={}, elapsed_s=1.0)
@@ -105,3 +112,18 @@ def test_the_count_is_exact_with_a_reader_in_another_thread():
     run.end(OUTCOME)
     reader.join(10)
     assert sum(len(event.text) + event.dropped_bytes for event in seen) == 2000 * 5
+
+
+def test_folded_events_come_out_one_by_one_and_count_for_each_rank():
+    run = make()
+    finished = [
+        RunFinished(run_id="r", rank=rank, elapsed_s=1.0 + rank, error=None) for rank in range(2)
+    ]
+    run.put(RunsStarted(run_id="r", ranks=(0, 1)))
+    run.put(RunsFinished.of(finished))
+    assert run.put_count == 4
+    taken = [run.get(0) for _ in range(4)]
+    assert taken == [RunStarted(run_id="r", rank=0), RunStarted(run_id="r", rank=1), *finished]
+    assert run.taken_count == 4
+    with pytest.raises(TimeoutError):
+        run.get(0)

@@ -120,8 +120,8 @@ def test_numbers_are_not_used_again():
 def seen(*numbers: int) -> dict[int, list[GroupInfo]]:
     """The default group of each rank, and a group of the first two, which is at #4."""
     ranks = tuple(range(len(numbers)))
-    tp = GroupInfo("1:b", "1", "tp", ranks=(0, 1), collective_seq_id=4)
-    default = GroupInfo("0:a", "0", "default_pg", ranks=ranks)
+    tp = GroupInfo.of("1:b", "1", "tp", ranks=(0, 1), collective_seq_id=4)
+    default = GroupInfo.of("0:a", "0", "default_pg", ranks=ranks)
     return {
         rank: [msgspec.structs.replace(default, collective_seq_id=number), *[tp][: rank < 2]]
         for rank, number in enumerate(numbers)

@@ -250,7 +250,7 @@ def test_an_operation_that_fills_its_tensor_is_not_skipped():
 
 def test_the_group_of_an_operation_is_named():
     cell = Cell()
-    cell.stop(0, 1, group=GroupInfo("3:5c", "3", "pair", ranks=(0, 1)))
+    cell.stop(0, 1, group=GroupInfo.of("3:5c", "3", "pair", ranks=(0, 1)))
     assert cell.table()[0].startswith(
         "ranks 0-1 before all_reduce #7 of float32[2] with SUM in group 'pair' (ranks 0-1) cell [5]"
     )

@@ -22,7 +22,7 @@ from tests.support.recovery_scenes import BROKEN, judged, stuck_pool
 def test_all_members_of_the_groups_are_armed_and_no_other_rank():
     pool = Pool(5)
     pool.run("0,1,2")
-    pair = world(5).__class__(pg_id="1@pair", name="1", ranks=(0, 3))
+    pair = world(5).of("1@pair", "1", ranks=(0, 3))
     for rank in (0, 3):
         pool.looks[rank] = seen(rank, is_running=rank == 0, groups=(world(5), pair))
     pool.report = verdict(stuck=(0,), involved=(0, 3), pg_ids=("1@pair",))

@@ -295,7 +295,7 @@ def test_many_places_are_cut_and_in_the_details():
 
 
 def seen() -> Mapping[int, RankView]:
-    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=(0, 1, 2, 3))
+    group = GroupInfo.of(pg_id="w", name="0", desc="default_pg", ranks=(0, 1, 2, 3))
     ranks = recorders(4)
     for number in range(17):
         for recorder in ranks:
@@ -335,7 +335,7 @@ def test_operations_of_earlier_cells_are_left_out():
 
 
 def test_a_rank_waits_for_an_asynchronous_operation_only_where_it_was_seen_to():
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     views = {}
     for recorder in recorders(2):
         operation = recorder.collective(at=1, async_op=True, group=group)
@@ -360,7 +360,7 @@ def test_a_rank_waits_for_an_asynchronous_operation_only_where_it_was_seen_to():
 
 
 def test_details_of_many_ranks_are_folded_too():
-    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(64)))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=tuple(range(64)))
     ranks = recorders(64)
     for recorder in ranks:
         if recorder.rank != 17:

@@ -41,6 +41,7 @@ from nbddp.wire.flight_recorder.schema import (
     Site,
     ThreadLook,
     Wait,
+    spans_of,
 )
 from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
@@ -158,7 +159,7 @@ def views_of(seed: int) -> dict[int, RankView]:
         info = msgspec.structs.replace(
             nonsense.message(type(look.groups[0])) if look.groups else nonsense_group(nonsense),
             pg_id="0:x",
-            ranks=(0, 1, 2),
+            spans=spans_of((0, 1, 2)),
         )
         waiting = ThreadLook(
             name=rng.choice(BAD),

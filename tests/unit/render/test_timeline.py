@@ -18,7 +18,7 @@ from tests.support.traces import GROUPS, LINE, MS, by_rank, recorders
 
 def training(count: int = 4, steps: int = 10, late: float = 40.0) -> list[TraceRow]:
     """An all_reduce every 100 ms; the last rank comes late, then it takes 10 ms."""
-    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
+    group = GroupInfo.of(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
     ranks = recorders(count)
     for step in range(steps):
         for recorder in ranks:
@@ -35,7 +35,7 @@ def straggler_text(chosen: list[TraceRow]) -> str:
 def overlapping() -> list[TraceRow]:
     """Two asynchronous operations at once, one more afterwards."""
     ranks = recorders(2)
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=0, end=60, group=group, async_op=True)
         recorder.collective(at=20, end=80, group=group, async_op=True)
@@ -63,7 +63,7 @@ def test_bars_that_overlap_share_the_height():
 
 def test_open_operations_reach_to_the_end_and_move_only_when_all_have_come():
     ranks = recorders(2)
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=0, end=100, group=group)
     ranks[0].collective(at=100, group=group)
@@ -79,7 +79,7 @@ def test_open_operations_reach_to_the_end_and_move_only_when_all_have_come():
 def hanging(op: str = "all_reduce") -> list[TraceRow]:
     """Rank 0 came at 100 ms, rank 1 not yet, and it is 3.3 s."""
     ranks = recorders(2)
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=0, end=100, group=group)
     ranks[0].collective(op, at=100, group=group)
@@ -87,7 +87,7 @@ def hanging(op: str = "all_reduce") -> list[TraceRow]:
 
 
 def test_the_time_of_an_operation_with_a_missing_rank_is_that_of_its_bars():
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     ranks = recorders(2)
     ranks[0].collective(at=0, end=1600, group=group, failure=Failure("interrupted"))
     found = rows(by_rank(ranks), {"w": group})
@@ -115,7 +115,7 @@ def test_open_operations_of_a_running_cell_reach_until_now():
 
 def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank():
     ranks = recorders(2)
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=100 * recorder.rank, group=group)
     found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1100 * MS})
@@ -138,7 +138,7 @@ def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank()
 )
 def test_operations_that_failed_are_never_drawn_as_done(kind: FailureKind, ending: str):
     ranks = recorders(2)
-    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=0, end=50, group=group, failure=Failure(kind, "no code reads this"))
     found = rows(by_rank(ranks), {"w": group})
@@ -222,7 +222,7 @@ def test_text():
 
 def test_text_of_many_ranks_has_the_late_one():
     ranks = recorders(40)
-    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(40)))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=tuple(range(40)))
     for step in range(5):
         for recorder in ranks:  # each comes at a time of its own
             at = step * 100 + (60 if recorder.rank == 33 else recorder.rank)

@@ -15,7 +15,7 @@ from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
 
 def training(count: int = 4, steps: int = 12) -> list[TraceRow]:
     """All reduce gradients; the last rank is 31 ms late in step 7."""
-    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
+    group = GroupInfo.of(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
     ranks = recorders(count)
     for step in range(steps):
         late = 31 if step == 6 else 0.2
@@ -109,7 +109,7 @@ def test_summary_of_nothing():
 
 def test_summary_names_groups_and_what_did_not_end():
     ranks = recorders(2)
-    group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="d", name="5", desc="dp", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective("barrier", at=1, end=2, nbytes=0)
         recorder.collective("broadcast", at=3, end=4, group=group, nbytes=100)
@@ -124,7 +124,7 @@ def test_summary_names_groups_and_what_did_not_end():
 
 def test_summary_of_many_groups_stays_short():
     ranks = recorders(2)
-    groups = {f"g{n}": GroupInfo(pg_id=f"g{n}", name=str(n), ranks=(0, 1)) for n in range(6)}
+    groups = {f"g{n}": GroupInfo.of(pg_id=f"g{n}", name=str(n), ranks=(0, 1)) for n in range(6)}
     for group in groups.values():
         for recorder in ranks:
             recorder.collective(at=1, end=2, waited=0, nbytes=0, group=group)
@@ -181,7 +181,7 @@ def test_table_fits_any_number_of_ranks(count: int):
 @pytest.mark.parametrize("count", [4, 16])
 def test_table_of_a_running_cell_names_ranks_that_have_not_come_yet(count: int):
     ranks = recorders(count)
-    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(count)))
+    group = GroupInfo.of(pg_id="w", name="0", ranks=tuple(range(count)))
     for recorder in ranks[:-1]:
         recorder.collective(at=recorder.rank, group=group)
     found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1000 * MS})
@@ -219,7 +219,7 @@ def test_a_cell_without_operations():
 
 def test_groups_are_named_only_where_there_are_several():
     ranks = recorders(2)
-    group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="d", name="5", desc="dp", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=1, end=2)
     assert "group" not in trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]

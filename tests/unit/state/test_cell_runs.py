@@ -15,7 +15,8 @@ from nbddp.controller.state.stimuli import (
 from nbddp.settings import Settings
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.mesh_ranks import Mesh
-from nbddp.wire.messages import Execute, FaultStruck, RunStarted
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import Execute, FaultStruck, RunFinished, RunsFinished, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
 
@@ -27,6 +28,29 @@ def make(n: int = 3, nnodes: int = 1, *, plain: bool = False) -> Pool:
 
 
 # --- the ordinary way ----------------------------------------------------------------------------
+
+
+def test_folded_ends_are_the_ends_of_each_rank():
+    one, many = make(), make()
+    for pool in (one, many):
+        pool.run()
+    error = ErrorInfo(ename="E", evalue="", traceback=[])
+    ends = [
+        RunFinished(run_id="run1", rank=r, elapsed_s=r / 2, error=error, failed_at_ns=r)
+        for r in range(3)
+    ]
+    actions = [action for end in ends for action in one.feed(end)]
+    assert outcome_in(many.feed(RunsFinished.of(ends))) == outcome_in(actions)
+    assert many.machine.ranks.infos == one.machine.ranks.infos
+
+
+def test_folded_ends_of_ranks_that_have_left_the_cell_before_say_nothing():
+    pool = make()
+    pool.run()
+    ends = [RunFinished(run_id="run1", rank=r, elapsed_s=1.0, error=None) for r in range(2)]
+    pool.feed(ends[0])
+    assert pool.feed(RunsFinished.of(ends)) == []
+    assert pool.states() == "IDLE IDLE BUSY"
 
 
 def test_a_cell_goes_to_its_ranks_and_ends_with_the_last_of_them():

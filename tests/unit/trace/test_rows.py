@@ -12,7 +12,7 @@ from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Operation, Ran
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders, three_cells
 
-PAIR = GroupInfo(pg_id="3/0-1", name="3", desc="dp", ranks=(0, 1))
+PAIR = GroupInfo.of(pg_id="3/0-1", name="3", desc="dp", ranks=(0, 1))
 
 
 def one(found: list[TraceRow]) -> TraceRow:
@@ -179,7 +179,7 @@ def test_a_freed_operation_counts_as_missed_unless_the_rank_is_fresh():
 
 def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
     ranks = recorders(2)
-    group = GroupInfo(pg_id="g", name="g", ranks=(0, 1))
+    group = GroupInfo.of(pg_id="g", name="g", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=1, end=2, group=group)
     ranks[0].collective(at=3, end=4, group=group, failure=Failure("raised"))
@@ -292,7 +292,7 @@ def test_no_bandwidth_where_it_means_nothing(fields: dict[str, Any]):
 
 def test_a_rank_that_came_alone_has_no_spread_and_is_not_last():
     ranks = recorders(1)
-    ranks[0].collective(at=1, end=2, group=GroupInfo(pg_id="s", name="s", ranks=(0,)))
+    ranks[0].collective(at=1, end=2, group=GroupInfo.of(pg_id="s", name="s", ranks=(0,)))
     row = one(rows(by_rank(ranks), {}))
     assert row.spread_ns is None
     assert row.last_rank is None

@@ -58,7 +58,8 @@ class GroupCounters:
     has_refused: bool = False  #: the first call since then is recorded
 
     def __post_init__(self) -> None:
-        self.has_peers = len(self.info.ranks) > 1
+        self.ranks = self.info.ranks  #: the members; here calls find them without a search
+        self.has_peers = len(self.ranks) > 1
         self.timeout_ms = self.info.timeout_ms
 
     @property

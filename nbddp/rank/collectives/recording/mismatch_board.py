@@ -212,7 +212,7 @@ class Board:
         self, counters: GroupCounters, mine: Operation, theirs: Operation, rank: int
     ) -> tuple[str, ...]:
         """Return the names of the fields whose differences are errors."""
-        ranks = counters.info.ranks
+        ranks = counters.ranks
         me, other = ranks.index(self._rank), ranks.index(rank)
         return compare(mine.signature, theirs.signature, me=me, other=other, size=len(ranks)).hard
 

@@ -280,8 +280,8 @@ class Recorder:
             record: record of the receive.
         """
         operation = self.operation(record)
-        if operation is not None and 0 <= source < len(counters.info.ranks):
-            key = ("recv", counters.info.ranks[source], operation.tag)
+        if operation is not None and 0 <= source < len(counters.ranks):
+            key = ("recv", counters.ranks[source], operation.tag)
             counters.p2p[key] = counters.p2p.get(key, counters.p2p_base) + 1
 
     def other(
