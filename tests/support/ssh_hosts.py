@@ -73,6 +73,7 @@ class SshSite:
         config.write_text(
             f"ListenAddress {host.address}\nHostKey {self._folder}/host_key\nUsePAM no\n"
             f"StrictModes no\nAuthorizedKeysFile {self._folder}/authorized\nPidFile none\n"
+            f"SetEnv PYTHONPATH={_REPOSITORY}\n"
         )
         log = self._folder / f"sshd-{name}.log"
         words = [_SSHD, "-D", "-e", "-f", str(config)]
