@@ -7,6 +7,7 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
@@ -40,8 +41,8 @@ from nbddp.errors import (
     RankExitedError,
 )
 from nbddp.wire.flight_recorder import RENDEZVOUS
-from nbddp.wire.message_types import ErrorInfo, ExitCause
-from nbddp.wire.rank_set import RankSet, ranks_by_value
+from nbddp.wire.message_types import ErrorInfo, ExitCause, LostAgent
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 _LAST_LINES = 6
 
@@ -81,7 +82,11 @@ def cell_error(
     if whole is None:
         return None
     # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
-    commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
+    commands = {
+        rank: f"%ddp log {rank} shows its end"
+        for rank, path in log_path_by_rank.items()
+        if not _is_out_of_reach(outcome, rank, path)
+    }
     folded = _tracebacks(outcome, is_folded=True)
     shown = _error_text(outcome, cell_name, commands, origins, folded, is_brief=True) or whole
     return whole.kind(
@@ -93,6 +98,13 @@ def cell_error(
         displayed=displayed_text(shown.brief or shown.lines),
         headline=next(line.plain for line in whole.lines if line.name),
     )
+
+
+def _is_out_of_reach(outcome: RunOutcome, rank: Rank, log_path: str) -> bool:
+    """Return whether the log, ``n2:/tmp/...``, is on a machine whose agent is lost."""
+    result = outcome.results.get(rank)
+    cause = None if result is None or result.exited is None else result.exited.cause
+    return isinstance(cause, LostAgent) and not Path(log_path).is_absolute()
 
 
 def _tracebacks(outcome: RunOutcome, *, is_folded: bool = False) -> list[Line]:

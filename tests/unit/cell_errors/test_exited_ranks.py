@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import restarted_text
+from nbddp.controller.cell_errors import build, restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.lost_names import LeftOut, Reason
@@ -250,6 +250,18 @@ def test_the_next_step_after_a_node_was_lost(node: int, step: str):
     message = " ".join(str(cell_error(ok(0), lost, is_plain=False)).split())
     assert step in message
     assert "rank 0 keeps its variables" in message
+
+
+@pytest.mark.parametrize(("log", "is_shown"), [("n2:/tmp/rank1.log", False), ("/rank1.log", True)])
+def test_a_log_on_a_lost_machine_is_not_offered(log: str, is_shown: bool):
+    lost = died(1)
+    assert lost.exited is not None
+    cause = LostAgent(1, AgentEnd("silent", 60, "n2"))
+    lost = msgspec.structs.replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
+    error = build.cell_error(RunOutcome("r", {0: ok(0), 1: lost}, 4.0), "cell [7]", {1: log})
+    assert error is not None
+    assert log in str(error)
+    assert ("%ddp log 1" in "".join(error._render_traceback_())) == is_shown
 
 
 # --- other ranks ---------------------------------------------------------------------------------
