@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nbddp.rank.collectives.state_sync import sync
+from nbddp.rank.collectives import state_sync
 
 _Generator = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -56,16 +56,17 @@ def _text(state: Any) -> str:
     return str(state.tolist() if hasattr(state, "tolist") else state)
 
 
-def share(names: Sequence[str], *, src: int) -> None:
-    """Give the generators of all ranks the states that those of one rank have.
+def share(names: Sequence[str], *, src: int, to: Sequence[int]) -> None:
+    """Give the generators of some ranks the states that those of one rank have.
 
     Its operations have this function as their origin, see `call_sites`.
 
     Args:
         names: of generators that `digests` names.
         src: global rank that has the states.
+        to: global ranks that get them; all ranks call it.
     """
-    sync(_Generators(names), src=src)
+    state_sync.give(_Generators(names), src=src, to=to)
 
 
 class _Generators:

@@ -263,7 +263,7 @@ class Pool:
         )
         if refusal is not None:
             self._refuse(refusal, options.ranks)
-        self._cells.begin(run, code, options)
+        self._cells.begin(run, code, options, self.snapshot.ranks)
         return run
 
     @property
@@ -520,11 +520,6 @@ class Pool:
         """The cells that have run, for `catch_up`. For the notebook layer."""
         return self._cells.history
 
-    @property
-    def caught_up(self) -> set[int]:
-        """The process ids of ranks that have caught up. For the layer of the pool."""
-        return self._cells.caught_up
-
     def answers(
         self, ranks: RankSet, what: str, asked: ValueQuestion, kind: type[Described]
     ) -> list[Described]:
@@ -588,6 +583,7 @@ class Pool:
         stopped = interrupt_as_error(f"pushing {', '.join(map(repr, by_name))}")
         with stopped, self._exchanging(chosen) as exchange:
             exchange.push(by_name, chosen)
+        self._cells.history.note_push(by_name, chosen)
 
     # --- start and end -------------------------------------------------------------------------
 

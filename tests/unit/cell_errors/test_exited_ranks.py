@@ -379,13 +379,45 @@ def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
 )
 def test_a_name_that_a_rank_lacks_after_it_has_caught_up(reason: Reason, why: str, step: str):
     history = CellHistory()
-    history.note_left_out(RankSet.of([2]), [LeftOut(("model", "x"), reason, 3)])
+    left = LeftOut(("model", "x"), reason, 3, copyable=frozenset(("model",)))
+    history.note_left_out(RankSet.of([2]), [left])
     lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert (
         f"  likely    rank 2 is a fresh process: %ddp catchup did not make model, as {why}"
         in message
     )
+    assert message.endswith(f"\n  next      {step}")
+
+
+_STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        (
+            Reason.FAILS_NOW,
+            "give it what cell [3] needs, then %ddp catchup -r 2: it makes opt there, " + _STATES,
+        ),
+        (
+            Reason.NEEDS,
+            "%ddp catchup -r 2 --cells 3, when what this cell uses is there: it makes opt there, "
+            + _STATES,
+        ),
+        (
+            Reason.NO_CELL,
+            "run the lines that make opt in a cell that begins with %%ddp -r 2, then "
+            "nbddp.sync(opt, src=0) in one on all ranks",
+        ),
+        (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+    ],
+)
+def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
+    history = CellHistory()
+    history.note_left_out(RankSet.of([2]), [LeftOut(("opt",), reason, 3)])
+    lacks = raised(2, "NameError", "name 'opt' is not defined", name="opt")
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert message.endswith(f"\n  next      {step}")
 
 
