@@ -11,9 +11,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
+from nbddp.controller.catch_up import (
+    CatchUpPlan,
+    ComparedVariables,
+    HeldValues,
+    LeftOut,
+    PastCell,
+    Reason,
+    Roles,
+    choose_roles,
+    make_plan,
+)
 from nbddp.controller.pool.cell_options import CellOptions, Replay
-from nbddp.controller.pool.compared_variables import ComparedVariables
 from nbddp.errors import (
     BadOptionError,
     CellError,
@@ -41,7 +50,6 @@ if TYPE_CHECKING:
 #: A module that cells of ours use on ranks.
 _VALUES = "nbddp.rank.values.plain_values"
 _NO_REPLAY = Replay("", NO_RANKS)
-_MAX_NAMES = 8
 
 _Run: TypeAlias = Callable[..., None]
 
@@ -105,8 +113,8 @@ def catch_up(
         count: number of the cell that asks for it.
         make_view: makes what shows the cells.
     """
-    had = _names(pool)
-    roles = _roles(pool, had, None if ranks is None else pool.rank_set(ranks))
+    had, infos = _names(pool), pool.ranks()
+    roles = choose_roles(pool.history, infos, had, None if ranks is None else pool.rank_set(ranks))
     fresh, source = roles.fresh, roles.source
     _check_cells(pool, cells)
 
@@ -163,9 +171,9 @@ def catch_up(
         )
     )
     left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), had[source])
-    told = replayed.failed_on_fresh | {left.cell for left in left_out}
-    failed = tuple(each for each in replayed.failed if each[0] in told)
-    pids = [info.pid for info in pool.ranks() if info.rank in set(fresh)]
+    mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
+    failed = tuple(each for each in replayed.failed if each[0] in mattered)
+    pids = [info.pid for info in infos if info.rank in set(fresh)]
     pool.history.replaced.note_catch_up(pids, is_whole=not (failed or not_synced))
     pool.history.note_left_out(fresh, left_out)
     return CatchUp(
@@ -203,82 +211,20 @@ def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Roles:
-    """The parts that ranks take in a catch-up."""
-
-    fresh: RankSet  #: they get what they lack
-    source: int  #: the rank whose names and states they get
-    others: RankSet  #: with the source
-    passed_over: RankSet = NO_RANKS  #: they lack something, too, and have values of their own
-
-
-class _Held:
-    """The values that fresh ranks have before cells run again, and the cells may bind again.
-
-    Args:
-        names: of these values.
-        bound: all names that the cells bind.
-        had: the names on each rank, before.
-        lacking: the names that fresh ranks lack.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        bound: Collection[str],
-        had: Mapping[int, Mapping[str, NameKind]],
-        roles: _Roles,
-        lacking: Mapping[str, NameKind],
-    ) -> None:
-        self.names = names
-        #: An optimizer that was made again has the parameters of the module made with it.
-        self.only_plain = True
-        self._bound = bound
-        self._had = had
-        self._roles = roles
-        self._lacking = lacking
-
-    def see(self, now: Mapping[int, Collection[str]], copied: Collection[str]) -> None:
-        """See the names on each rank after the cells, and those that were copied before."""
-        gained = {
-            kind
-            for name, kind in self._lacking.items()
-            if name not in copied
-            and any(name in now[rank] and name not in self._had[rank] for rank in self._roles.fresh)
-        }
-        self.only_plain = not gained <= {"plain", "definition"}
-
-    def made_again(self, rank: int) -> set[str]:
-        """The names that cells have bound on a rank, and that were not put back."""
-        kept = {name for name, kind in self._had[rank].items() if name in self.names}
-        if self.only_plain:
-            kept = {name for name in kept if self._had[rank][name] == "plain"}
-        return set(self._bound) - kept
-
-    def changed(self, name: str) -> list[int]:
-        """The fresh ranks whose value of a name is not the one that they had."""
-        return [
-            rank
-            for rank in self._roles.fresh
-            if name not in self._had[rank] or name in self.made_again(rank)
-        ]
-
-
 @contextmanager
 def _holding(  # noqa: PLR0917 - the parts of one catch-up
     plan: CatchUpPlan,
-    roles: _Roles,
+    roles: Roles,
     had: Mapping[int, Mapping[str, NameKind]],
     lacking: Mapping[str, NameKind],
     wanted: Sequence[int],
     run: _Run,
-) -> Iterator[_Held]:
+) -> Iterator[HeldValues]:
     """Keep the values of fresh ranks while cells run again, but for those of ``wanted`` cells."""
     bound = {name for cell in plan.cells for name in cell.names.binds}
     renewed = {name for cell in plan.cells if cell.number in wanted for name in cell.names.binds}
     names = sorted({name for rank in roles.fresh for name in had[rank]} & bound - renewed)
-    held = _Held(names, bound, had, roles, lacking)
+    held = HeldValues(names, bound, had, roles, lacking)
     if not names:
         yield held
         return
@@ -292,63 +238,6 @@ def _holding(  # noqa: PLR0917 - the parts of one catch-up
     run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain={held.only_plain})")
 
 
-def _roles(pool: "Pool", had: Mapping[int, Collection[str]], named: RankSet | None) -> _Roles:
-    """Choose the ranks that catch up: those that were named, or the fresh ones that lack something.
-
-    A rank that took the place of another and has values of its own is changed only if it is named.
-    """
-    replaced = pool.history.replaced
-    pid_by_rank = {info.rank: info.pid for info in pool.ranks() if info.is_replacement}
-    behind = RankSet.of(r for r, pid in pid_by_rank.items() if not replaced.is_whole(pid))
-    living = RankSet.of(rank for rank in behind if replaced.lives_on(pid_by_rank[rank]))
-    base = pool.all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
-    if not (named or behind):
-        raise BadOptionError(
-            "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks "
-            "some, %ddp catchup -r RANK"
-        )
-    if not base:
-        raise BadOptionError(
-            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
-        )
-    source = base.ranks[0]
-    lacks = {rank: _lost(pool, rank, had[source], had[rank]) for rank in behind - base}
-    if named is not None:
-        return _Roles(named, source, pool.all_ranks - behind - named or base)
-    passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
-    young = behind - living
-    fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
-    if not fresh:
-        raise BadOptionError(_without_fresh(passed_over, lacks))
-    return _Roles(fresh, source, pool.all_ranks - fresh - passed_over, passed_over)
-
-
-def _lost(pool: "Pool", rank: int, whole: Collection[str], own: Collection[str]) -> list[str]:
-    """The names that a rank lacks, without those of cells that ran on other ranks only."""
-    lost = []
-    for name in whole:
-        binders = [cell for cell in pool.history if name in cell.names.binds]
-        if name not in own and (not binders or any(rank in cell.ranks for cell in binders)):
-            lost.append(name)
-    return lost
-
-
-def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str:
-    if not living:
-        return (
-            "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks "
-            "some, %ddp catchup -r RANK"
-        )
-    names = list(dict.fromkeys(name for rank in living for name in lacks[rank]))
-    some = f"{', '.join(names[:_MAX_NAMES])}{' and more' if len(names) > _MAX_NAMES else ''}"
-    return (
-        f"{living.describe()} {living.verb('lacks', 'lack')} {some}, and "
-        f"{living.verb('has', 'have')} run cells of {living.verb('its', 'their')} own since "
-        f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} "
-        f"changed only if you name {living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
-    )
-
-
 def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
     """The user's names on each rank, with the kinds of their values."""
     answers = pool.answers(pool.all_ranks, "names", NamesOf(), Names)
@@ -358,7 +247,7 @@ def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
 def _bring(
     pool: "Pool",
     plan: CatchUpPlan,
-    roles: _Roles,
+    roles: Roles,
     had: Mapping[int, Collection[str]],
     lacking: Mapping[str, NameKind],
 ) -> tuple[str, ...]:
@@ -382,11 +271,11 @@ def _bring(
     return _copied(pool, alike, roles)
 
 
-def _compared(pool: "Pool", roles: _Roles, names: Sequence[str]) -> ComparedVariables:
+def _compared(pool: "Pool", roles: Roles, names: Sequence[str]) -> ComparedVariables:
     """Compare variables of fresh ranks with those of the others."""
     asked = RankSet.of([*roles.others, *roles.fresh])
-    told = pool.told_variables(names, ranks=str(asked)) if names else {}
-    return ComparedVariables(told, roles.fresh, roles.others)
+    variables = pool.told_variables(names, ranks=str(asked)) if names else {}
+    return ComparedVariables(variables, roles.fresh, roles.others)
 
 
 def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[int, ...]:
@@ -443,7 +332,7 @@ def _replay(
 
 
 def _sync(
-    pool: "Pool", names: Sequence[str], roles: _Roles, run: _Run
+    pool: "Pool", names: Sequence[str], roles: Roles, run: _Run
 ) -> tuple[tuple[str, str], ...]:
     """Give fresh ranks the states of a rank; return the names that failed, and their errors.
 
@@ -467,7 +356,7 @@ def _sync(
 
 def _deleted(
     deleted: frozenset[str],
-    roles: _Roles,
+    roles: Roles,
     had: Mapping[int, Collection[str]],
     now: Mapping[int, Collection[str]],
     run: _Run,
@@ -482,7 +371,7 @@ def _deleted(
     return names
 
 
-def _with_alike_random(pool: "Pool", roles: _Roles, run: _Run) -> tuple[str, ...]:
+def _with_alike_random(pool: "Pool", roles: Roles, run: _Run) -> tuple[str, ...]:
     """Give fresh ranks the random state of a rank, where all others are in that state.
 
     Return the names of these generators. Ranks whose states differ have numbers of their own, and
@@ -510,7 +399,7 @@ def _brief(error: CellError, fresh: RankSet) -> str:
     return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")
 
 
-def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: _Roles) -> tuple[str, ...]:
+def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) -> tuple[str, ...]:
     """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
     copied = []
     for name, ranks in ranks_by_name.items():

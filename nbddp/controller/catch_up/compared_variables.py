@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Collection, Mapping
 
-from nbddp.controller.catch_up import CatchUpPlan
+from nbddp.controller.catch_up.plan import CatchUpPlan
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import Variable, Variables
 
