@@ -1,6 +1,7 @@
 """The states of the random generators that a process has by itself.
 
-Runs in: the rank process, main thread. A cell of `%ddp catchup` calls `share` by name.
+Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share`, `hold` and `put_back`
+by name.
 """
 
 import hashlib
@@ -40,6 +41,20 @@ def put(states: Mapping[str, Any]) -> None:
     for name, (_, set_state) in _generators().items():
         if name in states:
             set_state(states[name])
+
+
+_held: dict[str, Any] = {}
+
+
+def hold() -> None:
+    """Keep the states of all generators for `put_back`."""
+    _held.update(take())
+
+
+def put_back() -> None:
+    """Set generators to the states that are held."""
+    put(_held)
+    _held.clear()
 
 
 def digests() -> dict[str, str]:

@@ -88,7 +88,8 @@ class _Planner:
                 key = self._cells[index].number, Reason.LOOP if is_loop else Reason.NEEDS
                 left_out.setdefault(key, []).append(name)
         for index, cell in enumerate(self._cells):
-            if cell.number in self._wanted or (cell.names.has_star and cell.is_ok):
+            has_star = cell.names.has_star and cell.is_ok and bool(self._lacking)
+            if cell.number in self._wanted or has_star:
                 self._choose(index)
         if self._chosen:
             for index, cell in enumerate(self._cells):

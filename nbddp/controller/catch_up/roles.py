@@ -25,6 +25,7 @@ class Roles:
     fresh: RankSet  #: they get what they lack
     source: int  #: the rank whose names and states they get
     others: RankSet  #: with the source
+    settled: RankSet = NO_RANKS  #: those of ``fresh`` that have run cells of their own
     passed_over: RankSet = NO_RANKS  #: they lack something, too, and have values of their own
 
 
@@ -52,6 +53,7 @@ def choose_roles(
     pid_by_rank = {info.rank: info.pid for info in infos if info.is_replacement}
     behind = RankSet.of(r for r, pid in pid_by_rank.items() if not replaced.is_whole(pid))
     living = RankSet.of(rank for rank in behind if replaced.lives_on(pid_by_rank[rank]))
+    young = behind - living
     base = all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
     if not (named or behind):
         raise BadOptionError(_NO_FRESH)
@@ -62,13 +64,12 @@ def choose_roles(
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
     if named is not None:
-        return Roles(named, source, all_ranks - behind - named or base)
+        return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
-    young = behind - living
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
-    return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over)
+    return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
 
 
 def _lost(

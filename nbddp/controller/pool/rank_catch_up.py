@@ -32,7 +32,7 @@ from nbddp.errors import (
     TransferError,
 )
 from nbddp.wire.flight_recorder import cell_name
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import (
     NameKind,
     Names,
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
 
 
-#: A module that cells of ours use on ranks.
+#: Modules that cells of ours use on ranks.
 _VALUES = "nbddp.rank.values.plain_values"
+_RANDOM = "nbddp.rank.random_states"
 _NO_REPLAY = Replay("", NO_RANKS)
 
 _Run: TypeAlias = Callable[..., None]
@@ -161,7 +162,7 @@ def catch_up(
     }
     plain = {name: late for name, late in behind.items() if had[source][name] == "plain"}
     copied = (*copied, *_copied(pool, plain, roles))
-    alike_random = _with_alike_random(pool, roles, run)
+    alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
     lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -194,7 +195,7 @@ def catch_up(
         ),
         deleted=deleted,
         alike_random=alike_random,
-        seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
+        seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds and not roles.settled),
         regained=regained,
         makers=_makers(plan, {*regained, *synced} - set(copied)),
         passed_over=roles.passed_over,
@@ -225,17 +226,25 @@ def _holding(  # noqa: PLR0917 - the parts of one catch-up
     renewed = {name for cell in plan.cells if cell.number in wanted for name in cell.names.binds}
     names = sorted({name for rank in roles.fresh for name in had[rank]} & bound - renewed)
     held = HeldValues(names, bound, had, roles, lacking)
-    if not names:
-        yield held
-        return
-    run(roles.fresh, f"{_VALUES}.hold(globals(), {names!r})")
+    settled = roles.settled if plan.cells else NO_RANKS
+    if names:
+        run(roles.fresh, f"{_VALUES}.hold(globals(), {names!r})")
+    if settled:
+        run(settled, f"{_RANDOM}.hold()")
+
+    def put_back() -> None:
+        if settled:
+            run(settled, f"{_RANDOM}.put_back()")
+        if names:
+            run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain={held.only_plain})")
+
     try:
         yield held
     except BaseException:
         with suppress(NbddpError):  # the cell was interrupted, or has cost the rank
-            run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain=True)")
+            put_back()
         raise
-    run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain={held.only_plain})")
+    put_back()
 
 
 def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
@@ -377,7 +386,8 @@ def _with_alike_random(pool: "Pool", roles: Roles, run: _Run) -> tuple[str, ...]
     Return the names of these generators. Ranks whose states differ have numbers of their own, and
     so has a fresh one.
     """
-    if len(roles.others) < 2:
+    young = roles.fresh - roles.settled
+    if len(roles.others) < 2 or not young:
         return ()
     answers = pool.answers(roles.others, "random generators", RandomStatesOf(), RandomStates)
     digests = [answer.digest_by_generator for answer in answers]
@@ -387,8 +397,8 @@ def _with_alike_random(pool: "Pool", roles: Roles, run: _Run) -> tuple[str, ...]
         if all(each.get(name) == digest for each in digests)
     )
     if alike:
-        to = f"src={roles.source}, to={roles.fresh.ranks}"
-        run(pool.all_ranks, f"nbddp.rank.random_states.share({alike!r}, {to})")
+        to = f"src={roles.source}, to={young.ranks}"
+        run(pool.all_ranks, f"{_RANDOM}.share({alike!r}, {to})")
     return alike
 
 
@@ -447,12 +457,14 @@ def _still_lacking(
     for left in (*plan.left_out, *failing):
         is_unknown = left.reason is Reason.NO_CELL and pool.history.is_partial
         reason = Reason.NO_CELL_SINCE_ATTACH if is_unknown else left.reason
-        by_ranks = ranks_by(
-            (name, rank) for name in left.names for rank, names in lacks.items() if name in names
-        )
-        for ranks in dict.fromkeys(by_ranks.values()):
-            names = tuple(name for name, those in by_ranks.items() if those == ranks)
+        alike: dict[tuple[RankSet, bool], list[str]] = {}
+        for name in left.names:
+            ranks = RankSet.of(rank for rank, names in lacks.items() if name in names)
+            is_plain = kinds.get(name) == "plain" or reason is not Reason.NO_CELL
+            if ranks:
+                alike.setdefault((ranks, is_plain), []).append(name)
+        for (ranks, _), names in alike.items():
             some = NO_RANKS if set(ranks) == set(lacks) else ranks
             copyable = frozenset(name for name in names if kinds[name] == "plain")
-            rest.append(LeftOut(names, reason, left.cell, some, copyable))
+            rest.append(LeftOut(tuple(names), reason, left.cell, some, copyable))
     return tuple(rest)
