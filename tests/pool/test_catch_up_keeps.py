@@ -188,6 +188,15 @@ def test_an_optimizer_that_is_lacking_is_not_to_be_copied(pool: Pool):
     assert "%ddp pull" not in str(caught.value)
 
 
+def test_a_loss_that_was_copied_once_is_copied_again(pool: Pool):
+    loss = "net = torch.nn.Linear(2, 1)\nnet.weight.data.zero_()\nnet.bias.data.zero_()"
+    run_cells(pool, loss, "for _ in range(2):\n    out = net(torch.ones(2)); dist.barrier()")
+    for rank in (0, 1):
+        pool.restart(rank)
+        result = pool.catch_up()
+        assert ("out" in result.copied, result.left_out) == (True, ())
+
+
 def test_parameters_in_a_list_are_not_copied(pool: Pool):
     run_cells(pool, "net = torch.nn.Linear(2, 1)\nnet.bias.data.zero_(); net.weight.data.zero_()")
     run_cell(pool, "globals()['parts'] = [*net.parameters()]; globals()['sums'] = [torch.ones(2)]")

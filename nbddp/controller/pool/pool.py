@@ -481,15 +481,17 @@ class Pool:
 
         The ranks run the cells again that define these names. Where the cells have collectives,
         the other ranks run them, too, but aside: in a namespace that is thrown away, so that their
-        variables stay as they are. Then modules, optimizers and the like get the state of a rank
-        that has lived longer, as by `nbddp.sync`. Numbers, texts, containers and tensors on a CPU
-        that are equal on several other ranks are copied. A random generator that is in one state on
-        several other ranks gets that state; else a fresh rank begins at its seed.
+        variables stay as they are. Values that no cell makes, such as those of `push`, are copied
+        before. Then modules, optimizers and the like get the state of a rank that has lived longer,
+        as by `nbddp.sync`. Numbers, texts, containers of such, and tensors on a CPU that are equal
+        on several other ranks are copied. A value that a rank has stays. A random generator that is
+        in one state on several other ranks gets that state; else a fresh rank begins at its seed.
 
         Args:
-            ranks: the ranks that lack variables; default: those that took the place of others.
-            cells: numbers of cells that run again in any case. A loop with collectives, such as a
-                training loop, is left out without it.
+            ranks: the ranks that lack variables; default: those that took the place of others, lack
+                a variable, and have run no cell of their own since.
+            cells: numbers of cells that run again in any case, and replace values. A loop with
+                collectives, such as a training loop, is left out without it.
 
         Returns:
             The cells that ran, the names with a state that was given, the names that the ranks

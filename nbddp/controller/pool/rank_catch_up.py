@@ -130,10 +130,9 @@ def catch_up(
         )
         pool.run_cell(f"{code}\n", options, make_view)
 
+    kinds = _kinds(had, roles)
     lacking = {
-        name: kind
-        for name, kind in had[source].items()
-        if any(name not in had[rank] for rank in fresh)
+        name: kind for name, kind in kinds.items() if any(name not in had[rank] for rank in fresh)
     }
     plan = make_plan(pool.history, lacking, fresh, cells)
     copied = _bring(pool, plan, roles, had, lacking)
@@ -142,25 +141,25 @@ def catch_up(
         now = _names(pool)
         holding.see(now, copied)
     deleted = _deleted(plan.deleted, roles, had, now, run)
-    missing = {name for name in had[source] if any(name not in now[rank] for rank in fresh)}
+    missing = {name for name in kinds if any(name not in now[rank] for rank in fresh)}
     made_again = {name for rank in fresh for name in holding.made_again(rank)}
     synced = tuple(
         name
-        for name, kind in had[source].items()
+        for name, kind in kinds.items()
         if kind == "state" and name not in missing and (name in lacking or name in made_again)
     )
     not_synced = _sync(pool, synced, roles, run)
     synced = tuple(name for name in synced if name not in dict(not_synced))
     asked = [
         name
-        for name in sorted(missing | (had[source].keys() & made_again))
-        if had[source][name] in ("plain", "data") and name not in copied
+        for name in sorted(missing | (kinds.keys() & made_again))
+        if kinds[name] in ("plain", "data") and name not in copied
     ]
     compared = _compared(pool, roles, asked)
     behind = {
         name: late for name in asked if (late := compared.behind(name, holding.changed(name)))
     }
-    plain = {name: late for name, late in behind.items() if had[source][name] == "plain"}
+    plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
     copied = (*copied, *_copied(pool, plain, roles))
     alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
     lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
@@ -171,7 +170,7 @@ def catch_up(
             key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
         )
     )
-    left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), had[source])
+    left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
     mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
     pids = [info.pid for info in infos if info.rank in set(fresh)]
@@ -251,6 +250,19 @@ def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
     """The user's names on each rank, with the kinds of their values."""
     answers = pool.answers(pool.all_ranks, "names", NamesOf(), Names)
     return {rank: answer.kind_by_name for rank, answer in zip(pool.all_ranks, answers, strict=True)}
+
+
+def _kinds(had: Mapping[int, Mapping[str, NameKind]], roles: Roles) -> dict[str, NameKind]:
+    """The kinds of the values of the source.
+
+    A loss becomes a leaf when it is copied, and a leaf with a gradient looks like a parameter: the
+    ranks that have it of their own know better.
+    """
+    plain = {name for rank in roles.others for name, kind in had[rank].items() if kind == "plain"}
+    return {
+        name: "plain" if kind == "data" and name in plain else kind
+        for name, kind in had[roles.source].items()
+    }
 
 
 def _bring(
