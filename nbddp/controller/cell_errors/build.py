@@ -7,11 +7,15 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
-from nbddp.controller.cell_errors.exited_ranks import end_of_all, log_lines, why_exited
+from nbddp.controller.cell_errors.exited_ranks import (
+    end_of_all,
+    log_commands,
+    log_lines,
+    why_exited,
+)
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.lines import (
     Line,
@@ -41,8 +45,8 @@ from nbddp.errors import (
     RankExitedError,
 )
 from nbddp.wire.flight_recorder import RENDEZVOUS
-from nbddp.wire.message_types import ErrorInfo, ExitCause, LostAgent
-from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
+from nbddp.wire.message_types import ErrorInfo, ExitCause
+from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 _LAST_LINES = 6
 
@@ -81,12 +85,7 @@ def cell_error(
     whole = _error_text(outcome, cell_name, log_path_by_rank, origins, _tracebacks(outcome))
     if whole is None:
         return None
-    # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
-    commands = {
-        rank: f"%ddp log {rank} shows its end"
-        for rank, path in log_path_by_rank.items()
-        if not _is_out_of_reach(outcome, rank, path)
-    }
+    commands = log_commands(outcome, log_path_by_rank)
     folded = _tracebacks(outcome, is_folded=True)
     shown = _error_text(outcome, cell_name, commands, origins, folded, is_brief=True) or whole
     return whole.kind(
@@ -98,13 +97,6 @@ def cell_error(
         displayed=displayed_text(shown.brief or shown.lines),
         headline=next(line.plain for line in whole.lines if line.name),
     )
-
-
-def _is_out_of_reach(outcome: RunOutcome, rank: Rank, log_path: str) -> bool:
-    """Return whether the log, ``n2:/tmp/...``, is on a machine whose agent is lost."""
-    result = outcome.results.get(rank)
-    cause = None if result is None or result.exited is None else result.exited.cause
-    return isinstance(cause, LostAgent) and not Path(log_path).is_absolute()
 
 
 def _tracebacks(outcome: RunOutcome, *, is_folded: bool = False) -> list[Line]:

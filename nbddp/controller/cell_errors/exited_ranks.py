@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from nbddp.controller.cell_errors import evidence
 from nbddp.controller.cell_errors.lines import Line, labelled, quoted
@@ -31,6 +32,7 @@ from nbddp.controller.state import (
     memory_then,
 )
 from nbddp.wire.flight_recorder import cell_name
+from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Names that a sentence lists for a cell, and cells.
@@ -71,6 +73,24 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
         return [*lines, labelled("was at", f"{seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
+
+
+def log_commands(outcome: RunOutcome, log_path_by_rank: Mapping[int, str]) -> dict[int, str]:
+    """Return the commands that show logs, but for those on machines that are lost.
+
+    Of a path JupyterLab makes a link, which opens nothing outside its root folder.
+
+    Args:
+        outcome: the end of the cell.
+        log_path_by_rank: paths, ``n2:/tmp/...`` on another machine.
+    """
+    ends = {rank: result.exited for rank, result in outcome.results.items()}
+    lost = {rank for rank, end in ends.items() if end and isinstance(end.cause, LostAgent)}
+    return {
+        rank: f"%ddp log {rank} shows its end"
+        for rank, path in log_path_by_rank.items()
+        if rank not in lost or Path(path).is_absolute()
+    }
 
 
 def log_lines(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]:
