@@ -12,6 +12,7 @@ from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
 from nbddp.controller.cell_errors.exited_ranks import (
     end_of_all,
+    last_sites,
     log_commands,
     log_lines,
     why_exited,
@@ -30,7 +31,6 @@ from nbddp.controller.state import (
     MISMATCH_ERROR,
     RankResult,
     RunOutcome,
-    crash_site,
     describe_exit,
     exception_line,
     meaning,
@@ -407,15 +407,7 @@ def _exits(
             lines.append(labelled("means", meaning(exited)))
         if likely and not outcome.injected:  # a fault on purpose is the likely reason
             lines.append(labelled("likely", likely))
-        if seen := exited.last_line:
-            source = f": {seen.source}" if seen.source else ""
-            lines.append(
-                labelled("seen", f"{exited.last_line_age_s:.1f} s before at {seen}{source}")
-            )
-        lines += [
-            quoted(site, "called by" if number else "at")
-            for number, site in enumerate(crash_site(exited.fault))
-        ]
+        lines += last_sites(exited)
         # Ranks that ended for one cause, such as a lost agent, have the same last output.
         is_repeated = exited.cause in causes
         if exited.cause is not None:

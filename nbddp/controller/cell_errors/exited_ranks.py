@@ -33,6 +33,7 @@ from nbddp.controller.state import (
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import LostAgent
+from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Names that a sentence lists for a cell, and cells.
@@ -73,6 +74,17 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
         return [*lines, labelled("was at", f"{seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
+
+
+def last_sites(exited: RankExited) -> list[Line]:
+    """Return where a rank was seen last, and where it crashed."""
+    lines = []
+    if seen := exited.last_line:
+        source = f": {seen.source}" if seen.source else ""
+        lines.append(labelled("seen", f"{exited.last_line_age_s:.1f} s before at {seen}{source}"))
+    for number, site in enumerate(crash_site(exited.fault)):
+        lines.append(quoted(site, "called by" if number else "at"))
+    return lines
 
 
 def log_commands(outcome: RunOutcome, log_path_by_rank: Mapping[int, str]) -> dict[int, str]:
