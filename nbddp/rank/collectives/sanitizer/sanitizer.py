@@ -52,7 +52,7 @@ class Sanitizer:
         self._recorder = recorder
         self._buffers = OpenBuffers(self._touched)
         self.replicas = Replicas(recorder.sites)
-        self.reads = DataReads(recorder.sites)
+        self.reads = DataReads(recorder)
         self._faults: dict[tuple[Any, ...], SanitizerFault] = {}
         self._is_hooked = False
         self._spent_ns = 0
