@@ -10,6 +10,12 @@ def _replicas(
     return WrongCell(name, code, fixed, "parted-replicas", words, (line,))
 
 
+def _copied(name: str, code: str, lines: tuple[int, ...], *fixes: tuple[str, str]) -> WrongCell:
+    fixed = replaced(code, *fixes)
+    words = ("different values in '0.weight' and 3 more of Sequential", "after step 1 of SGD")
+    return WrongCell(name, code, fixed, "parted-replicas", words, lines)
+
+
 _TRAIN = """\
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(1)
@@ -181,6 +187,60 @@ for step in range(2):
         ("if rank == 0:", "if True:"),
     ),
     _replicas(
+        "an update of one's own that adds noise of each rank to a DDP model",
+        _TRAIN.replace(
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n", "torch.manual_seed(rank)\n"
+        )
+        .replace("optimizer.zero_grad()", "model.zero_grad()")
+        .replace(
+            "    optimizer.step()\n",
+            "    with torch.no_grad():\n        for parameter in model.parameters():\n"
+            "            parameter.sub_(0.1 * parameter.grad + torch.randn_like(parameter))\n",
+        ),
+        ("'0.weight' and 3 more of Sequential at the end of the cell", "line 7 gives all ranks"),
+        7,
+        (" + torch.randn_like(parameter)", ""),
+    ),
+    _copied(
+        "flat copy of the gradients that is never copied back",
+        """\
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat)
+    optimizer.step()
+""",
+        (9, 10),
+        (
+            "    optimizer.step()",
+            "    torch.nn.utils.vector_to_parameters(\n"
+            "        flat / 2, [parameter.grad for parameter in model.parameters()])\n"
+            "    optimizer.step()",
+        ),
+    ),
+    _copied(
+        "clones of the gradients that are never read",
+        """\
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.clone())
+    optimizer.step()
+""",
+        (9, 10),
+        (".grad.clone()", ".grad"),
+    ),
+    _replicas(
         "buffer that one rank changes",
         _TRAIN.replace(
             "optimizer = ",
@@ -326,6 +386,41 @@ for step in range(3):
         for parameter in model.parameters():
             parameter -= 0.1 * parameter.grad
     model.zero_grad()
+""",
+    "copies of gradients that are added up beside models of each rank, with an optimizer": """\
+model = net()
+with torch.no_grad():
+    model[0].weight.add_(rank)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.randn(4, 4)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.clone())
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "sums of gradients that are looked at before an average of one's own": """\
+model = net()
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        total = parameter.grad.clone()
+        dist.all_reduce(total)
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+""",
+    "a DDP model with an update of one's own": """\
+model = DDP(net())
+for step in range(3):
+    model.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
 """,
     "local SGD": """\
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd

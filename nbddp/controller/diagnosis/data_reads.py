@@ -76,7 +76,9 @@ def compare_reads(
     first: dict[object, DataFault] = {}
     for fault in faults:
         first.setdefault((fault.kind, fault.reason, _line(fault.reads)), fault)
-    return list(first.values()), list({(note.kind, _line(note.reads)): note for note in notes}.values())
+    return list(first.values()), list(
+        {(note.kind, _line(note.reads)): note for note in notes}.values()
+    )
 
 
 def _line(reads: _Reads) -> object:

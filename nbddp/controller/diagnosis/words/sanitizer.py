@@ -193,7 +193,14 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
             "0 when it is made; otherwise broadcast each parameter. Then look for what "
             f"{alone} alone. `%ddp diff` shows by how much they differ."
         )
-    if parted.setting is not None:
+    if steps.copy_site.line and not parted.is_beside:
+        copied = f"line {steps.copy_site.line}"
+        reason = (
+            f"{copied} added up copies of all gradients, and {_line(parted.site)} used gradients "
+            f"that still held what was copied; {reason}"
+        )
+        step = f"Copy the result of {copied} back into the gradients before {_line(parted.site)}."
+    elif parted.setting is not None:
         name, value_by_rank = parted.setting
         values_text = ", ".join(
             f"{name}={value} on {of.describe()}"
@@ -207,7 +214,7 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
         reason,
         step,
-        code=_code((parted.site, ranks)),
+        code=_code((steps.copy_site, RankSet()), (parted.site, ranks)),
         ranks={
             rank: replace(
                 reports.rank(rank),

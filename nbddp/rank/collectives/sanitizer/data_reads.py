@@ -221,7 +221,9 @@ class DataReads:
 
     def _note_averages(self, loaders: Iterable[_Loader]) -> None:
         """Note that the code has averaged outside of loops what it trained in them."""
-        alone = [each for one in loaders for each in one.epochs if each.trains and not each.combines]
+        alone = [
+            each for one in loaders for each in one.epochs if each.trains and not each.combines
+        ]
         if alone:
             operations = self._recorder.operations(_MAX_OPERATIONS)
             if self._trained.are_in(each for each in operations if each.record_id > self._first):

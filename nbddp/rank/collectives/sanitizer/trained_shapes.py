@@ -21,9 +21,7 @@ def combines(operation: Operation | None) -> bool:
     if operation is None:
         return True
     signature = operation.signature
-    return (
-        signature.kind in ("collective", "send", "recv") and signature.op not in _NEVER_COMBINE
-    )
+    return signature.kind in ("collective", "send", "recv") and signature.op not in _NEVER_COMBINE
 
 
 class TrainedShapes:
@@ -40,9 +38,9 @@ class TrainedShapes:
             )
 
     def are_in(self, operations: Iterable[Operation]) -> bool:
-        """Return whether operations have combined the parameters of an optimizer: all, or a flat copy.
+        """Return whether operations have combined all parameters of an optimizer.
 
-        Without an optimizer any operation that combines values counts.
+        A flat copy counts, too; without an optimizer, any operation that combines values.
         """
         combining = [each.signature for each in operations if combines(each)]
         if not self._by_optimizer:
