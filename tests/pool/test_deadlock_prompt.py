@@ -135,6 +135,7 @@ else:
     assert rows(view)[0].startswith("Mismatch: rank 0 called all_reduce of float32[2], rank 1")
     assert rows(view)[2].startswith("rank 1 raised CollectiveMismatchError, after all_reduce #")
     assert view.text(1).splitlines()[0] == "torch.Size([3])"
+    assert "rank 1 raised CollectiveMismatchError: its value is from after that" in view.told
     assert isinstance(view.error, MismatchError)
 
 

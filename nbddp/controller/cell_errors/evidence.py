@@ -246,8 +246,9 @@ def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
 
 
 def fault_lines(outcome: RunOutcome) -> list[Line]:
-    """One line for each fault on purpose: they come before all that they may have caused."""
-    return [Line(f"{ON_PURPOSE}: {text}") for text in outcome.injected[:MAX_FULL]]
+    """One line for each fault on purpose or skip, which come before what they may have caused."""
+    faults = [f"{ON_PURPOSE}: {text}" for text in outcome.injected[:MAX_FULL]]
+    return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL])]
 
 
 def consequence_lines(outcome: RunOutcome) -> list[Line]:

@@ -70,7 +70,7 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     if ends[0].last_line is None and last is not None:
         if last.ending == "open":
             return [*lines, labelled("was at", f"{seen}{source}")]
-        return [*lines, labelled("last", f"{last.label()}, done, at {seen}{source}")]
+        return [*lines, labelled("last", f"{last.label()}, {last.ending}, at {seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
 

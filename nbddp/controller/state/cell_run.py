@@ -37,6 +37,7 @@ class CellRun:
     asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
     faults: tuple[Fault, ...] = ()  #: on purpose
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
 
     def interrupt(self, *, timed_out: bool = False) -> None:
@@ -131,5 +132,6 @@ class CellRun:
             is_plain=self.is_plain,
             replacements=self.replacements,
             injected=tuple(self.injected),
+            left_out=tuple(self.left_out),
             missed_faults=self._missed(),
         )

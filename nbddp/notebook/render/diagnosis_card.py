@@ -91,7 +91,7 @@ def card(
     layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
-    injected = report.injected if layouts else ()
+    injected = _injected(report) if layouts else []
     layouts = layouts or [_Layout(_no_finding(report))]
     if not is_over and (late := late_ranks(report)):
         still = f"{late.describe()} still {late.verb('runs', 'run')}"
@@ -257,7 +257,7 @@ def _no_finding(report: Report) -> Finding:
 
 def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:
     lines: list[str] = []
-    for text in _injected(injected):
+    for text in injected:
         lines += wrapped(text, WIDTH, indent=4)
     for section in sections:
         lines += wrapped(section.layout.title, WIDTH, indent=4)
@@ -274,12 +274,16 @@ def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_err
     return "\n".join(lines)
 
 
-def _injected(injected: Sequence[str]) -> Iterator[str]:
-    """The lines that stand first on the card of a cell with faults on purpose."""
-    for text in injected[:_MAX_FINDINGS]:
-        yield f"{ON_PURPOSE.capitalize()}: {one_line(text)}."
-    if len(injected) > _MAX_FINDINGS:
-        yield f"and {len(injected) - _MAX_FINDINGS} more faults on purpose"
+def _injected(report: Report) -> list[str]:
+    """The lines that stand first on the card of a cell: what the user has caused on purpose."""
+    faults = [f"{ON_PURPOSE.capitalize()}: {one_line(text)}." for text in report.injected]
+    skips = [f"{text[:1].upper()}{one_line(text[1:])}." for text in report.left_out]
+    lines = [*faults[:_MAX_FINDINGS], *skips[:_MAX_FINDINGS]]
+    if len(faults) > _MAX_FINDINGS:
+        lines.append(f"and {len(faults) - _MAX_FINDINGS} more faults on purpose")
+    if len(skips) > _MAX_FINDINGS:
+        lines.append(f"and {len(skips) - _MAX_FINDINGS} more operations skipped at the prompt")
+    return lines
 
 
 def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -299,14 +303,14 @@ def _html(
     Args:
         sections: the findings; the first one is open, the others are folded below their titles.
         details: HTML of more folded parts.
-        injected: faults on purpose, which come first.
+        injected: what the user has caused on purpose, which comes first.
         is_above_error: the error below the card says what to change, and what the ranks keep.
     """
     first, *others = sections
     evidence, folded = _evidence(first, is_above_error=is_above_error)
     answer = [] if is_above_error else _answer(first)
     colour = _BLUE if injected else first.layout.colour
-    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in _injected(injected)]
+    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in injected]
     parts += [f"<div>{_heading(first)}</div>", *answer, evidence, folded]
     for section in others:
         body = "".join([*_answer(section), *_whole_evidence(section)])
