@@ -485,6 +485,26 @@ class Report:
         injected, left_out = tuple(injected), tuple(left_out)
         return replace(self, findings=findings, injected=injected, left_out=left_out)
 
+    def later(self, seconds: float) -> "Report":
+        """Return the same some seconds later: ranks have waited as much longer.
+
+        For the notebook layer.
+
+        Args:
+            seconds: the time that has passed.
+        """
+
+        def aged(ranks: Mapping[Rank, PerRank]) -> dict[Rank, PerRank]:
+            return {
+                rank: each
+                if each.since_s is None
+                else replace(each, since_s=each.since_s + seconds)
+                for rank, each in ranks.items()
+            }
+
+        findings = tuple(replace(finding, ranks=aged(finding.ranks)) for finding in self.findings)
+        return replace(self, findings=findings, ranks=aged(self.ranks))
+
     @property
     def verdict(self) -> bool:
         """Whether a rank is stuck, and that is proven: the cell may be ended.

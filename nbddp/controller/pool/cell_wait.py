@@ -265,9 +265,7 @@ class CellWait:
         for request, text in answer.replies:
             self._send(request, text)
         if answer.wants_list:
-            places = self._describe()
-            texts = {rank: place.description for rank, place in places.items()}
-            self._view.tell(self._turns.listing(texts))
+            self._view.tell(self._turns.listing(self._describe()))
         for text in answer.tells:
             self._view.tell(text)
         return 0.0

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
 
 
+#: Magics do not run while a cell waits at its prompt.
+_NEXT = "`print dir()` lists the names of the line that a rank is at"
+
+
 def places(pool: "Pool") -> Mapping[Rank, PerRank]:
     """Return what each rank does now; empty: the pool was stopped meanwhile."""
     try:
@@ -57,6 +61,6 @@ def compare(exchange: PromptExchange, view: CellView, expression: str, ranks: Ra
     """Show where a value differs between ranks at their prompts, or why it cannot be compared."""
     questions = Descriptions(exchange, ranks, f"could not compare {expression!r}")
     try:
-        view.show_difference(diff_values(questions, expression, ranks))
+        view.show_difference(diff_values(questions, expression, ranks, _NEXT))
     except NbddpError as error:
         view.tell(str(error))

@@ -294,7 +294,8 @@ class StepTurns:
         """Take the line that the user has typed."""
         match self._kind.parse(line, self._world_size, self._meshes):
             case Look(sight):
-                return StepAnswer(wants=sight)
+                tells = self._mismatches() if sight is Sight.WAITS else ()
+                return StepAnswer(wants=sight, tells=tells)
             case Hold(ranks, is_over):
                 return self._hold(ranks, is_over=is_over)
             case EndCell():
@@ -366,6 +367,15 @@ class StepTurns:
         elif not lets_go:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
+
+    def _mismatches(self) -> tuple[str, ...]:
+        """Lines on ranks whose operation does not match: they do not go on when they are let go."""
+        return tuple(
+            f"rank {request.rank} has stopped before a mismatch: step or continue raises it there. "
+            "Next: run and retry repair the call; or quit"
+            for request, _ in self._open.values()
+            if request.mismatch is not None
+        )
 
     def _absent_text(self, absent: RankSet) -> str:
         if not self._kind.are_stopped:

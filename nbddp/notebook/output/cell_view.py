@@ -174,6 +174,7 @@ class View:
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
+        self._judged_at: dict[str, float] = {}  # the same
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
 
@@ -232,6 +233,7 @@ class View:
         if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
             self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
+        self._judged_at[card_id] = now
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -360,13 +362,17 @@ class View:
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = replace(judged, report=with_all_raised(judged.report, outcome))
+            report = with_all_raised(judged.report, outcome)
+            if not judged.acted:  # ranks have waited until the cell ended
+                report = report.later(self._clock() - self._judged_at[card_id])
+            ended = replace(judged, report=report)
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
             )
             if torn or not judged.acted or is_other:
-                card = self._card(ended, torn, is_over=True)
+                limit = outcome.timeout_s if outcome.timed_out else None
+                card = self._card(ended, torn, is_over=True, timeout_s=limit)
                 self._show_card(card, card_id, is_update=card_id in self._shown_cards)
         chips = rank_states.ends(outcome, has_card=bool(self._judged or self._shown_cards))
         if chips and not has_row:
@@ -404,6 +410,7 @@ class View:
         torn: Mapping[str, RankSet] | None = None,
         *,
         is_over: bool = False,
+        timeout_s: float | None = None,
     ) -> dict[str, str]:
         means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return diagnosis_card.card(
@@ -414,6 +421,7 @@ class View:
             torn=torn,
             is_over=is_over,
             own_timeout_s=self._settings.own_timeout_s,
+            timeout_s=timeout_s,
         )
 
     def _offer_by_rank(self) -> None:

@@ -72,6 +72,7 @@ def card(
     torn: Mapping[str, RankSet] | None = None,
     is_over: bool = False,
     own_timeout_s: float = Settings.own_timeout_s,
+    timeout_s: float | None = None,
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -83,6 +84,7 @@ def card(
         torn: ranks by operation whose tensors may hold partial results, once that is known.
         is_over: the cell has ended.
         own_timeout_s: operations with a shorter timeout of their own are left to it.
+        timeout_s: the timeout of the cell, if it has ended the cell.
     """
     kinds = {finding.kind for finding in report.proven} if acted else set()
     if kinds == {"left-debugger"}:
@@ -97,7 +99,13 @@ def card(
         still = f"{late.describe()} still {late.verb('runs', 'run')}"
         layouts[0].title += f" (so far; {still})"
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
-        report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
+        report,
+        acted,
+        means,
+        torn or {},
+        is_over=is_over,
+        own_timeout_s=own_timeout_s,
+        timeout_s=timeout_s,
     )
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
@@ -437,6 +445,7 @@ def _now_sentence(
     *,
     is_over: bool,
     own_timeout_s: float,
+    timeout_s: float | None,
 ) -> str:
     """The sentence behind ``Now:``, about the ranks that wait; empty if no rank waits."""
     waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
@@ -457,8 +466,11 @@ def _now_sentence(
     has_limit = limit_ms is not None and left_ms is not None and limit_ms <= own_timeout_s * 1e3
     limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
     if is_over:
-        by = f"the operation was left to its own timeout of {limit}, and " if has_limit else ""
-        return f"{by}the cell has ended."
+        if timeout_s is not None:
+            by, why = "", f": it ran longer than its --timeout of {timeout_s:g} s"
+        else:
+            by, why = f"the operation was left to its own timeout of {limit}, and " * has_limit, ""
+        return f"{by}the cell has ended{why}."
     keeps = f"{'keeps' if is_one else 'keep'} every variable{_partial_results(torn)}"
     stop = f"{means} frees {ranks}, which {keeps}."
     if not report.verdict:

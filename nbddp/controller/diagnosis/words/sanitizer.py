@@ -9,7 +9,7 @@ from dataclasses import replace
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, iteration, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words
@@ -72,6 +72,8 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     """An operation was given NaN or Inf, for the first time in the cell."""
     rank, fault = next(iter(cause.fault_by_rank.items()))
     name, ranks = _name(rank, fault.operation, reports), cause.culprits
+    number, when = fault.operation.collective_seq_id, iteration(fault.operation)
+    at = f" at {when}{f' (#{number})' if number and '#' not in name else ''}" if when else ""
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
@@ -83,12 +85,12 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
             f"look at the loss of {ranks.describe()} first."
         )
     return Words(
-        f"{subject(ranks)} gave {fault.value} to {name}{whose}.",
+        f"{subject(ranks)} gave {fault.value} to {name}{at}{whose}.",
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
         code=_code((fault.site, ranks)),
-        ranks=_rows(cause, reports, f"gave {fault.value} to {name}"),
+        ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
     )
 
 

@@ -226,9 +226,16 @@ class Sanitizer:
     ) -> Operation:  # fmt: skip
         """Describe an operation that is about to be issued."""
         sites = self._recorder.sites
-        site = sites.site_of(sites.user_frame(frame))
-        pg_id = counters.info.pg_id
-        return upcoming_operation(pg_id, counters.seq, call.signature, peer, tag, site=site)
+        user_frame = sites.user_frame(frame)
+        return upcoming_operation(
+            counters.info.pg_id,
+            counters.seq,
+            call.signature,
+            peer,
+            tag,
+            site=sites.site_of(user_frame),
+            iteration=sites.loop_variables(user_frame),
+        )
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
