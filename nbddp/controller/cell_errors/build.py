@@ -156,7 +156,7 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         if evidence.was_caused_by_interrupt(outcome):
             kind, ended = _ended_by_user(outcome, cell_name)
             headline = f"{ended}; after that, {proof.clause}"
-        before = [*_handling(outcome), *_timeout(outcome)]
+        before = [*_handling(outcome), *evidence.timeout_lines(outcome)]
         kept, step = _kept(outcome), _next_step(outcome)
         whole = [*proof.lines, *before, *kept, *step]
         if _is_whole_after_card(outcome):
@@ -270,13 +270,6 @@ def _handling(outcome: RunOutcome) -> list[Line]:
         labelled("before", f"{text}, and was here while handling it")
         for text in describe_handled(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
-
-
-def _timeout(outcome: RunOutcome) -> list[Line]:
-    """A line on the timeout that has ended a cell whose ranks were stuck."""
-    if not outcome.timed_out or outcome.timeout_s is None:
-        return []
-    return [labelled("ended", f"the cell ran longer than its --timeout of {outcome.timeout_s:g} s")]
 
 
 def _next_step(outcome: RunOutcome) -> list[Line]:

@@ -70,13 +70,13 @@ def compare_reads(
     faults: list[DataFault] = []
     notes: list[DataNote] = []
     for reads in _loaders(reads_by_rank):
-        found = _first_fault(reads, world_size, notes, has_failed=has_failed), _same_order(reads)
-        faults += [each for each in found if each is not None]
+        fault = _first_fault(reads, world_size, notes, has_failed=has_failed)
+        faults += [each for each in (fault, _same_order(reads)) if each is not None]
     # A loader that is made in each epoch has the same fault each time.
-    first: dict[object, DataFault] = {}
-    for fault in faults:
-        first.setdefault((fault.kind, fault.reason, _line(fault.reads)), fault)
-    return list(first.values()), list(
+    first_by_line: dict[object, DataFault] = {}
+    for one in faults:
+        first_by_line.setdefault((one.kind, one.reason, _line(one.reads)), one)
+    return list(first_by_line.values()), list(
         {(note.kind, _line(note.reads)): note for note in notes}.values()
     )
 

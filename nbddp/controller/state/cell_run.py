@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.controller.state.stimuli import OperationsLeftOut
 from nbddp.wire.faults import Fault
 from nbddp.wire.messages import FaultStruck, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -88,8 +89,11 @@ class CellRun:
                     result, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns
                 )
 
-    def strike(self, struck: FaultStruck) -> None:
-        """Note that a fault on purpose strikes."""
+    def strike(self, struck: FaultStruck | OperationsLeftOut) -> None:
+        """Note that a fault on purpose strikes, or that the user has skipped operations."""
+        if isinstance(struck, OperationsLeftOut):
+            self.left_out.append(struck.text)
+            return
         self.injected.append(struck.text)
         self.struck.add((struck.number, struck.rank))
 

@@ -194,13 +194,9 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck():
+            case FaultStruck() | OperationsLeftOut():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
                     self.run.strike(stimulus)
-                return []
-            case OperationsLeftOut():
-                if self.run is not None and self.run.run_id == stimulus.run_id:
-                    self.run.left_out.append(stimulus.text)
                 return []
             case InputRequest():
                 actions = self._input_requests.add(stimulus, self.active_run_id)

@@ -100,16 +100,16 @@ class ReducedGradients:
             return None
         sizes = {size for size, _ in self._copies}
         counts = [gradient.numel() for gradient in gradients]
-        found: list[Reduction | None] = []
+        copied: list[Reduction | None] = []
         if sizes.issuperset(counts):
             pairs = zip(counts, gradients, strict=True)
-            found = [self._copies.get((size, digest(gradient))) for size, gradient in pairs]
+            copied = [self._copies.get((size, digest(gradient))) for size, gradient in pairs]
         elif sum(counts) in sizes:
             with torch.no_grad(), dispatch_watch.unseen():
                 flat = torch.cat([gradient.detach().flatten() for gradient in gradients])
-            found = [self._copies.get((sum(counts), digest(flat)))]
-        reductions = [each for each in found if each is not None]
-        is_all = bool(reductions) and len(reductions) == len(found)
+            copied = [self._copies.get((sum(counts), digest(flat)))]
+        reductions = [each for each in copied if each is not None]
+        is_all = bool(reductions) and len(reductions) == len(copied)
         if not is_all or len({each.pg_id for each in reductions}) > 1:
             return None
         return max(reductions, key=lambda each: each.number)
