@@ -148,7 +148,8 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         if evidence.was_caused_by_interrupt(outcome):
             kind, ended = _ended_by_user(outcome, cell_name)
             headline = f"{ended}; after that, {proof.clause}"
-        before, kept, step = _handling(outcome), _kept(outcome), _next_step(outcome)
+        before = [*_handling(outcome), *evidence.timeout_lines(outcome)]
+        kept, step = _kept(outcome), _next_step(outcome)
         whole = [*proof.lines, *before, *kept, *step]
         if _is_whole_after_card(outcome):
             kept = kept[1:]

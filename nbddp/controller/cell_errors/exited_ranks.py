@@ -70,8 +70,10 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     if seen is None or not seen.line or ends[0].fault:
         return lines
     source = f": {seen.source}" if seen.source else ""
-    if ends[0].last_line is None:
-        return [*lines, labelled("was at", f"{seen}{source}")]
+    if ends[0].last_line is None and last is not None:
+        if last.ending == "open":
+            return [*lines, labelled("was at", f"{seen}{source}")]
+        return [*lines, labelled("last", f"{last.label()}, {last.ending}, at {seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
 

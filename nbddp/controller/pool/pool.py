@@ -298,6 +298,7 @@ class Pool:
                 paused=self._pauses.add_of,
                 stopped=self.break_points.note,
                 free=partial(prompt_sights.free, self._processes.hub, run),
+                leave_out=partial(prompt_sights.leave_out, self._processes.hub, run),
                 compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),
                 meshes=self.snapshot.meshes,
             ).wait(early)
