@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import Config
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import NbddpError
@@ -220,7 +221,10 @@ def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Po
     """
     del shared_pool  # tests may have it as a parameter
     shared = shared_pool_of(request)
-    yield shared.get_for(request.node)
+    given = shared.get_for(request.node)
+    given.break_points = BreakPoints()  # they count from 1 in each test
+    yield given
+    given.break_points = BreakPoints()
     if request.node.get_closest_marker("breaks_pool"):
         shared.renew()
     else:

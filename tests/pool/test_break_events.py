@@ -1,11 +1,8 @@
 """``%ddp break --on error`` and ``--on mismatch`` on real ranks."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import VerdictReached
 from nbddp.errors import BadOptionError
 from tests.support.views import RecordingView, run_cell
@@ -27,13 +24,6 @@ MISMATCH = """\
 x = torch.ones(2 + rank)
 dist.all_reduce(x)
 """
-
-
-@pytest.fixture
-def pool(pool: Pool) -> Iterator[Pool]:
-    """The shared pool, without break points of another test."""
-    yield pool
-    pool.break_points = BreakPoints()  # so that they count from 1
 
 
 def kinds(view: RecordingView) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import Diagnosed
 from nbddp.errors import DeadlockError
 from tests.support.views import RecordingView, run_cell
@@ -40,14 +39,6 @@ for step in range(4):
         x[0] = float("nan")
     dist.all_reduce(x)
 """
-
-
-@pytest.fixture
-def pool(pool: Pool) -> Iterator[Pool]:
-    """The shared pool, without break points of another test."""
-    pool.break_points = BreakPoints()  # so that they count from 1
-    yield pool
-    pool.break_points = BreakPoints()
 
 
 def tables(view: RecordingView) -> list[list[str]]:
