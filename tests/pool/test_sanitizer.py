@@ -99,6 +99,23 @@ def test_a_cell_may_be_sanitized_and_step(pool: Pool):
     assert [finding.kind for finding in findings(view)] == ["buffer-in-use"]
 
 
+def test_a_sharded_module_on_one_rank_costs_no_collective(pool: Pool):
+    """The sanitizer hashes modules that have gradients; of a DTensor only the part of the rank."""
+    run_cell(
+        pool,
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module\n"
+        "mesh = init_device_mesh('cpu', (2,))\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
+        "parallelize_module(net, mesh, {'0': ColwiseParallel()})\n"
+        "net(torch.ones(1, 4)).sum().backward()\n"
+        "if rank == 0:\n    del net",
+    )
+    view = run_cell(pool, "x = torch.ones(4)\ndist.all_reduce(x)\nprint(x[0])", sanitize=True)
+    assert view.texts() == dict.fromkeys(range(2), "tensor(2.)\n")
+    run_cell(pool, "net = None")
+
+
 def test_a_loop_is_told_once(pool: Pool):
     code = """\
 for step in range(5):

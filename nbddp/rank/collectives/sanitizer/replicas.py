@@ -431,7 +431,9 @@ class Replicas:
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
         with torch.no_grad(), dispatch_watch.unseen():
             try:
-                return self.hash_of(tensor.detach())[:DIGEST_BYTES]
+                # To compute with a whole DTensor is a collective, which other ranks need not call.
+                part = getattr(tensor, "to_local", tensor.detach)()
+                return self.hash_of(part)[:DIGEST_BYTES]
             except (RuntimeError, NotImplementedError):  # it has no plain memory
                 return bytes(DIGEST_BYTES)
 
