@@ -13,7 +13,7 @@ from nbddp.agent.kept_state import KeptState
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels import Uplink
-from nbddp.wire.messages import AttachAgent, Event
+from nbddp.wire.messages import AttachAgent, Event, RefuseAgent
 
 
 class HubLink:
@@ -55,10 +55,10 @@ class HubLink:
         return self.is_detached or self.uplink.flush()
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
-        """Yield the requests; without a hub, only one that takes the agent back."""
+        """Yield the requests; without a hub, only one that takes the agent back or ends it."""
         uplink = self.uplink
         for ranks, frames in uplink.receive():
-            if not self.is_detached or (not ranks and _is_attachment(frames[0])):
+            if not self.is_detached or (not ranks and _is_of_new_hub(frames[0])):
                 yield ranks, frames
             if self.uplink is not uplink:  # the request has closed this one
                 return
@@ -102,8 +102,8 @@ class KeptTime:
         return self.until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.until
 
 
-def _is_attachment(payload: bytes) -> bool:
+def _is_of_new_hub(payload: bytes) -> bool:
     try:
-        return codec.peek_type(payload) == AttachAgent.__name__
+        return codec.peek_type(payload) in (AttachAgent.__name__, RefuseAgent.__name__)
     except BadMessageError:
         return False

@@ -400,7 +400,7 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if isinstance(event, AgentJoined | AgentEnded):
+        if node < 0 or isinstance(event, AgentJoined | AgentEnded):  # a guest has no node
             self._receive_of_machine(node, event)
         elif self.trust.accepts(node, event):
             try:
@@ -409,7 +409,7 @@ class HubThread:
                 _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
-    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded) -> None:
+    def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle the first or last message of an agent on another machine."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")

@@ -4,6 +4,7 @@ Runs in: the hub thread.
 """
 
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -23,9 +24,17 @@ from nbddp.controller.state import (
     SilentNode,
 )
 from nbddp.settings import Settings
+from nbddp.system import kept_pools
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
-from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
+from nbddp.wire.messages import (
+    AdmitAgent,
+    AgentEnded,
+    AgentHello,
+    AgentJoined,
+    Event,
+    RefuseAgent,
+)
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
@@ -62,10 +71,16 @@ class RemoteNodes:
         token: agents show it.
         lobby: gives them their nodes.
         settings: limits of time.
+        renew: called once a minute: this notebook lives.
     """
 
     def __init__(
-        self, channel: RemoteHubChannel, token: str, lobby: Lobby, settings: Settings
+        self,
+        channel: RemoteHubChannel,
+        token: str,
+        lobby: Lobby,
+        settings: Settings,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._token = token
@@ -73,16 +88,47 @@ class RemoteNodes:
         self._settings = settings
         self._job_ends = JobEnds()
         self._look_at = 0.0
+        self._renew = renew
+        self._renew_at = 0.0
         self.view = NodeView()
 
-    def receive(
-        self, node: int, event: AgentJoined | AgentEnded, agents: Agents, now: float
-    ) -> str:
-        """Take the first or last message of an agent; see `join` for what is returned."""
-        if isinstance(event, AgentJoined):
-            return self.join(node, event, agents, now)
-        self.end(node, event, agents)
+    def resume(self, nodes: Mapping[int, NodeFacts], now: float) -> None:
+        """Go on with agents that another hub has admitted.
+
+        Args:
+            nodes: the facts about all nodes, also of those that are lost.
+            now: `time.monotonic`.
+        """
+        self._lobby.nodes = dict(nodes)
+        facts = tuple(nodes[node] for node in sorted(nodes))
+        for known in facts:
+            self._job_ends.note(known, now)
+        self.view = NodeView(len(nodes), facts, job_ends=self._job_ends.of(facts))
+
+    def receive(self, node: int, event: Event, agents: Agents, now: float) -> str:
+        """Take a message of a guest, or the last one of an agent; see `join` for the result."""
+        match event:
+            case AgentJoined():
+                return self.join(node, event, agents, now)
+            case AgentEnded():
+                self.end(node, event, agents)
+            case AgentHello():
+                self._turn_away(node, event, agents)
+            case _:
+                pass  # of an agent that has no node any longer
         return ""
+
+    def _turn_away(self, guest: int, hello: AgentHello, agents: Agents) -> None:
+        """Answer an agent that takes this pool for one without a hub.
+
+        The line to an agent whose node is not given up may still work, and has all it has sent.
+        """
+        is_ours = secrets.compare_digest(hello.token.encode(), self._token.encode())
+        if is_ours and hello.node in agents.ended:
+            reason = "the notebook has given it up"
+            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+        else:
+            self._channel.turn_away(guest)
 
     def join(self, guest: int, joined: AgentJoined, agents: Agents, now: float) -> str:
         """Take in an agent that has come.
@@ -154,6 +200,9 @@ class RemoteNodes:
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
+        if now >= self._renew_at:
+            self._renew_at = now + kept_pools.RENEW_S
+            self._renew()
         self._channel.beat(now)
         self._read_clocks()
         for guest in self._channel.guests:  # also those that only wanted to know the port

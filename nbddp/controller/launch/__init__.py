@@ -1,7 +1,7 @@
 """Starts agents: on this machine, or on others through an engine such as ssh or Slurm."""
 
 from nbddp.controller.launch.adopted import AdoptedAgent
-from nbddp.controller.launch.engine import Engine, EngineOptions
+from nbddp.controller.launch.engine import Engine, EngineOptions, LastingEngine, mark_of
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -15,10 +15,12 @@ __all__ = [
     "AdoptedAgent",
     "Engine",
     "EngineOptions",
+    "LastingEngine",
     "LocalAgent",
     "RemoteAgent",
     "engine_options",
     "make_engine",
+    "mark_of",
     "notebook_address",
     "objects_text",
 ]

@@ -8,7 +8,7 @@ shows the lines of a pyproject.toml.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nbddp.wire.launch_specs import Invitation
 
@@ -134,3 +134,24 @@ class Engine(Protocol):
         The pool has then asked all agents to end. Agents that this method cannot reach end by
         themselves, since they hear nothing of the notebook.
         """
+
+
+@runtime_checkable
+class LastingEngine(Engine, Protocol):
+    """An engine of nbddp whose agents can outlive the notebook."""
+
+    def leave(self) -> None:
+        """End what this process has for the agents, which have been let go and go on."""
+
+    def take_back(self, mark: str, invitation: Invitation) -> None:
+        """Go on with the agents that another notebook has left.
+
+        Args:
+            mark: what that one has noted, see `mark_of`.
+            invitation: for agents that come in the places of others.
+        """
+
+
+def mark_of(engine: Engine) -> str:
+    """Return what a later notebook needs to know of the agents, such as the number of a job."""
+    return str(getattr(engine, "mark", ""))
