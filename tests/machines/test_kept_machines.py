@@ -1,22 +1,33 @@
 """Pools on other machines that outlive their notebook, and are taken back."""
 
+import json
+import os
+import platform
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import find_kept
+from nbddp.controller.pool import find_kept, taken_back
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import PoolBrokenError
+from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
-from nbddp.system import kept_pools
+from nbddp.system import kept_pools, process_tree
+from nbddp.system.kept_pools import KnownPool
+from nbddp.wire.channels import RemoteHubChannel
+from tests.support.kept_site import Script
 from tests.support.polling import poll_until
-from tests.support.remote_pools import start
+from tests.support.remote_pools import DEFAULTS, start
 from tests.support.views import RecordingView, run_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
@@ -33,15 +44,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def take_back(pool_id: str, view: RecordingView | None = None) -> Pool:
+def take_back(pool_id: str, settings: Settings) -> Pool:
     with find_kept(pool_id) as kept:
         return Pool(
             kept.options,
-            Settings(),
-            lambda pool, run: view or RecordingView(),
+            settings,
+            lambda pool, run: RecordingView(),
             source_check.check_source,
             kept=kept,
         )
+
+
+def known_pool(pool_id: str) -> KnownPool | None:
+    """The pool as it is listed, among those of other tests."""
+    pools = [known for known in kept_pools.known_pools() if known.pool_id == pool_id]
+    return pools[0] if pools else None
+
+
+def known_state(pool_id: str) -> str:
+    known = known_pool(pool_id)
+    return "" if known is None else known.state
 
 
 class Listening:
@@ -50,36 +72,75 @@ class Listening:
     def __init__(self, home: Path) -> None:
         self._home = home
         self.agents: list[subprocess.Popen[bytes]] = []
-        self.pool: Pool
+        self.pool: Pool | None = None
 
-    def start(self, nodes: int = 2, **more: object) -> Pool:
+    def start_agents(self, nodes: int) -> list["subprocess.Popen[bytes]"]:
+        """Start agents for a pool that waits for them."""
+        path = poll_until(lambda: list((self._home / ".nbddp").glob("*.json")))[0]
+        self.agents += [subprocess.Popen([*AGENT, str(path)]) for _ in range(nodes)]
+        return self.agents
+
+    def start(self, nodes: int = 2, settings: Settings = DEFAULTS, **more: object) -> Pool:
         options = PoolOptions.checked(
             1, nnodes=nodes, launcher="listen", address="127.0.0.1", **more
         )
         made: list[Pool] = []
-        thread = threading.Thread(target=lambda: made.append(start(options)))
+        thread = threading.Thread(target=lambda: made.append(start(options, settings)))
         thread.start()
-        path = poll_until(lambda: list((self._home / ".nbddp").glob("*.json")))[0]
-        self.agents += [subprocess.Popen([*AGENT, str(path)]) for _ in range(nodes)]
+        self.start_agents(nodes)
         thread.join(START_S)
         self.pool = made[0]
         return self.pool
 
-    def take_back(self, view: RecordingView | None = None) -> Pool:
-        self.pool = take_back(self.pool.pool_id, view)
+    def take_back(self, settings: Settings = DEFAULTS) -> Pool:
+        assert self.pool is not None
+        self.pool = take_back(self.pool.pool_id, settings)
         return self.pool
 
-    def close(self) -> None:
-        if any(known.state == "detached" for known in kept_pools.known_pools()):
-            self.take_back()
-        self.pool.stop()
+    def wait_for_agents(self) -> None:
         for agent in self.agents:
-            agent.wait(20)
+            agent.wait(30)
+
+    def close(self) -> None:
+        try:
+            if self.pool is not None:
+                if known_state(self.pool.pool_id) == "detached":
+                    self.take_back()
+                self.pool.stop()
+        except BaseException:
+            for agent in self.agents:
+                agent.kill()
+            raise
+        finally:
+            self.wait_for_agents()
+
+
+class Scripts:
+    """Scripts of the same user, each a notebook; all of them end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Script] = []
+
+    def start(self, code: str) -> Script:
+        self._started.append(Script(f"import nbddp, time\n{code}", self._folder))
+        return self._started[-1]
+
+    def close(self) -> None:
+        for script in self._started:
+            script.kill()
 
 
 @pytest.fixture
 def listening(home: Path) -> Iterator[Listening]:
     made = Listening(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    made = Scripts(tmp_path)
     yield made
     made.close()
 
@@ -93,12 +154,12 @@ def test_agents_of_a_shell_are_let_go_and_taken_back_again_and_again(
         pool.detach("5min")
         with pytest.raises(PoolBrokenError, match=f"Next: %ddp attach {pool.pool_id} takes it"):
             pool.run("x")
-        (known,) = kept_pools.known_pools()
-        assert (known.state, known.pool_id) == ("detached", pool.pool_id)
-        assert len(known.hosts) == 2
+        known = known_pool(pool.pool_id)
+        assert known is not None
+        assert (known.state, len(known.hosts)) == ("detached", 2)
         assert not list((home / ".nbddp").glob("*.json"))
         pool = listening.take_back()
-        assert kept_pools.known_pools()[0].state == "attached"
+        assert known_state(pool.pool_id) == "attached"
         run_cell(pool, "dist.all_reduce(x)")
         pool.push(value=bytes(1 << 20))
         assert pool.pull("len(value)") == [1 << 20] * 2
@@ -113,3 +174,170 @@ def test_agents_of_a_shell_are_let_go_and_taken_back_again_and_again(
     assert record.stat().st_mode & 0o777 == 0o700
     pool.stop()
     assert not (home / ".nbddp").exists()
+
+
+def test_a_notebook_that_was_killed_leaves_its_cell_to_the_next_one(
+    listening: Listening, home: Path, scripts: Scripts
+):
+    first = scripts.start(
+        """
+pool = nbddp.start(1, nnodes=2, launcher="listen", address="127.0.0.1", keep="10min")
+pool.run("x = rank + 10")
+print("pool", pool.pool_id, flush=True)
+pool.run('''
+import time
+for step in range(31):
+    print("step", step)
+    time.sleep(0.1)
+x += 1''')
+"""
+    )
+    listening.start_agents(2)
+    first.wait_line("pool ")
+    first.wait_line("[0-1] step 3")
+    first.kill()
+    second = scripts.start(
+        """
+import glob, os, stat
+pool = nbddp.attach()
+print("attached", flush=True)
+print("outcome", pool.rejoin())
+print("x", pool.pull("x"), flush=True)
+pool.run("dist.barrier()")
+time.sleep(1000)
+"""
+    )
+    second.wait_line("outcome <RunOutcome: ranks 0-1 ok")
+    assert [line for line in second.lines if "step" in line] == [
+        f"[0-1] step {step}" for step in range(31)
+    ]
+    second.wait_line("x [11, 12]")
+    refused = scripts.start("try: nbddp.attach()\nexcept Exception as e: print(e)")
+    assert "is attached: %ddp pools says where" in refused.finish()
+    second.kill()
+    third = scripts.start("pool = nbddp.attach(); print(pool.pull('x')); pool.stop()")
+    assert "[11, 12]" in third.finish()
+    listening.wait_for_agents()
+    assert not (home / ".nbddp").exists()
+
+
+def test_agents_end_when_the_time_is_over(listening: Listening, home: Path, scripts: Scripts):
+    first = scripts.start(
+        """
+pool = nbddp.start(1, nnodes=1, launcher="listen", address="127.0.0.1", keep="4s")
+print("pool", pool.pool_id, flush=True)
+pool.run("import time; time.sleep(1000)")
+"""
+    )
+    (agent,) = listening.start_agents(1)
+    pool_id = first.wait_line("pool ")
+    children = process_tree.descendants_of(agent.pid)
+    folder = home / ".nbddp" / "kept" / pool_id
+    token = json.loads((folder / "pool.json").read_text())["token"]
+    first.kill()
+    listening.wait_for_agents()
+    poll_until(lambda: all(process_tree.is_ending(pid) for pid in children))
+    # Nothing on this machine is told of it; the record says when they have ended at the latest.
+    assert known_state(pool_id) == "detached"
+    long_ago = kept_pools.now() - 1000
+    os.utime(folder / "pool.json", (long_ago, long_ago))
+    record = kept_pools.read(folder)
+    assert record is not None
+    kept_pools.write(folder, msgspec.structs.replace(record, notebook_since=long_ago))
+    os.utime(folder / "pool.json", (long_ago, long_ago))
+    known = known_pool(pool_id)
+    assert known is not None
+    assert (known.state, known.reason) == ("ended", kept_pools.end_text("not-attached"))
+    assert all(token not in path.read_text() for path in folder.iterdir())
+
+
+def test_a_stranger_at_the_port_gets_nothing_and_is_named_when_the_pool_is_taken_back(
+    listening: Listening,
+):
+    pool = listening.start()
+    run_cell(pool, "x = rank + 10")
+    pool.detach("5min")
+    with find_kept(pool.pool_id) as kept:
+        machines = kept.record.machines
+    assert machines is not None
+    # One that speaks another language, one with a hub of another pool, one that says nothing.
+    with socket.create_server(("127.0.0.1", machines.port)) as server:
+        for _ in range(3):
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+        with pytest.raises(
+            PoolAttachError,
+            match=rf"cannot listen there: Address already in use. Next: .*"
+            rf"ss -ltnp 'sport = {machines.port}'",
+        ):
+            listening.take_back()
+        silent, _ = server.accept()
+    other = RemoteHubChannel("127.0.0.1", machines.port)
+    monitor = other.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    try:
+        for _ in range(2):
+            assert monitor.poll(30_000)  # an agent has come, and cannot read what this hub says
+            recv_monitor_message(monitor)
+        assert list(other.receive()) == []
+        assert not other.guests
+    finally:
+        monitor.close()
+        other.close()
+        silent.close()
+    pool = listening.take_back()
+    assert pool.pull("x") == [10, 11]
+    run_cell(pool, "dist.barrier()")
+
+
+def test_an_agent_that_ended_meanwhile_is_told(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+):
+    pool = listening.start()
+    run_cell(pool, "x = rank + 10")
+    pool.detach("5min")
+    listening.agents[0].kill()
+    pool = listening.take_back(settings=Settings(node_timeout_s=5.0))
+    (lost,) = pool.snapshot.lost_agents
+    (left,) = {0, 1} - {lost}
+    assert pool.pull("x", ranks=left) == left + 10
+    with pytest.raises(PoolBrokenError, match=f"the agent of node {lost} ended"):
+        pool.run("x")
+
+
+def test_a_pool_whose_agents_are_gone_is_not_taken_back(
+    listening: Listening, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pool = listening.start(nodes=1)
+    pool.detach("5min")
+    listening.agents[0].kill()
+    monkeypatch.setattr(taken_back, "_FIRST_S", 1.0)
+    with pytest.raises(PoolAttachError, match="no agent of the pool has come in 1 s"):
+        listening.take_back()
+    shutil.rmtree(home / ".nbddp" / "kept" / pool.pool_id)
+
+
+def test_a_pool_of_another_machine_is_named(listening: Listening, monkeypatch: pytest.MonkeyPatch):
+    pool = listening.start(nodes=1)
+    pool.detach("5min")
+    with monkeypatch.context() as there:
+        there.setattr(platform, "node", lambda: "login2")
+        with pytest.raises(BadOptionError, match=rf"Next: %ddp attach {pool.pool_id} there"):
+            listening.take_back()
+        known = known_pool(pool.pool_id)
+        assert known is not None
+        assert (known.state, known.notebook_host) == ("elsewhere", platform.uname().node)
+
+
+def test_a_notebook_that_stands_still_for_long_is_waited_for(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+):
+    """A closed laptop: its clock stands, too. The agents would give an unkept pool up."""
+    settings = Settings(patience_s=1.0)
+    pool = listening.start(nodes=1, settings=settings, keep="5min")
+    run_cell(pool, "x = 7")
+    channel = pool._processes.hub._channel
+    monkeypatch.setattr(channel, "beat", lambda now: None)
+    threading.Event().wait(3.0)
+    monkeypatch.undo()
+    assert pool.pull("x") == [7]
