@@ -17,17 +17,20 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import find_kept, taken_back
+from nbddp.controller.pool import find_kept, log_tails, taken_back
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
+from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
+from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from nbddp.system import kept_pools, process_tree
 from nbddp.system.kept_pools import KnownPool
 from nbddp.wire.channels import RemoteHubChannel
+from nbddp.wire.rank_set import RankSet
 from tests.support.kept_site import Script
 from tests.support.polling import poll_until
-from tests.support.remote_pools import DEFAULTS, start
+from tests.support.remote_pools import DEFAULTS, ssh_pool, start
+from tests.support.ssh_hosts import SshSite
 from tests.support.views import RecordingView, run_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
@@ -341,3 +344,115 @@ def test_a_notebook_that_stands_still_for_long_is_waited_for(
     threading.Event().wait(3.0)
     monkeypatch.undo()
     assert pool.pull("x") == [7]
+
+
+def test_hosts_that_ssh_reaches_go_on_after_the_notebook_was_killed(
+    site: SshSite, home: Path, scripts: Scripts
+):
+    hosts = site.add_host("n1"), site.add_host("n2")
+    first = scripts.start(
+        f"""
+pool = nbddp.start(
+    1, launcher="ssh", hosts=["n1", "n2"], python={str(site.python)!r}, keep="10min"
+)
+pool.run("x = rank + 10")
+print("pool", pool.pool_id, flush=True)
+pool.run('''
+import time
+for step in range(61):
+    print("step", step)
+    time.sleep(0.1)
+x += 1''')
+"""
+    )
+    pool_id = first.wait_line("pool ")
+    first.wait_line("[0-1] step 3")
+    clients = process_tree.descendants_of(first.pid)
+    assert len(clients) == 2  # each ssh
+    first.kill()
+    poll_until(lambda: all(process_tree.is_ending(pid) for pid in clients))
+    pool = take_back(pool_id, DEFAULTS)
+    try:
+        known = known_pool(pool_id)
+        assert known is not None
+        assert known.hosts == ("n1", "n2")
+        outcome = pool.rejoin()
+        assert outcome is not None
+        assert outcome.ranks("ok") == pool.all_ranks
+        assert pool.pull("x") == [11, 12]
+        assert pool.log_path_by_rank[1].startswith("n2:/")
+        (tail,) = log_tails(pool, RankSet.of([1]), 10_000)
+        assert tail.text.splitlines()[-1] == "step 60"
+        with pytest.raises(DeadlockError):
+            pool.run("if rank == 1:\n    dist.barrier()")
+        pool.restart(1)
+        pool.run("dist.barrier()")
+        pool.restart()  # the store listens again on the first host
+        pool.run("dist.barrier()")
+        assert "n1:/" in survey(pool).bundle()["text/plain"]
+        hosts[1].power_off()
+        with pytest.raises(CellError, match="n2"):
+            pool.run("dist.barrier()")
+    finally:
+        pool.stop()
+    poll_until(lambda: not hosts[0].processes("nbddp"))
+    assert not (home / ".nbddp").exists()
+
+
+def test_hosts_that_ssh_reaches_are_let_go_without_having_been_asked_to(site: SshSite, home: Path):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    others = process_tree.children_of(os.getpid())
+    with ssh_pool(site, one, two, n=1) as first:
+        first.run("x = rank + 10")
+        assert len(process_tree.children_of(os.getpid()) - others) == 2  # each ssh
+        first.detach("5min")
+        assert process_tree.children_of(os.getpid()) == others
+        two.set_cable(plugged=False)  # no matter while nobody is there
+        two.set_cable(plugged=True)
+        pool = take_back(first.pool_id, DEFAULTS)
+        assert pool.pull("x") == [10, 11]
+        pool.run("dist.barrier()")
+        pool.stop()
+
+
+def test_nothing_is_left_on_a_host_when_the_time_is_over(site: SshSite, scripts: Scripts):
+    one = site.add_host("n1")
+    first = scripts.start(
+        f"""
+pool = nbddp.start(1, launcher="ssh", hosts=["n1"], python={str(site.python)!r}, keep="3s")
+print("pool", pool.pool_id, flush=True)
+pool.run("import time; time.sleep(1000)")
+"""
+    )
+    first.wait_line("pool ")
+    first.kill()
+    poll_until(lambda: not one.processes("nbddp"))
+
+
+def test_a_node_that_was_given_up_ends_when_it_is_heard_again(site: SshSite, home: Path):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    settings = Settings(silent_after_s=1.0, node_timeout_s=3.0)
+    with ssh_pool(site, one, two, n=1, settings=settings, keep="10min") as pool:
+        two.set_cable(plugged=False)
+        poll_until(lambda: pool.snapshot.lost_agents == frozenset({1}))
+        assert two.processes("nbddp")
+        two.set_cable(plugged=True)
+        poll_until(lambda: not two.processes("nbddp"))
+        assert pool.pull("rank", ranks=0) == 0
+
+
+def test_a_start_that_is_given_up_leaves_nothing_of_a_kept_pool(
+    site: SshSite, home: Path, scripts: Scripts
+):
+    one = site.add_host("n1")
+    first = scripts.start(
+        f"""
+nbddp.start(
+    1, launcher="ssh", hosts=["n1", "nowhere.invalid"], python={str(site.python)!r}, keep="1h"
+)
+"""
+    )
+    poll_until(lambda: one.processes("nbddp"))
+    first.kill()
+    poll_until(lambda: not one.processes("nbddp"))
+    assert not (home / ".nbddp").exists()

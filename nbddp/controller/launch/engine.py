@@ -35,6 +35,7 @@ class EngineOptions:
     kind: str = ""  #: of the object that makes the pods
     namespace: str = ""  #: of Kubernetes
     template: str = ""  #: the path of `--k8s-template`
+    keep_s: float = 0.0  #: for so many seconds the agents outlive the notebook
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
 
 

@@ -12,6 +12,7 @@ from nbddp.controller.launch.k8s_engine import K8sEngine
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
+from nbddp.controller.launch.slurm_job import SlurmJobEngine
 from nbddp.controller.launch.ssh import SshEngine
 from nbddp.controller.options import ENTRY_POINTS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
@@ -19,7 +20,7 @@ from nbddp.errors import BadOptionError
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
-    "slurm": SlurmEngine,
+    "slurm": lambda options: SlurmJobEngine(options) if options.keep_s else SlurmEngine(options),
     "ray": RayEngine,
     "k8s": K8sEngine,
 }
@@ -39,6 +40,7 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         kind=options.kind,
         namespace=options.namespace,
         template=options.k8s_template,
+        keep_s=options.keep,
         arguments=tuple(shlex.split(options.slurm)),
     )
 

@@ -3,30 +3,12 @@
 Runs in: the notebook's process.
 """
 
-import platform
 import sys
-from contextlib import suppress
-from pathlib import Path
-
-import msgspec
 
 from nbddp.controller.launch.engine import EngineOptions
-from nbddp.errors import PoolStartError
-from nbddp.system import network, process_tree
+from nbddp.controller.launch.invitation_file import InvitationFile
+from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
-
-#: In the home folder, which the machines of a cluster share as a rule.
-_FOLDER = ".nbddp"
-
-
-def remove_stale_files(folder: Path) -> None:
-    """Remove the files of notebooks of this machine that have ended without removing theirs."""
-    for path in folder.glob("*.json"):
-        with suppress(OSError, msgspec.MsgspecError):  # another notebook was faster; not ours
-            made = Invitation.parse(path.read_bytes())
-            is_running = made.started == process_tree.start_time(made.pid)
-            if made.host == platform.node() and not is_running:
-                path.unlink()
 
 
 class ListenEngine:
@@ -37,7 +19,7 @@ class ListenEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._path: Path | None = None
+        self._file = InvitationFile()
 
     def address(self) -> str:
         """Return the address of this machine's default route."""
@@ -49,21 +31,12 @@ class ListenEngine:
         Raises:
             PoolStartError: it cannot be written.
         """
-        path = Path.home() / _FOLDER / f"{invitation.pool_id}.json"
-        try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            remove_stale_files(path.parent)
-            invitation.write(path)
-        except OSError as error:
-            raise PoolStartError(
-                f"the pool did not start: {path} cannot be written ({error.strerror})"
-            ) from None
-        self._path = path
+        self._file.write(invitation)
 
     def state(self) -> str:
         """Return the lines that start agents."""
         nodes = self._options.nnodes
-        module = f"-m nbddp agent --connect {self._path}"
+        module = f"-m nbddp agent --connect {self._file.path}"
         agent = f"{sys.executable} {module}"
         return "\n".join(
             [
@@ -91,8 +64,4 @@ class ListenEngine:
 
     def stop(self) -> None:
         """Remove the file."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            with suppress(OSError):  # other pools have files there
-                self._path.parent.rmdir()
-            self._path = None
+        self._file.remove()

@@ -19,7 +19,7 @@ from nbddp.wire.launch_specs import Invitation
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
 #: Options that replace a default: the short form, and the begin of the long one.
-_CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
+CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
 
 
 class SlurmEngine:
@@ -98,13 +98,23 @@ def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]
         "--cpu-bind=none",
         "--unbuffered",
     ]
-    if not any(word.startswith(_CPU_OPTIONS) for word in options.arguments):
+    if not any(word.startswith(CPU_OPTIONS) for word in options.arguments):
         # One task gets one processor else, and all ranks of the node with it.
         words.append(f"--cpus-per-task={options.nproc_per_node}")
     if "SLURM_JOB_ID" in environ:
         words.append("--overlap")  # or the step waits for the processors of the notebook's own
+    return [*words, *options.arguments, *agent_words(options, "-")]
+
+
+def agent_words(options: EngineOptions, source: str) -> list[str]:
+    """Return the command that starts an agent.
+
+    Args:
+        options: of the user.
+        source: of the invitation.
+    """
     python = options.python or sys.executable
-    return [*words, *options.arguments, python, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+    return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
 def job_state(answer: str) -> str:

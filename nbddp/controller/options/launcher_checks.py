@@ -37,7 +37,7 @@ LAUNCHERS = {
 #: The objects of Kubernetes that can make the pods.
 KINDS = ("job", "jobset", "trainjob")
 #: The launchers whose agents can outlive the notebook.
-KEPT_BY = (LOCAL, "ssh", "listen")
+KEPT_BY = (LOCAL, "ssh", "slurm", "listen")
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"

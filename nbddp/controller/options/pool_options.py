@@ -38,6 +38,7 @@ from nbddp.controller.options.launcher_checks import (
     launcher_names,
 )
 from nbddp.controller.options.line_option import LineOption
+from nbddp.errors import BadOptionError
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
 #: More ranks than this on one machine are a slip of the finger.
@@ -337,6 +338,11 @@ class PoolOptions:
             >>> pool.options.keep_after_detach(None)
             7200.0
         """
+        if self.launcher == "slurm" and not self.keep:
+            raise BadOptionError(
+                "the pool is not let go: its agents are a step of srun, which ends with this "
+                "notebook. Next: %ddp start --launcher slurm --keep 4h, which uses sbatch"
+            )
         return checked_keep(
             keep or self.keep or DEFAULT_KEEP_S,
             launcher=self.launcher,
