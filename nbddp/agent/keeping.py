@@ -134,7 +134,9 @@ class Keeping:
 
     def _begin(self, last_words: AgentDetached | None = None) -> None:
         self._parent_watch.release()
-        self._time.begin(self._keep_s)
+        uplink = self._link.uplink
+        silence_s = uplink.silence_s if isinstance(uplink, RemoteUplink) else 0.0
+        self._time.begin(max(0.0, self._keep_s - silence_s))  # the notebook may have ended long ago
         kept_pools.note_detached(self._folder, self._launch.node, self._keep_s)
         if last_words is not None:  # the notebook may look at the note as soon as it has them
             self._link.send(last_words)

@@ -100,9 +100,14 @@ class RemoteUplink(Uplink):
         self._loss = ""
 
     @property
+    def silence_s(self) -> float:
+        """For how many seconds nothing was heard of the hub."""
+        return time.monotonic() - self._heard_at
+
+    @property
     def is_out_of_patience(self) -> bool:
         """Whether nothing was heard of the hub for too long."""
-        return time.monotonic() - self._heard_at > self.patience_s
+        return self.silence_s > self.patience_s
 
     @property
     def side_sockets(self) -> "Sequence[zmq.Socket[bytes]]":
