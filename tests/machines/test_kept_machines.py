@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -77,10 +78,10 @@ class Listening:
         self.agents: list[subprocess.Popen[bytes]] = []
         self.pool: Pool | None = None
 
-    def start_agents(self, nodes: int) -> list["subprocess.Popen[bytes]"]:
-        """Start agents for a pool that waits for them."""
+    def start_agents(self, nodes: int, *before: str) -> list["subprocess.Popen[bytes]"]:
+        """Start agents for a pool that waits for them; ``before`` begins the command."""
         path = poll_until(lambda: list((self._home / ".nbddp").glob("*.json")))[0]
-        self.agents += [subprocess.Popen([*AGENT, str(path)]) for _ in range(nodes)]
+        self.agents += [subprocess.Popen([*before, *AGENT, str(path)]) for _ in range(nodes)]
         return self.agents
 
     def start(self, nodes: int = 2, settings: Settings = DEFAULTS, **more: object) -> Pool:
@@ -195,9 +196,11 @@ for step in range(31):
 x += 1''')
 """
     )
-    listening.start_agents(2)
+    agents = listening.start_agents(2, "nohup")
     first.wait_line("pool ")
     first.wait_line("[0-1] step 3")
+    for agent in agents:
+        agent.send_signal(signal.SIGHUP)  # the end of their terminal
     first.kill()
     second = scripts.start(
         """

@@ -241,7 +241,7 @@ def test_the_names_of_pools(holder: Holder):
     with pytest.raises(BadOptionError, match="there is no pool 'zz' of yours on this machine"):
         find_kept("zz").__enter__()
     holder.pool.detach("5min")
-    with pytest.raises(BadOptionError, match=f"there is no pool 'zz' .*legal: {name}"):
+    with pytest.raises(BadOptionError, match=f"there is no pool 'zz' .*legal: .*{name}"):
         find_kept("zz").__enter__()
     with find_kept(name[:3]) as kept:
         assert kept.options.keep == 300.0
