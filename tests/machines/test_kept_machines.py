@@ -304,7 +304,7 @@ def test_an_agent_that_ended_meanwhile_is_told(
     pool.detach("5min")
     listening.agents[0].kill()
     pool = listening.take_back(settings=Settings(node_timeout_s=5.0))
-    (lost,) = pool.snapshot.lost_agents
+    (lost,) = poll_until(lambda: pool.snapshot.lost_agents)
     (left,) = {0, 1} - {lost}
     assert pool.pull("x", ranks=left) == left + 10
     with pytest.raises(PoolBrokenError, match=f"the agent of node {lost} ended"):
