@@ -18,6 +18,8 @@ from nbddp.wire.launch_specs import Invitation
 _LOG_BYTES = 4000
 _LAST_LINES = 8
 _ASK_S = 5.0
+#: For a program to end after SIGTERM.
+_LEAST_S = 1.0
 
 
 def ask(words: Sequence[str]) -> str:
@@ -113,13 +115,14 @@ class EngineProcess:
         """End the program: by the end of its input, then by SIGTERM, then by SIGKILL.
 
         Args:
-            patience_s: seconds to wait before each of them.
+            patience_s: seconds to wait before each of them; 0: begin with SIGTERM.
         """
         self.close_input()
         for number in (0, signal.SIGTERM, signal.SIGKILL):
             if number and self._process.poll() is None:
                 self._process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(None if number == signal.SIGKILL else patience_s)
+                limit_s = patience_s if number == 0 else max(patience_s, _LEAST_S)
+                self._process.wait(None if number == signal.SIGKILL else limit_s)
                 break
         self._log.close()

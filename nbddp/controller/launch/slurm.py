@@ -22,7 +22,7 @@ from nbddp.wire.rank_set import RankSet
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
 #: Options that replace a default: the short form, and the begin of the long one.
-_CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
+CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
 #: Options about all nodes of the pool, which say nothing about a single one.
 _NODE_OPTIONS = ("-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks", "--exclusive")
 _SINGLE = frozenset({"--exclusive"})  # without a value of its own
@@ -152,7 +152,7 @@ def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]
     words = _srun(options, options.nnodes, job_name)
     if "SLURM_JOB_ID" in environ:
         words.append("--overlap")  # or the step waits for the processors of the notebook's own
-    return [*words, *options.arguments, *_agent(options)]
+    return [*words, *options.arguments, *agent_words(options)]
 
 
 def replacement_words(
@@ -171,7 +171,7 @@ def replacement_words(
         # The step that was lost may still hold the processors.
         words += [f"--jobid={lost.job}", f"--nodelist={lost.place}", "--overlap"]
     arguments = without_node_options(options.arguments)
-    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *_agent(options)]
+    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *agent_words(options)]
 
 
 def without_node_options(arguments: Sequence[str]) -> list[str]:
@@ -232,14 +232,21 @@ def _srun(options: EngineOptions, nnodes: int, job_name: str) -> list[str]:
         "--cpu-bind=none",
         "--unbuffered",
     ]
-    if not any(word.startswith(_CPU_OPTIONS) for word in options.arguments):
+    if not any(word.startswith(CPU_OPTIONS) for word in options.arguments):
         # One task gets one processor else, and all ranks of the node with it.
         words.append(f"--cpus-per-task={options.nproc_per_node}")
     return words
 
 
-def _agent(options: EngineOptions) -> list[str]:
-    return [options.python or sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+def agent_words(options: EngineOptions, source: str = "-") -> list[str]:
+    """Return the command that starts an agent.
+
+    Args:
+        options: of the user.
+        source: of the invitation; ``-``: its standard input.
+    """
+    python = options.python or sys.executable
+    return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
 def job_state(answer: str) -> str:

@@ -110,10 +110,29 @@ class SshEngine:
 
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""
+        self._end_processes(_STOP_S)
+
+    @property
+    def mark(self) -> str:
+        """The hosts of the nodes, then the spare ones, in the order in which they are used."""
+        return ",".join([*self._hosts, *self._spare_hosts])
+
+    def leave(self) -> None:
+        """End each ssh; the agents have been let go."""
+        self._end_processes(0.0)
+
+    def take_back(self, mark: str, invitation: Invitation) -> None:
+        """Go on with agents that another notebook has started: no ssh is needed."""
+        hosts = mark.split(",")
+        if sorted(hosts) == sorted(self._options.hosts):
+            self._hosts = hosts[: self._options.nnodes]
+            self._spare_hosts = hosts[self._options.nnodes :]
+
+    def _end_processes(self, patience_s: float) -> None:
         for process in self._processes.values():
             process.close_input()
         for process in self._processes.values():
-            process.stop(_STOP_S)
+            process.stop(patience_s)
         self._processes.clear()
 
 

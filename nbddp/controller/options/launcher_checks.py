@@ -40,6 +40,8 @@ LAUNCHERS = {
 }
 #: The objects of Kubernetes that can make the pods.
 KINDS = ("job", "jobset", "trainjob")
+#: The launchers whose agents can outlive the notebook.
+KEPT_BY = (LOCAL, "ssh", "slurm", "listen")
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
@@ -90,6 +92,30 @@ def checked_job(job: Any) -> dict[str, str]:
     ):
         raise BadOptionError(f"job is {job!r}; legal: a mapping of names to text")
     return dict(pairs)
+
+
+def check_kept(launcher: str, *, tunnel: bool, command: str) -> None:
+    """Check that the agents of a launcher can outlive the notebook.
+
+    Args:
+        launcher: the value of ``--launcher``.
+        tunnel: whether ssh carries the connections.
+        command: names what the user has typed.
+
+    Raises:
+        BadOptionError: they cannot; the message says what the user can do.
+    """
+    if launcher not in KEPT_BY:
+        raise BadOptionError(
+            f"{command} goes with --launcher {', '.join(KEPT_BY)}: agents of --launcher {launcher} "
+            "end with their notebook. Next: `%ddp listen --keep 4h`, and start the agents yourself "
+            "with one of the lines that it prints"
+        )
+    if tunnel:
+        raise BadOptionError(
+            f"{command} does not go with --tunnel, which ends with the notebook: its agents would "
+            "find no other one. Next: leave out one of the two"
+        )
 
 
 def count_nodes(launcher: str, hosts: Sequence[str]) -> int:
