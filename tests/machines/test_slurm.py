@@ -194,9 +194,9 @@ def test_a_kept_job_takes_the_place_of_a_lost_agent_and_is_found_again(
 ):
     monkeypatch.setenv("HOME", str(tmp_path))
     soon = Settings(silent_after_s=2.0, node_timeout_s=8.0)
-    words = "--time=5 -N 2 --overcommit --oversubscribe"
     pool = start(
-        PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm=words, keep="10min"), soon
+        PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5 -N 2", keep="10min"),
+        soon,
     )
     try:
         pool.run("x = rank + 10")
