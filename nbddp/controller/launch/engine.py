@@ -36,6 +36,8 @@ class EngineOptions:
     kind: str = ""  #: of the object that makes the pods
     namespace: str = ""  #: of Kubernetes
     template: str = ""  #: the path of `--k8s-template`
+    port: int = 0  #: the value of `--port`
+    via: str = ""  #: the login node that runs the commands of the engine; empty: this machine
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
     job: Mapping[str, str] = field(default_factory=dict)  #: the pairs of `--job`
 

@@ -42,6 +42,8 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         kind=options.kind,
         namespace=options.namespace,
         template=options.k8s_template,
+        port=options.port,
+        via=options.via,
         arguments=tuple(shlex.split(options.slurm)),
         job=dict(options.job),
     )

@@ -18,6 +18,7 @@ PSIJ_LAUNCHERS = ("pbs", "lsf", "flux", "psij")
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
+    "via": ("slurm", "ssh"),
     "slurm": ("slurm",),
     "image": ("k8s",),
     "kind": ("k8s",),
@@ -71,6 +72,11 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
                 f"--{name.replace('_', '-')} goes with --launcher {' or '.join(takers)}, and the "
                 f"launcher is {launcher}; leave out one of the two"
             )
+    if options.get("via") and options.get("tunnel"):
+        raise BadOptionError(
+            "--via and --tunnel are two ways for agents to reach the notebook; leave out one of "
+            "the two"
+        )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(
             "--init file needs a file that all machines share; legal with --launcher "

@@ -187,6 +187,14 @@ class PoolOptions:
         default=False,
         metadata=_on_line("--tunnel", help="ssh carries the connections to the notebook"),
     )
+    via: str = field(
+        default="",
+        metadata=_on_line(
+            "--via",
+            metavar="LOGIN",
+            help="the login node, reached by ssh, on which srun or ssh starts the agents",
+        ),
+    )
     address: str = field(
         default="",
         metadata=_on_line(

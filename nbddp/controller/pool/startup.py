@@ -284,7 +284,8 @@ class PoolStartup:
         engine = make_engine(options.launcher, engine_options(options))
         address = notebook_address(engine, options.address)
         try:
-            channel = RemoteHubChannel(address, options.port)
+            # With --via, --port is that of the login node.
+            channel = RemoteHubChannel(address, 0 if options.via else options.port)
         except OSError as error:
             raise PoolStartError(
                 f"the pool did not start: the notebook cannot listen on {address}, port "
@@ -301,7 +302,9 @@ class PoolStartup:
         self._hub.start(remote=self._remote)
         self._engine = engine
         engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
-        self._meeting_point = f"{address}:{channel.port}"
+        self._meeting_point = (
+            f"the relay on {options.via}" if options.via else f"{address}:{channel.port}"
+        )
         if options.launcher == "listen":  # a job may wait in a queue
             self._late_from = time.monotonic() + _LATE_JOIN_S
         if engine.join_timeout_s is not None:
