@@ -37,6 +37,8 @@ class EngineOptions:
     namespace: str = ""  #: of Kubernetes
     template: str = ""  #: the path of `--k8s-template`
     keep_s: float = 0.0  #: for so many seconds the agents outlive the notebook
+    port: int = 0  #: the value of `--port`
+    via: str = ""  #: the login node that runs the commands of the engine; empty: this machine
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
     job: Mapping[str, str] = field(default_factory=dict)  #: the pairs of `--job`
 

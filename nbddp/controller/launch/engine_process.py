@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from nbddp.controller.launch.relay_messages import RELAY_SAYS
 from nbddp.errors import PoolStartError
 from nbddp.settings import AGENT_SAYS
 from nbddp.wire.launch_specs import Invitation
@@ -35,8 +36,9 @@ def ask(words: Sequence[str]) -> str:
 def last_words(output: bytes) -> str:
     """Return the last lines of an output: `` and said: ...``, or that there are none."""
     lines = output[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
-    # What agents say while all is well is no reason.
-    text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
+    # What agents and the relay say while all is well is no reason.
+    marks = (AGENT_SAYS, RELAY_SAYS)
+    text = "\n".join([line for line in lines if not line.startswith(marks)][-_LAST_LINES:])
     return f" and said: {text}" if text else ", and said nothing"
 
 
@@ -92,6 +94,11 @@ class EngineProcess:
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
         said = last_words(self._log.read())
         return f"ended with exit code {self._process.returncode}{said}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, if it has ended and `end` was called."""
+        return self._process.returncode
 
     def lines(self, since: int) -> tuple[list[str], int]:
         """Return the lines of its output that end with a line break, and the offset behind them.

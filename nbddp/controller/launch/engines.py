@@ -44,6 +44,8 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         namespace=options.namespace,
         template=options.k8s_template,
         keep_s=options.keep,
+        port=options.port,
+        via=options.via,
         arguments=tuple(shlex.split(options.slurm)),
         job=dict(options.job),
     )

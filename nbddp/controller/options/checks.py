@@ -70,7 +70,7 @@ def check_seconds(name: str, value: Any) -> None:
 
 
 def checked_keep(
-    keep: Any, *, launcher: str, tunnel: bool = False, command: str = "--keep"
+    keep: Any, *, launcher: str, tunnel: bool = False, via: str = "", command: str = "--keep"
 ) -> float:
     """Return the seconds for which a pool outlives its notebook; 0: it does not.
 
@@ -78,6 +78,7 @@ def checked_keep(
         keep: seconds, or text such as ``4h``; None or 0: it does not.
         launcher: starts the agents.
         tunnel: whether ssh carries the connections to other machines.
+        via: the login node whose ssh does; empty: there is none.
         command: names the option.
 
     Raises:
@@ -94,7 +95,7 @@ def checked_keep(
         raise BadOptionError(
             f"{command} {keep} is too long; legal: up to {write_duration(_LONGEST_KEEP_S)}"
         )
-    check_kept(launcher, tunnel=tunnel, command=command)
+    check_kept(launcher, tunnel=tunnel, via=via, command=command)
     if not process_tree.IS_LINUX:
         raise BadOptionError(f"{command} needs Linux, where a process can watch another one")
     return float(seconds)

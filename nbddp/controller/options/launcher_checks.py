@@ -18,6 +18,7 @@ PSIJ_LAUNCHERS = ("pbs", "lsf", "flux", "psij")
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
+    "via": ("slurm", "ssh"),
     "slurm": ("slurm",),
     "image": ("k8s",),
     "kind": ("k8s",),
@@ -73,6 +74,11 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
                 f"--{name.replace('_', '-')} goes with --launcher {' or '.join(takers)}, and the "
                 f"launcher is {launcher}; leave out one of the two"
             )
+    if options.get("via") and options.get("tunnel"):
+        raise BadOptionError(
+            "--via and --tunnel are two ways for agents to reach the notebook; leave out one of "
+            "the two"
+        )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(
             "--init file needs a file that all machines share; legal with --launcher "
@@ -94,12 +100,13 @@ def checked_job(job: Any) -> dict[str, str]:
     return dict(pairs)
 
 
-def check_kept(launcher: str, *, tunnel: bool, command: str) -> None:
+def check_kept(launcher: str, *, tunnel: bool, via: str, command: str) -> None:
     """Check that the agents of a launcher can outlive the notebook.
 
     Args:
         launcher: the value of ``--launcher``.
         tunnel: whether ssh carries the connections.
+        via: the login node whose ssh does; empty: there is none.
         command: names what the user has typed.
 
     Raises:
@@ -115,6 +122,12 @@ def check_kept(launcher: str, *, tunnel: bool, command: str) -> None:
         raise BadOptionError(
             f"{command} does not go with --tunnel, which ends with the notebook: its agents would "
             "find no other one. Next: leave out one of the two"
+        )
+    if via:
+        raise BadOptionError(
+            f"{command} does not go with --via, whose ssh ends with the notebook, and the agents "
+            f"with it. Next: leave out one of the two, or start the notebook on {via}, where no "
+            "--via is needed"
         )
 
 

@@ -189,6 +189,14 @@ class PoolOptions:
         default=False,
         metadata=_on_line("--tunnel", help="ssh carries the connections to the notebook"),
     )
+    via: str = field(
+        default="",
+        metadata=_on_line(
+            "--via",
+            metavar="LOGIN",
+            help="the login node, reached by ssh, on which srun or ssh starts the agents",
+        ),
+    )
     address: str = field(
         default="",
         metadata=_on_line(
@@ -332,7 +340,9 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
-            keep=checked_keep(asked.keep, launcher=asked.launcher, tunnel=asked.tunnel),
+            keep=checked_keep(
+                asked.keep, launcher=asked.launcher, tunnel=asked.tunnel, via=asked.via
+            ),
         )
 
     def keep_after_detach(self, keep: str | float | None) -> float:
@@ -351,7 +361,7 @@ class PoolOptions:
             >>> pool.options.keep_after_detach(None)
             7200.0
         """
-        if self.launcher == "slurm" and not self.keep:
+        if self.launcher == "slurm" and not self.keep and not self.via:
             raise BadOptionError(
                 "the pool is not let go: its agents are a step of srun, which ends with this "
                 "notebook. Next: %ddp start --launcher slurm --keep 4h, which uses sbatch"
@@ -360,6 +370,7 @@ class PoolOptions:
             keep or self.keep or DEFAULT_KEEP_S,
             launcher=self.launcher,
             tunnel=self.tunnel,
+            via=self.via,
             command="%ddp detach" if keep is None else "--keep",
         )
 

@@ -268,7 +268,8 @@ class PoolStartup:
         engine = make_engine(options.launcher, engine_options(options))
         address = notebook_address(engine, options.address)
         try:
-            channel = RemoteHubChannel(address, options.port)
+            # With --via, --port is that of the login node.
+            channel = RemoteHubChannel(address, 0 if options.via else options.port)
         except OSError as error:
             raise PoolStartError(
                 f"the pool did not start: the notebook cannot listen on {address}, port "
@@ -296,7 +297,7 @@ class PoolStartup:
         self._joining = JoiningAgents(
             engine,
             options.nnodes,
-            f"{address}:{channel.port}",
+            f"the relay on {options.via}" if options.via else f"{address}:{channel.port}",
             is_told_late=options.launcher == "listen",
         )
         hub = self._hub

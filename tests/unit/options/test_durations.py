@@ -44,4 +44,7 @@ def test_agents_that_end_with_their_notebook_are_not_kept():
             checked_keep("4h", launcher=launcher)
     with pytest.raises(BadOptionError, match="--keep does not go with --tunnel"):
         checked_keep("4h", launcher="ssh", tunnel=True)
+    for launcher in ("ssh", "slurm"):
+        with pytest.raises(BadOptionError, match=r"--keep does not go with --via.* on login1"):
+            checked_keep("4h", launcher=launcher, via="login1")
     assert checked_keep("4h", launcher="ssh") == 4 * 3600.0
