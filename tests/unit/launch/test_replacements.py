@@ -17,13 +17,13 @@ from nbddp.controller.launch import (
     LastingEngine,
     LostNode,
     ReplacingEngine,
+    commands,
     driver_process,
     driver_report,
+    engine_process,
     make_engine,
     mark_of,
-    slurm,
     slurm_job,
-    ssh,
 )
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.slurm import replacement_words, task_ends
@@ -73,7 +73,7 @@ def test_ssh_takes_a_spare_host_and_the_lost_one_is_the_next_spare(
     monkeypatch: pytest.MonkeyPatch,
 ):
     programs = Programs()
-    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    monkeypatch.setattr(commands, "EngineProcess", programs)
     engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b", "c")))
     engine.start(INVITATION)
     assert [host_of(words) for words in programs.started] == ["a", "b"]
@@ -87,7 +87,7 @@ def test_ssh_takes_a_spare_host_and_the_lost_one_is_the_next_spare(
 
 def test_ssh_without_a_spare_host_takes_the_same_one(monkeypatch: pytest.MonkeyPatch):
     programs = Programs()
-    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    monkeypatch.setattr(commands, "EngineProcess", programs)
     engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b")))
     engine.start(INVITATION)
     engine.replace(LostNode(0), INVITATION)
@@ -96,7 +96,7 @@ def test_ssh_without_a_spare_host_takes_the_same_one(monkeypatch: pytest.MonkeyP
 
 def test_ssh_goes_on_with_the_hosts_of_the_last_notebook(monkeypatch: pytest.MonkeyPatch):
     programs = Programs()
-    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    monkeypatch.setattr(commands, "EngineProcess", programs)
     options = EngineOptions(2, 1, hosts=("a", "b", "c"))
     first, second = replacing_engine("ssh", options), replacing_engine("ssh", options)
     first.start(INVITATION)
@@ -162,8 +162,8 @@ def test_slurm_takes_a_step_on_a_node_that_is_well_and_else_a_job(
     answers: dict[str, str], *, is_step: bool, monkeypatch: pytest.MonkeyPatch
 ):
     programs = Programs()
-    monkeypatch.setattr(slurm, "EngineProcess", programs)
-    monkeypatch.setattr(slurm, "ask", lambda words: answers[words[0]])
+    monkeypatch.setattr(commands, "EngineProcess", programs)
+    monkeypatch.setattr(engine_process, "ask", lambda words: answers[words[0]])
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CONF", "/c")
