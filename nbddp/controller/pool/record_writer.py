@@ -74,6 +74,7 @@ class RecordWriter:
         machines = None
         if folder is None:
             if not keep_s or self.machines is None:
+                self.put(None)
                 return
             folder, machines = self._make_folder(), self.machines()
         record = PoolRecord(
