@@ -1,6 +1,7 @@
 """The states of the random generators that a process has by itself.
 
-Runs in: the rank process, main thread. A cell of `%ddp catchup` calls `share` by name.
+Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share`, `hold` and `put_back`
+by name.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nbddp.rank.collectives.state_sync import sync
+from nbddp.rank.collectives import state_sync
 
 _Generator = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -42,6 +43,20 @@ def put(states: Mapping[str, Any]) -> None:
             set_state(states[name])
 
 
+_held: dict[str, Any] = {}
+
+
+def hold() -> None:
+    """Keep the states of all generators for `put_back`."""
+    _held.update(take())
+
+
+def put_back() -> None:
+    """Set generators to the states that are held."""
+    put(_held)
+    _held.clear()
+
+
 def digests() -> dict[str, str]:
     """Return a hash of the state of each generator."""
     return {
@@ -56,16 +71,17 @@ def _text(state: Any) -> str:
     return str(state.tolist() if hasattr(state, "tolist") else state)
 
 
-def share(names: Sequence[str], *, src: int) -> None:
-    """Give the generators of all ranks the states that those of one rank have.
+def share(names: Sequence[str], *, src: int, to: Sequence[int]) -> None:
+    """Give the generators of some ranks the states that those of one rank have.
 
     Its operations have this function as their origin, see `call_sites`.
 
     Args:
         names: of generators that `digests` names.
         src: global rank that has the states.
+        to: global ranks that get them; all ranks call it.
     """
-    sync(_Generators(names), src=src)
+    state_sync.give(_Generators(names), src=src, to=to)
 
 
 class _Generators:

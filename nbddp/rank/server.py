@@ -25,6 +25,7 @@ from nbddp.rank.cells import (
     NameLookupThread,
     RankShell,
     Stdin,
+    end_steps,
     imported_library,
     open_debugger,
 )
@@ -103,6 +104,7 @@ class RankServer:
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            stops.end_debugging = end_steps
             stuck_prompt = self._collectives.stuck_prompt
             stuck_prompt.ask, stuck_prompt.names = self._stdin.ask_stuck, self._shell.user_ns
             sanitizer = self._collectives.sanitizer

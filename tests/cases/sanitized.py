@@ -168,6 +168,34 @@ BUFFERS = [
         (2,),
     ),
     _buffer(
+        "handles that a function drops, and results that are read later",
+        """\
+def average(tensors):
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+        tensor /= world_size
+a, b = torch.ones(5), torch.ones(5)
+average([a, b])
+print(a + b)
+""",
+        (("async_op=True", "async_op=False"),),
+        ("wrote", "div_"),
+        (3, 4),
+    ),
+    _buffer(
+        "buffer that is filled again, and sent again",
+        """\
+buffer, works = torch.zeros(4), []
+for step in range(3):
+    buffer.copy_(torch.full((4,), float(step)))
+    works.append(dist.all_reduce(buffer, async_op=True))
+for work in works: work.wait()
+""",
+        (("buffer.copy_", "buffer = torch.zeros(4); buffer.copy_"),),
+        ("wrote", "copy_"),
+        (3, 4),
+    ),
+    _buffer(
         "handle that nothing has waited for",
         "x = torch.ones(4)\nkept_work = dist.all_reduce(x, async_op=True)\n",
         (("=True)\n", "=True)\nkept_work.wait()\n"),),

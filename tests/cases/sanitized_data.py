@@ -75,6 +75,25 @@ WRONG_DATA = [
         ("batch_size=2", "batch_size=2, sampler=DistributedSampler(data)"),
     ),
     _data(
+        "no sampler, and weights that are averaged after the loop",
+        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
+        "for batch in DataLoader(data, 5):\n"
+        "    own(batch[0]).sum().backward(); optimizer.step()\n"
+        "for one in own.parameters(): dist.all_reduce(one.data)\n",
+        "samples-twice",
+        ("Ranks 0-1 each read all 10 samples of TensorDataset", "no sampler"),
+        (2,),
+        ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
+    ),
+    _data(
+        "no sampler, and a loader that is made in each epoch",
+        "for epoch in range(2):\n    for batch in DataLoader(data, 5):\n        fit(batch)\n",
+        "samples-twice",
+        ("Ranks 0-1 each read all 10 samples of TensorDataset", "no sampler"),
+        (2,),
+        ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=Share())"),
+    ),
+    _data(
         "no sampler, with workers",
         "loader = DataLoader(data, 2, shuffle=True, num_workers=1)\n"
         "for n, batch in enumerate(loader):\n    fit(batch)\n",
@@ -220,6 +239,13 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         _SAMPLED + "with torch.no_grad():\n    for batch in DataLoader(data, 5):\n"
         "        total = batch[0].sum()\n",
         ("ranks 0-1 read 10 of the 10 samples of TensorDataset each; nothing was trained",),
+    ),
+    "model of its own on each rank": (
+        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1 * rank)\n"
+        "for epoch in range(2):\n    for batch in DataLoader(data, 5, shuffle=True):\n"
+        "        own(batch[0]).sum().backward(); optimizer.step(); dist.barrier()\n"
+        "score = own.bias.detach().sum(); dist.all_reduce(score)\n",
+        ("ranks 0-1 read 10 of the 10 samples of TensorDataset each; nothing that they trained",),
     ),
     "validation in each epoch": (
         replaced(_EPOCHS, _SET_EPOCH)

@@ -10,6 +10,12 @@ def _replicas(
     return WrongCell(name, code, fixed, "parted-replicas", words, (line,))
 
 
+def _copied(name: str, code: str, lines: tuple[int, ...], *fixes: tuple[str, str]) -> WrongCell:
+    fixed = replaced(code, *fixes)
+    words = ("different values in '0.weight' and 3 more of Sequential", "after step 1 of SGD")
+    return WrongCell(name, code, fixed, "parted-replicas", words, lines)
+
+
 _TRAIN = """\
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(1)
@@ -181,6 +187,60 @@ for step in range(2):
         ("if rank == 0:", "if True:"),
     ),
     _replicas(
+        "an update of one's own that adds noise of each rank to a DDP model",
+        _TRAIN.replace(
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n", "torch.manual_seed(rank)\n"
+        )
+        .replace("optimizer.zero_grad()", "model.zero_grad()")
+        .replace(
+            "    optimizer.step()\n",
+            "    with torch.no_grad():\n        for parameter in model.parameters():\n"
+            "            parameter.sub_(0.1 * parameter.grad + torch.randn_like(parameter))\n",
+        ),
+        ("'0.weight' and 3 more of Sequential at the end of the cell", "line 7 gives all ranks"),
+        7,
+        (" + torch.randn_like(parameter)", ""),
+    ),
+    _copied(
+        "flat copy of the gradients that is never copied back",
+        """\
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat)
+    optimizer.step()
+""",
+        (9, 10),
+        (
+            "    optimizer.step()",
+            "    torch.nn.utils.vector_to_parameters(\n"
+            "        flat / 2, [parameter.grad for parameter in model.parameters()])\n"
+            "    optimizer.step()",
+        ),
+    ),
+    _copied(
+        "clones of the gradients that are never read",
+        """\
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.clone())
+    optimizer.step()
+""",
+        (9, 10),
+        (".grad.clone()", ".grad"),
+    ),
+    _replicas(
         "buffer that one rank changes",
         _TRAIN.replace(
             "optimizer = ",
@@ -203,189 +263,3 @@ for step in range(2):
         ("rank == 1 and ", "False and "),
     ),
 ]
-
-#: They stay silent; see `sanitized_correct`, whose prelude comes before each.
-CORRECT_REPLICAS = {
-    "accumulated gradients": """\
-model = DDP(net())
-optimizer = torch.optim.AdamW(model.parameters(), 0.1)
-for step in range(6):
-    if step % 3 < 2:
-        with model.no_sync():
-            model(torch.randn(4, 4)).sum().backward()
-    else:
-        model(torch.randn(4, 4)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    "batch norm and other buffers": """\
-model = DDP(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), broadcast_buffers=False)
-model.module.register_buffer("table", torch.arange(4.0))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(4):
-    model(torch.randn(4, 4) + rank).square().mean().backward()
-    optimizer.step()
-""",
-    "two models, two optimizers": """\
-models = [DDP(net()), DDP(net())]
-optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in models]
-for step in range(4):
-    for model, optimizer in zip(models, optimizers):
-        model(torch.randn(4, 4)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    "optimizer that shards its states": """\
-from torch.distributed.optim import ZeroRedundancyOptimizer
-model = DDP(net())
-optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
-for step in range(3):
-    model(torch.randn(4, 4)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    "models of each rank": """\
-model = net()
-with torch.no_grad():
-    model[0].weight.add_(rank)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-model(torch.randn(4, 4)).square().mean().backward()
-optimizer.step()
-""",
-    "models of each rank beside a loss that is averaged": """\
-model = nn.Linear(4, 1, bias=False)
-with torch.no_grad():
-    model.weight.add_(rank)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(3):
-    optimizer.zero_grad()
-    loss = model(torch.randn(4, 4)).square().mean()
-    dist.all_reduce(loss.detach().clone().expand(1, 4).contiguous())
-    loss.backward()
-    optimizer.step()
-""",
-    "layers of each rank beside one that all have": """\
-shared, own = nn.Linear(4, 4), nn.Linear(4, 4)
-with torch.no_grad():
-    own.weight.add_(rank)
-for parameter in shared.parameters():
-    dist.broadcast(parameter.data, 0)
-optimizer = torch.optim.Adam([*shared.parameters(), *own.parameters()], 0.1)
-for step in range(3):
-    own(shared(torch.randn(4, 4))).square().mean().backward()
-    for parameter in shared.parameters():
-        dist.all_reduce(parameter.grad)
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    "gradients averaged by hand, in one piece": """\
-model = net()
-for parameter in model.parameters():
-    dist.broadcast(parameter.data, 0)
-optimizer = torch.optim.Adam(model.parameters(), 0.1)
-for step in range(3):
-    optimizer.zero_grad()
-    model(torch.randn(4, 4) + rank).square().mean().backward()
-    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    dist.all_reduce(flat)
-    at = 0
-    for parameter in model.parameters():
-        parameter.grad.copy_(flat[at : at + parameter.numel()].view_as(parameter))
-        at += parameter.numel()
-    optimizer.step()
-""",
-    "layers of each rank beside one that all have, with an update of one's own": """\
-shared, own = nn.Linear(4, 4), nn.Linear(4, 4)
-with torch.no_grad():
-    own.weight.add_(rank)
-for parameter in shared.parameters():
-    dist.broadcast(parameter.data, 0)
-for step in range(3):
-    own(shared(torch.randn(4, 4))).square().mean().backward()
-    with torch.no_grad():
-        for parameter in shared.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter -= 0.1 * parameter.grad
-        for parameter in own.parameters():
-            parameter -= 0.1 * parameter.grad
-    shared.zero_grad()
-    own.zero_grad()
-""",
-    "norms of gradients beside models of each rank": """\
-model = net()
-with torch.no_grad():
-    model[0].weight.add_(rank)
-for step in range(3):
-    model(torch.randn(4, 4)).square().mean().backward()
-    norms = torch.stack([parameter.grad.norm() for parameter in model.parameters()])
-    dist.all_reduce(norms)
-    copies = [parameter.grad.clone() for parameter in model.parameters()]
-    for copy in copies:
-        dist.all_reduce(copy)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= 0.1 * parameter.grad
-    model.zero_grad()
-""",
-    "local SGD": """\
-from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
-model = DDP(net())
-groups = [dist.new_group([0]), dist.new_group([1])]
-state = local_sgd.PostLocalSGDState(
-    process_group=None, subgroup=groups[rank], start_localSGD_iter=1)
-model.register_comm_hook(state, local_sgd.post_localSGD_hook)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(3):
-    model(torch.randn(4, 4) + rank).square().mean().backward()
-    optimizer.step()
-""",
-    "uneven inputs, with momentum": """\
-model = DDP(net())
-optimizer = torch.optim.SGD(model.parameters(), 0.0, momentum=0.9)
-with model.join():
-    for step in range(2 + rank):
-        model(torch.randn(4, 4)).square().mean().backward()
-        optimizer.step()
-""",
-    "uneven inputs": """\
-from torch.distributed.algorithms.join import Join
-model = DDP(net())
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-with Join([model]):
-    for step in range(2 + rank):
-        model(torch.randn(4, 4)).square().mean().backward()
-        optimizer.step()
-""",
-    "a step that raises and is handled": """\
-model = DDP(net())
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-def closure():
-    raise ValueError
-for step in range(2):
-    try:
-        optimizer.step(closure)
-    except ValueError:
-        pass
-    model(torch.randn(4, 4)).square().mean().backward()
-    optimizer.step()
-""",
-    "an optimizer that is compiled": """\
-model = DDP(net())
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-step = torch.compile(optimizer.step, backend="eager")
-for _ in range(2):
-    model(torch.randn(4, 4)).square().mean().backward()
-    step()
-""",
-    "learning rate schedule and clipping": """\
-model = DDP(net())
-optimizer = torch.optim.Adam(model.parameters(), 0.1)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-for step in range(3):
-    optimizer.zero_grad(set_to_none=False)
-    model(torch.randn(4, 4)).square().mean().backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    optimizer.step()
-    scheduler.step()
-""",
-}

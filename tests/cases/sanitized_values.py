@@ -81,7 +81,7 @@ for step in range(2):
     loss.backward()
 """,
         ('float("nan")', "2"),
-        ("Rank 1 gave NaN to all_reduce", "in the gradient of '1.", "of Sequential"),
+        ("Rank 1 gave NaN to all_reduce at step 1 (#", "in the gradient of '1.", "of Sequential"),
         8,
     ),
     _value(

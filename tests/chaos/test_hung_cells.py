@@ -218,6 +218,7 @@ def test_the_traceback_of_a_freed_rank_ends_at_the_line_where_it_waited(pool: Po
     error = view.outcome.results[1].error
     assert error is not None
     assert error.ename == "CollectiveAbortedError"
+    assert error.evalue.endswith("each later operation of the group raises this error, too.")
     lines = [line.strip() for line in error.traceback[:4]]
     assert lines == [
         "Cell In[1], line 5",

@@ -117,7 +117,8 @@ def test_ranks_are_listed(four: Kernel):
     )  # fmt: skip
     assert asked(cell) == "000000"
     assert (
-        f"ranks 0,2-3  at a prompt, at cell [{cell.number}], line 3: `breakpoint()`" in cell.lines
+        f"ranks 0,2-3  are at a prompt, at cell [{cell.number}], line 3: `breakpoint()`"
+        in cell.lines
     )
     assert re.search(r"^rank 1 +waits in barrier #\d+, at cell", cell.text, re.MULTILINE)
     assert "the prompt is on rank 0" in cell.lines

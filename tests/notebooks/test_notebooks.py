@@ -27,6 +27,7 @@ TRACE = REPOSITORY / "notebooks" / "04_read_a_trace.ipynb"
 DEATH = REPOSITORY / "notebooks" / "05_a_rank_dies.ipynb"
 STEPS = REPOSITORY / "notebooks" / "06_step_by_step.ipynb"
 NUMBERS = REPOSITORY / "notebooks" / "07_wrong_numbers.ipynb"
+MACHINES = REPOSITORY / "notebooks" / "09_several_machines.ipynb"
 
 MAX_LINES_OF_A_CELL = 15
 MAX_BYTES_OF_A_NOTEBOOK = 300_000
@@ -381,6 +382,40 @@ def test_the_script_in_the_text_leaves_no_thread_behind(tmp_path: Path):
     said = in_a_shell("torchrun --standalone --nproc-per-node 1 train.py", tmp_path)
     assert re.search(r"^threads \[.*'pt_gloo_runloop'.*\]$", said, re.MULTILINE)
     assert said.endswith("left []\n")
+
+
+# --- machines ------------------------------------------------------------------------------------
+
+
+def check_machines(notebook: NotebookNode) -> None:
+    names = [name for name, _ in errors(notebook)]
+    assert names == ["MismatchError", "MismatchError", "RankExitedError"]
+    assert "%ddp restart -r 2-3 asks for another agent" in errors(notebook)[-1][1]
+    found = "\n".join(texts(notebook))
+    lines = found.splitlines()
+    assert {"[2]   machine [0, 2] local [2, 3]", "[0-3] count 0", "[0-3] count 3"} <= set(lines)
+    assert "[0-3] [60.0, 64.0, 68.0, 72.0] as [60.0, 64.0, 68.0, 72.0]" in lines
+    assert re.search(r"^\[0-1\] step \d weight ", found, re.MULTILINE)
+    assert "ranks 2-3 are fresh processes" in found
+    assert "[0-3] step 10 weight 3.257" in lines
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, pytest.param(executed, marks=pytest.mark.full)])
+def test_a_lost_machine_is_replaced(source: Callable[[Path], NotebookNode]):
+    check_machines(source(MACHINES))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_stand_in_for_ssh_shows_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NBDDP_OUTPUT_FOLD_S", "0.5")
+    notebook: NotebookNode = nbformat.read(MACHINES, as_version=4)
+    for cell in code_cells(notebook):
+        cell.source = cell.source.replace("hosts.start()", "hosts.start(stand_in=True)")
+    resources = {"metadata": {"path": str(MACHINES.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    check_machines(notebook)
 
 
 # --- prompts -------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_an_error_opens_a_debugger_at_its_line(pool: Pool):
     assert "\n0\n" in text
     (listing,) = (each for each in view.told if "the prompt is on rank 1" in each)
     assert "rank 0  waits in all_reduce" in listing
-    assert "rank 1  at a prompt, at cell [1], line 5" in listing
+    assert "rank 1  is at a prompt, at cell [1], line 5" in listing
     assert view.error is not None
     assert {name for name, _ in view.error.by_rank.values()} >= {"ZeroDivisionError"}
     assert pool.break_points.listing().endswith("1 on rank 1")

@@ -144,13 +144,13 @@ def test_a_cell_that_fails_when_it_runs_again(pool: Pool):
     run_cells(pool, "import os\nx = 1 // (1 - int(os.environ.get('ONCE', 0)))", "y = x")
     pool.restart(1)
     run_cell(pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
-    result = pool.catch_up()
+    result = pool.catch_up(1)
     assert result.failed == (
         (1, "rank 1 raised ZeroDivisionError: integer division or modulo by zero"),
         (2, "rank 1 raised NameError: name 'x' is not defined"),
     )
     run_cell(pool, "os.environ['ONCE'] = '0'", ranks=[1])
-    assert pool.catch_up().left_out == ()
+    assert pool.catch_up(1).left_out == ()
     assert pool.pull("y") == [1, 1, 1]
 
 
@@ -158,7 +158,7 @@ def test_a_name_whose_cell_failed_when_it_ran_again_has_another_next_step(pool: 
     run_cells(pool, "import os\nx = rank + 1 // (1 - int(os.environ.get('ONCE', 0)))")
     pool.restart(1)
     run_cell(pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
-    assert pool.catch_up().left_out == (LeftOut(("x",), Reason.FAILS_NOW, 1),)
+    assert pool.catch_up(1).left_out == (LeftOut(("x",), Reason.FAILS_NOW, 1),)
     with pytest.raises(CellError) as caught:
         pool.run("x + 1")
     assert (
@@ -231,7 +231,7 @@ def test_a_state_that_fits_nowhere_else(pool: Pool):
     assert result.synced == ("net",)
     ((name, error),) = result.not_synced
     assert (name, error.partition(": ")[0]) == ("optimizer", "rank 1 raised ValueError")
-    assert pool.diff("net").is_equal
+    assert pool.diff("net", ranks=[0, 1]).is_equal
     again = pool.catch_up(cells=[2, 3])
     assert (again.ranks, again.not_synced) == (RankSet.of([1]), ())
     assert "optimizer" in again.synced
@@ -244,7 +244,7 @@ def test_names_that_a_cell_has_deleted_are_deleted_again(pool: Pool):
     run_cells(pool, "a = 1; b = rank; only = {1: 5} if rank == 1 else 0", "c = a + 1", "del a")
     pool.restart(1)
     run_cell(pool, "mine = 1", ranks=[1])
-    result = pool.catch_up()
+    result = pool.catch_up(1)
     assert (result.cells, result.deleted) == ((1, 2), ("a",))
     names = "sorted(name for name in ('a', 'b', 'c', 'mine') if name in globals())"
     assert pool.pull(names) == [["b", "c"], ["b", "c", "mine"], ["b", "c"]]

@@ -9,7 +9,8 @@ from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
-from tests.cases.sanitized_replicas import CORRECT_REPLICAS, REPLICAS
+from tests.cases.sanitized_replicas import REPLICAS
+from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, Kind, parametrize

@@ -279,6 +279,43 @@ def test_the_debugger_of_one_rank_comes_back(pool: Pool):
     assert view.text(0) == "[3.0, 3.0]\n"
 
 
+def test_quit_ends_the_cell_also_after_a_step_in_the_debugger(pool: Pool):
+    view = run_cell(
+        pool, f"{SUM}\nprint('end')", step=True, answers=["rank 1", "n", "quit"], check=False
+    )
+    assert isinstance(view.error, CellInterruptedError)
+    assert [request.stop is None for request in view.asked] == [False, True, False]
+    run_cell(pool, SUM, step=True, answers=["step"])
+
+
+def test_a_rank_that_has_raised_is_shown_so(pool: Pool):
+    code = "dist.barrier()\nif rank == 1:\n    raise ValueError('bad')\ndist.barrier()"
+    view = run_cell(pool, code, step=True, answers=["step", "quit"], check=False)
+    assert tables(view)[-1][1].startswith("rank 1 raised ValueError: bad, after barrier #")
+
+
+def test_the_size_of_an_object_is_not_skipped(pool: Pool):
+    code = "objects = [rank]\ndist.broadcast_object_list(objects, 0)\nprint(objects)"
+    view = run_cell(pool, code, step=True, answers=["skip", "c"])
+    assert re.match(
+        r"broadcast_object_list \(broadcast #\d+\) cannot be skipped: torch", view.told[-1]
+    )
+    assert view.texts() == {0: "[0]\n", 1: "[0]\n"}
+
+
+def test_a_card_names_the_operation_that_was_skipped(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["skip -r 1", "step"], check=False)
+    assert isinstance(view.error, DeadlockError)
+    assert view.outcome is not None
+    (text,) = view.outcome.left_out
+    assert re.fullmatch(r"rank 1 left out all_reduce #\d+ at the prompt, cell \[1\], line 2", text)
+    report = view.outcome.report
+    assert report is not None
+    assert report.left_out == (text,)
+    assert report.findings[0].next_step.startswith("Nothing, if the operation that was skipped")
+    run_cell(pool, SUM)
+
+
 def test_the_user_ends_the_cell(pool: Pool):
     view = run_cell(pool, f"kept = rank\n{SUM}", step=True, answers=["quit"], check=False)
     assert isinstance(view.error, CellInterruptedError)

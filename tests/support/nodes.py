@@ -29,6 +29,8 @@ from nbddp.wire.messages import (
     RankReady,
     RankRequest,
     RunFinished,
+    RunsFinished,
+    RunsStarted,
     RunStarted,
     ShutdownAgent,
     StartFailed,
@@ -181,7 +183,11 @@ class Node:
     def read(self, timeout_s: float = 0.0) -> list[Event]:
         """Wait for events, not longer than ``timeout_s``; gives all that were not taken."""
         self._poller.wait(timeout_s)
-        self.events += [event for _, event, _ in self._hub.receive()]
+        for _, event, _ in self._hub.receive():
+            if isinstance(event, RunsStarted | RunsFinished):
+                self.events += event.each()
+            else:
+                self.events.append(event)
         return self.events
 
     def agent_log(self) -> str:

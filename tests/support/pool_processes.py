@@ -29,7 +29,8 @@ class Told:
 
     def _hear(self, event: object) -> None:
         if isinstance(event, Output) and event.text.startswith("nbddp: "):
-            self.lines.append((time.monotonic(), event.text))
+            # Where a line breaks is a matter of front ends.
+            self.lines.append((time.monotonic(), " ".join(event.text.split()) + "\n"))
 
     @property
     def text(self) -> str:

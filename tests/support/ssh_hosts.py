@@ -79,6 +79,7 @@ class SshSite:
         config.write_text(
             f"ListenAddress {host.address}\nHostKey {self._folder}/host_key\nUsePAM no\n"
             f"StrictModes no\nAuthorizedKeysFile {self._folder}/authorized\nPidFile none\n"
+            f"SetEnv PYTHONPATH={_REPOSITORY}\n"
             f"{sshd}\n"
         )
         log = self._folder / f"sshd-{name}.log"

@@ -5,10 +5,27 @@ Runs in: the notebook's process. Pure.
     cell_history  CellHistory   the cells that the pool has run, and how they ended
     cell_names    CellNames     the names that a cell binds, changes and reads
     plan          make_plan     names that are lacking -> cells to run again, in order
+    roles         choose_roles  the ranks that catch up, and those whose variables they get
+    held_values   HeldValues    the values of fresh ranks that stay
+    compared_variables  ComparedVariables  values of fresh ranks beside those of the others
 """
 
 from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
+from nbddp.controller.catch_up.compared_variables import ComparedVariables
+from nbddp.controller.catch_up.held_values import HeldValues
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan
+from nbddp.controller.catch_up.roles import Roles, choose_roles
 from nbddp.controller.state import LeftOut, Reason
 
-__all__ = ["CatchUpPlan", "CellHistory", "LeftOut", "PastCell", "Reason", "make_plan"]
+__all__ = [
+    "CatchUpPlan",
+    "CellHistory",
+    "ComparedVariables",
+    "HeldValues",
+    "LeftOut",
+    "PastCell",
+    "Reason",
+    "Roles",
+    "choose_roles",
+    "make_plan",
+]

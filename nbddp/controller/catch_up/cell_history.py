@@ -15,6 +15,7 @@ from nbddp.controller.state import LeftOut, LostNames, RunOutcome
 from nbddp.wire.rank_set import RankSet
 
 _MAX_CELLS = 1000
+_NO_PIDS: Mapping[int, int] = {}
 #: ``%time`` runs the rest of its line in the namespace of the cell.
 _TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
 
@@ -58,6 +59,40 @@ class PastCell:
         return known, possible - known
 
 
+class ReplacedProcesses:
+    """The processes that took the places of others, and whether they are as good as those now.
+
+    One that has values of its own *lives on*: it has run a cell after it has caught up in part, or
+    a cell that defines something. A catch-up changes it only if the user names it.
+    """
+
+    def __init__(self) -> None:
+        self._whole: set[int] = set()
+        self._tried: set[int] = set()  # have caught up, at least in part
+        self._living: set[int] = set()
+
+    def note_cell(self, pids: Iterable[int], *, defines: bool) -> None:
+        """Note a cell of the user that has ended well in processes.
+
+        Args:
+            pids: the processes.
+            defines: it binds or changes a name.
+        """
+        self._living.update(pid for pid in pids if defines or pid in self._tried)
+
+    def note_catch_up(self, pids: Iterable[int], *, is_whole: bool) -> None:
+        """Note processes that have caught up: wholly, or in part."""
+        (self._whole if is_whole else self._tried).update(pids)
+
+    def is_whole(self, pid: int) -> bool:
+        """Whether a process has caught up."""
+        return pid in self._whole
+
+    def lives_on(self, pid: int) -> bool:
+        """Whether a process has values of its own."""
+        return pid in self._living
+
+
 class CellHistory:
     """The last cells of a pool, in the order in which they ran.
 
@@ -69,9 +104,12 @@ class CellHistory:
         self.is_partial = is_partial
         self._cells: deque[PastCell] = deque(maxlen=_MAX_CELLS)
         self._open: tuple[str, PastCell] | None = None
+        self._replaced_pids = _NO_PIDS  # in the open cell
         self._calls: dict[tuple[int, str], int] = {}  # collectives so far, by rank and group
         self._fresh_since: dict[int, int] = {}  # numbers of cells, by rank
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
+        self._pushed: dict[str, list[RankSet]] = {}  # by name, since a push to all of its ranks
+        self.replaced = ReplacedProcesses()
 
     def __iter__(self) -> Iterator[PastCell]:
         return iter(tuple(self._cells))
@@ -81,9 +119,16 @@ class CellHistory:
         """The last cell that has ended; None: none has."""
         return self._cells[-1] if self._cells else None
 
-    def begin(self, run_id: str, cell: PastCell) -> None:
-        """Note a cell that begins; `end` completes it."""
+    def begin(self, run_id: str, cell: PastCell, replaced: Mapping[int, int] = _NO_PIDS) -> None:
+        """Note a cell that begins; `end` completes it.
+
+        Args:
+            run_id: names its run.
+            cell: the cell.
+            replaced: the process ids of ranks that took the place of others.
+        """
         self._open = run_id, cell
+        self._replaced_pids = replaced
 
     def end(self, outcome: RunOutcome | None) -> None:
         """Note the end of the last cell; None: there is none yet. It may be called again."""
@@ -94,6 +139,10 @@ class CellHistory:
         for rank in outcome.fresh:
             self._fresh_since[rank] = cell.number
             self._left_out.pop(rank, None)
+        self.replaced.note_cell(
+            (pid for rank, pid in self._replaced_pids.items() if rank in outcome.ranks("ok")),
+            defines=bool(cell.names.binds or cell.names.changes or cell.names.has_star),
+        )
         self._cells.append(
             replace(
                 cell,
@@ -142,10 +191,25 @@ class CellHistory:
             for number in sorted({number for number, _ in cells.values()})
         ]
 
+    def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
+        """Note names that were pushed to ranks."""
+        for name in names:
+            before = [each for each in self._pushed.get(name, ()) if set(each) - set(ranks)]
+            self._pushed[name] = [*before, ranks]
+
+    def was_pushed(self, name: str, ranks: RankSet) -> bool:
+        """Whether one value was pushed to all of some ranks, and none to a part of them since."""
+        last = next(
+            (each for each in reversed(self._pushed.get(name, ())) if set(each) & set(ranks)), None
+        )
+        return last is not None and not set(ranks) - set(last)
+
     def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
         """Note the names that ranks still lack after they have caught up."""
-        names = {name: left for left in left_out for name in left.names}
-        self._left_out.update(dict.fromkeys(ranks, names))
+        left_out = list(left_out)
+        for rank in ranks:
+            of_rank = [left for left in left_out if rank in (left.ranks or ranks)]
+            self._left_out[rank] = {name: left for left in of_rank for name in left.names}
 
     def left_out(self, rank: int, name: str) -> LeftOut | None:
         """Why a rank that has caught up still lacks a name; None: that is not known."""

@@ -23,10 +23,13 @@ class CellNames:
     """The global names of a cell.
 
     Attributes:
-        binds: assigned, imported or defined by it.
+        binds: assigned, imported or defined by it, or by a function of it: ``global steps``.
         changes: names whose value it changes in place: ``model.head = ...``, ``sizes[0] = 1``.
         reads: names that it uses, also inside its functions, and does not bind before.
         deletes: names that ``del`` has removed when it ends.
+        touches: names whose value a method of it may change: ``losses.append(1)``.
+        later: names that its functions bind, change or touch when they are called.
+        assigns: those of ``binds`` that are bound when it has run, without a call of its functions.
         seeds: whether it seeds random numbers, not only in a function.
         has_star: whether it has ``from module import *``.
     """
@@ -37,6 +40,9 @@ class CellNames:
     has_star: bool
     deletes: frozenset[str] = frozenset()
     seeds: bool = False
+    touches: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    assigns: frozenset[str] = frozenset()
 
 
 def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
@@ -52,12 +58,15 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
     scope = _Scope()
     scope.read_all(statements)
     return CellNames(
-        frozenset(scope.binds),
+        frozenset(scope.binds | scope.declared),
         frozenset(scope.changes),
         frozenset(_needed(statements, set())),
         scope.has_star,
         frozenset(scope.deletes),
         scope.seeds,
+        frozenset(scope.touches),
+        frozenset(scope.declared | scope.later),
+        frozenset(scope.binds),
     )
 
 
@@ -159,6 +168,9 @@ class _Scope(ast.NodeVisitor):
         self.changes: set[str] = set()
         self.reads: set[str] = set()
         self.deletes: set[str] = set()
+        self.touches: set[str] = set()
+        self.declared: set[str] = set()  # bound by functions, when they are called
+        self.later: set[str] = set()
         self.globals: set[str] = set()  # declared by a ``global`` statement
         self.has_star = False
         self.seeds = False
@@ -168,14 +180,23 @@ class _Scope(ast.NodeVisitor):
             if node is not None:
                 self.visit(node)
 
-    def _add_inner(self, parameters: Iterable[str], nodes: Iterable[ast.AST | None]) -> "_Scope":
+    def _add_inner(
+        self, parameters: Iterable[str], nodes: Iterable[ast.AST | None], *, is_function: bool
+    ) -> "_Scope":
         """Add the global names of code with a scope of its own."""
         inner = _Scope()
         inner.read_all(nodes)
         local = (inner.binds | inner.deletes | set(parameters)) - inner.globals
         self.reads |= inner.reads - local
         self.changes |= inner.changes - local
-        self.binds |= inner.binds & inner.globals
+        self.touches |= inner.touches - local
+        self.declared |= inner.declared
+        self.later |= inner.later - local
+        if is_function:
+            self.declared |= inner.binds & inner.globals
+            self.later |= (inner.touches | inner.changes) - local
+        else:
+            self.binds |= inner.binds & inner.globals
         return inner
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -194,6 +215,8 @@ class _Scope(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.seeds = self.seeds or _seeds(node.func)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            self.touches.add(node.func.value.id)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
@@ -241,16 +264,16 @@ class _Scope(ast.NodeVisitor):
     def _visit_function(self, node: _Function) -> None:
         self._bind(node.name)
         self.read_all([*node.decorator_list, node.returns, *_outside(node.args)])
-        self._add_inner(_parameters(node.args), node.body)
+        self._add_inner(_parameters(node.args), node.body, is_function=True)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.read_all(_outside(node.args))
-        self._add_inner(_parameters(node.args), [node.body])
+        self._add_inner(_parameters(node.args), [node.body], is_function=True)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._bind(node.name)
         self.read_all([*node.decorator_list, *node.bases, *node.keywords])
-        self._add_inner((), node.body)
+        self._add_inner((), node.body, is_function=False)
 
     def visit_ListComp(self, node: ast.ListComp) -> None:
         self._visit_comprehension(node)
@@ -265,7 +288,7 @@ class _Scope(ast.NodeVisitor):
         self._visit_comprehension(node)
 
     def _visit_comprehension(self, node: _Comprehension) -> None:
-        inner = self._add_inner((), ast.iter_child_nodes(node))
+        inner = self._add_inner((), ast.iter_child_nodes(node), is_function=False)
         targets = _Scope()
         targets.read_all(generator.target for generator in node.generators)
         self.binds |= inner.binds - targets.binds  # of ``:=``, which binds outside

@@ -23,6 +23,12 @@ class CatchUpPlan:
     has_peers: bool
     left_out: tuple[LeftOut, ...] = ()
     deleted: frozenset[str] = frozenset()  #: names that they bind and a cell has deleted since
+    #: Names that they use and no good cell of these ranks has bound, such as those of `%ddp push`.
+    needs: frozenset[str] = frozenset()
+    #: Names that they bind, and whose values later code may have changed that does not run again:
+    #: it binds them, or, for the second, it changes or touches what they hold.
+    rebound: frozenset[str] = frozenset()
+    touched: frozenset[str] = frozenset()
 
 
 def make_plan(
@@ -82,7 +88,8 @@ class _Planner:
                 key = self._cells[index].number, Reason.LOOP if is_loop else Reason.NEEDS
                 left_out.setdefault(key, []).append(name)
         for index, cell in enumerate(self._cells):
-            if cell.number in self._wanted or (cell.names.has_star and cell.is_ok):
+            has_star = cell.names.has_star and cell.is_ok and bool(self._lacking)
+            if cell.number in self._wanted or has_star:
                 self._choose(index)
         if self._chosen:
             for index, cell in enumerate(self._cells):
@@ -100,7 +107,35 @@ class _Planner:
                 for (number, reason), names in left_out.items()
             ),
             self._deleted(cells),
+            frozenset(
+                name
+                for cell in cells
+                for name in cell.names.reads
+                if self._binder(name, len(self._cells)) is None
+            ),
+            *self._changed(cells),
         )
+
+    def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that other cells, and functions of all cells, may bind, and may change."""
+        makers: dict[str, int] = {}  # by name: the index of the last cell that binds it
+        for index, cell in enumerate(self._cells):
+            if cell in chosen:
+                makers.update(dict.fromkeys(cell.names.assigns, index))
+        rebound: set[str] = set()
+        touched: set[str] = set()
+        by_function = {name for cell in self._cells for name in cell.names.later}
+        for name, maker in makers.items():
+            after = [cell.names for cell in self._cells[maker + 1 :] if cell not in chosen]
+            if any(name in names.binds for names in after):
+                rebound.add(name)
+            if any(name in names.changes | names.touches for names in after):
+                touched.add(name)
+            if after and name in by_function:  # a cell may have called it
+                touched.add(name)
+                if any(name in cell.names.binds & cell.names.later for cell in self._cells):
+                    rebound.add(name)
+        return frozenset(rebound), frozenset(touched)
 
     def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
         """The names that chosen cells bind, and that are deleted at the end of all cells."""
@@ -158,15 +193,18 @@ class _Planner:
             for name in cell.names.binds.intersection(self._lacking)
             if self._binder(name, len(self._cells)) == index
         }
-        return kinds <= {"data"}
+        return kinds <= {"plain", "data"}
 
     def _binder(self, name: str, before: int) -> int | None:
         """The last good cell of a fresh rank above ``before`` that binds a name."""
-        for index in reversed(range(before)):
-            cell = self._cells[index]
-            if cell.is_ok and name in cell.names.binds and not self._fresh.isdisjoint(cell.ranks):
-                return index
-        return None
+        cells = [
+            (index, self._cells[index].names)
+            for index in reversed(range(before))
+            if self._cells[index].is_ok and not self._fresh.isdisjoint(self._cells[index].ranks)
+        ]
+        at_once = (index for index, names in cells if name in names.assigns)
+        by_function = (index for index, names in cells if name in names.binds)
+        return next(at_once, next(by_function, None))
 
     def _is_of_others(self, name: str) -> bool:
         """Whether only cells that did not run on a fresh rank bind a name."""

@@ -6,6 +6,7 @@ from nbddp.controller.cell_errors.build import (
     whole_tracebacks,
 )
 from nbddp.controller.cell_errors.evidence import (
+    at_end,
     freed_ranks,
     is_consequence,
     is_end_of_wait,
@@ -16,6 +17,7 @@ from nbddp.controller.cell_errors.next_steps import restart_continues_text, rest
 from nbddp.controller.cell_errors.own_exits import exit_calls
 
 __all__ = [
+    "at_end",
     "cell_error",
     "exit_calls",
     "exit_report",

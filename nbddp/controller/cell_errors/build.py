@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
-from nbddp.controller.cell_errors.exited_ranks import end_of_all, log_lines, why_exited
+from nbddp.controller.cell_errors.exited_ranks import (
+    end_of_all,
+    last_sites,
+    log_commands,
+    log_lines,
+    why_exited,
+)
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.lines import (
     Line,
@@ -25,7 +31,6 @@ from nbddp.controller.state import (
     MISMATCH_ERROR,
     RankResult,
     RunOutcome,
-    crash_site,
     describe_exit,
     exception_line,
     meaning,
@@ -80,8 +85,7 @@ def cell_error(
     whole = _error_text(outcome, cell_name, log_path_by_rank, origins, _tracebacks(outcome))
     if whole is None:
         return None
-    # Of a path JupyterLab makes a link, which opens nothing outside its root folder.
-    commands = {rank: f"%ddp log {rank} shows its end" for rank in log_path_by_rank}
+    commands = log_commands(outcome, log_path_by_rank)
     folded = _tracebacks(outcome, is_folded=True)
     shown = _error_text(outcome, cell_name, commands, origins, folded, is_brief=True) or whole
     return whole.kind(
@@ -144,7 +148,8 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         if evidence.was_caused_by_interrupt(outcome):
             kind, ended = _ended_by_user(outcome, cell_name)
             headline = f"{ended}; after that, {proof.clause}"
-        before, kept, step = _handling(outcome), _kept(outcome), _next_step(outcome)
+        before = [*_handling(outcome), *evidence.timeout_lines(outcome)]
+        kept, step = _kept(outcome), _next_step(outcome)
         whole = [*proof.lines, *before, *kept, *step]
         if _is_whole_after_card(outcome):
             kept = kept[1:]
@@ -403,15 +408,7 @@ def _exits(
             lines.append(labelled("means", meaning(exited)))
         if likely and not outcome.injected:  # a fault on purpose is the likely reason
             lines.append(labelled("likely", likely))
-        if seen := exited.last_line:
-            source = f": {seen.source}" if seen.source else ""
-            lines.append(
-                labelled("seen", f"{exited.last_line_age_s:.1f} s before at {seen}{source}")
-            )
-        lines += [
-            quoted(site, "called by" if number else "at")
-            for number, site in enumerate(crash_site(exited.fault))
-        ]
+        lines += last_sites(exited)
         # Ranks that ended for one cause, such as a lost agent, have the same last output.
         is_repeated = exited.cause in causes
         if exited.cause is not None:

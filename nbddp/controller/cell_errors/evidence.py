@@ -16,7 +16,13 @@ from nbddp.controller.diagnosis import (
     describe_operation,
     quote,
 )
-from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, error_summary
+from nbddp.controller.state import (
+    MISMATCH_ERROR,
+    RankResult,
+    RunOutcome,
+    VerdictReached,
+    error_summary,
+)
 from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation, Site
 from nbddp.wire.message_types import ErrorInfo
@@ -206,6 +212,18 @@ def with_all_raised(report: Report, outcome: RunOutcome) -> Report:
     return replace(report, findings=findings)
 
 
+def at_end(judged: VerdictReached, outcome: RunOutcome, waited_s: float) -> VerdictReached:
+    """Return a verdict as it stands when the cell has ended.
+
+    Args:
+        judged: the verdict.
+        outcome: the end of the cell on each rank.
+        waited_s: the time since the verdict, in which ranks that nobody has freed have waited.
+    """
+    report = with_all_raised(judged.report, outcome)
+    return replace(judged, report=report if judged.acted else report.later(waited_s))
+
+
 def _place_of_wait(outcome: RunOutcome, rank: Rank, site: Site | None) -> PerRank | None:
     """The place at which a rank waited, when the verdict fell or after it.
 
@@ -245,9 +263,17 @@ def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
     return RankSet.of(freed - interrupted), RankSet.of(interrupted)
 
 
+def timeout_lines(outcome: RunOutcome) -> list[Line]:
+    """A line on the timeout that has ended a cell whose ranks were stuck."""
+    if not outcome.timed_out or outcome.timeout_s is None:
+        return []
+    return [labelled("ended", f"the cell ran longer than its --timeout of {outcome.timeout_s:g} s")]
+
+
 def fault_lines(outcome: RunOutcome) -> list[Line]:
-    """One line for each fault on purpose: they come before all that they may have caused."""
-    return [Line(f"{ON_PURPOSE}: {text}") for text in outcome.injected[:MAX_FULL]]
+    """One line for each fault on purpose or skip, which come before what they may have caused."""
+    faults = [f"{ON_PURPOSE}: {text}" for text in outcome.injected[:MAX_FULL]]
+    return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL])]
 
 
 def consequence_lines(outcome: RunOutcome) -> list[Line]:

@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from nbddp.controller.cell_errors import evidence
 from nbddp.controller.cell_errors.lines import Line, labelled, quoted
@@ -31,6 +32,8 @@ from nbddp.controller.state import (
     memory_then,
 )
 from nbddp.wire.flight_recorder import cell_name
+from nbddp.wire.message_types import LostAgent
+from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Names that a sentence lists for a cell, and cells.
@@ -67,10 +70,41 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     if seen is None or not seen.line or ends[0].fault:
         return lines
     source = f": {seen.source}" if seen.source else ""
-    if ends[0].last_line is None:
-        return [*lines, labelled("was at", f"{seen}{source}")]
+    if ends[0].last_line is None and last is not None:
+        if last.ending == "open":
+            return [*lines, labelled("was at", f"{seen}{source}")]
+        return [*lines, labelled("last", f"{last.label()}, {last.ending}, at {seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
+
+
+def last_sites(exited: RankExited) -> list[Line]:
+    """Return where a rank was seen last, and where it crashed."""
+    lines = []
+    if seen := exited.last_line:
+        source = f": {seen.source}" if seen.source else ""
+        lines.append(labelled("seen", f"{exited.last_line_age_s:.1f} s before at {seen}{source}"))
+    for number, site in enumerate(crash_site(exited.fault)):
+        lines.append(quoted(site, "called by" if number else "at"))
+    return lines
+
+
+def log_commands(outcome: RunOutcome, log_path_by_rank: Mapping[int, str]) -> dict[int, str]:
+    """Return the commands that show logs, but for those on machines that are lost.
+
+    Of a path JupyterLab makes a link, which opens nothing outside its root folder.
+
+    Args:
+        outcome: the end of the cell.
+        log_path_by_rank: paths, ``n2:/tmp/...`` on another machine.
+    """
+    ends = {rank: result.exited for rank, result in outcome.results.items()}
+    lost = {rank for rank, end in ends.items() if end and isinstance(end.cause, LostAgent)}
+    return {
+        rank: f"%ddp log {rank} shows its end"
+        for rank, path in log_path_by_rank.items()
+        if rank not in lost or Path(path).is_absolute()
+    }
 
 
 def log_lines(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]:

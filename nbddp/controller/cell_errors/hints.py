@@ -111,7 +111,36 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     if left.reason is Reason.LOOP:
         return f"%ddp catchup -r {ranks} --cells {left.cell}, to run it again"
     step = f"define {name} in a cell that begins with %%ddp -r {ranks}"
+    if name not in left.copyable:
+        return _made_there(left, name, ranks, others)
     if not others:
         return step
     copy = f"{name} = %ddp pull {name} -r {others.ranks[0]}, then %ddp push {name} -r {ranks}"
     return f"{step}, or copy it: {copy}"
+
+
+#: The end of a step that makes an object.
+_STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
+
+
+def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
+    """The next step for a name that no copy replaces.
+
+    A copy of an optimizer steps copies of the parameters, and so the model would learn nothing.
+    """
+    its = ranks.verb("it", "them")
+    if left.reason is Reason.FAILS_NOW:
+        return (
+            f"give {its} what {cell_name(left.cell)} needs, then %ddp catchup -r {ranks}: it makes "
+            f"{name} there, {_STATES}"
+        )
+    if left.reason is Reason.NEEDS:
+        return (
+            f"%ddp catchup -r {ranks} --cells {left.cell}, when what this cell uses is there: it "
+            f"makes {name} there, {_STATES}"
+        )
+    source = f", src={others.ranks[0]}" if others else ""
+    return (
+        f"run the lines that make {name} in a cell that begins with %%ddp -r {ranks}, then "
+        f"nbddp.sync({name}{source}) in one on all ranks"
+    )

@@ -18,7 +18,7 @@ DataFaultKind: TypeAlias = Literal[
 ]
 #: Why two ranks read one sample.
 Reason: TypeAlias = Literal["no-sampler", "same-share", "seeds", "epochs", "subsets", "sampler", ""]
-NoteKind: TypeAlias = Literal["padding", "dropped", "read-by-all", "uneven"]
+NoteKind: TypeAlias = Literal["padding", "dropped", "read-by-all", "trained-alone", "uneven"]
 #: Indices that a card names.
 _NAMED = 5
 
@@ -72,7 +72,13 @@ def compare_reads(
     for reads in _loaders(reads_by_rank):
         fault = _first_fault(reads, world_size, notes, has_failed=has_failed)
         faults += [each for each in (fault, _same_order(reads)) if each is not None]
-    return faults, list({(note.kind, _line(note.reads)): note for note in notes}.values())
+    # A loader that is made in each epoch has the same fault each time.
+    first_by_line: dict[object, DataFault] = {}
+    for one in faults:
+        first_by_line.setdefault((one.kind, one.reason, _line(one.reads)), one)
+    return list(first_by_line.values()), list(
+        {(note.kind, _line(note.reads)): note for note in notes}.values()
+    )
 
 
 def _line(reads: _Reads) -> object:
@@ -164,6 +170,9 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
     if is_one_share or (reason in ("no-sampler", "sampler", "subsets") and not trains):
         notes.append(DataNote("read-by-all", reads, culprits, count, length))
         return None
+    if reason in ("no-sampler", "sampler", "subsets") and not _are_combined(epochs):
+        notes.append(DataNote("trained-alone", reads, culprits, count, length))
+        return None
     return DataFault(
         "samples-twice",
         reads,
@@ -175,6 +184,11 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         reason,
         proven=reason == "subsets" or bool(next(iter(reads.values())).contents),
     )
+
+
+def _are_combined(epochs: _Pass) -> bool:
+    """Whether ranks combine what they train; else each may have a model of its own."""
+    return any(epoch.combines for epoch in epochs.values())
 
 
 def _is_one_share(reads: _Reads) -> bool:

@@ -237,7 +237,11 @@ def _assigned(source: str) -> tuple[str, ast.expr | None]:
             return "", None
 
 
+#: Functions that make items, and no number.
+_ITEMS = frozenset(("range", "list", "tuple", "sorted", "arange", "randperm", "split", "chunk"))
+
+
 def _has_items(value: ast.expr | None) -> bool:
     kinds = ast.List | ast.ListComp | ast.Tuple | ast.Subscript
     nodes = () if value is None else ast.walk(value)
-    return any(isinstance(node, kinds) for node in nodes)
+    return any(isinstance(node, kinds) or called(node) in _ITEMS for node in nodes)

@@ -74,6 +74,10 @@ _WITHOUT_FAULTS: Final = (
     "Nothing, if a fault on purpose is the cause. The same cell without `--fault` shows whether "
     "its code is right."
 )
+_WITHOUT_SKIPS: Final = (
+    "Nothing, if the operation that was skipped at the prompt is the cause. The same cell without "
+    "`skip` shows whether its code is right."
+)
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
 #: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.
@@ -454,24 +458,52 @@ class Report:
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: every rank of the pool
     #: Faults on purpose that had struck in the cell, in words: perhaps the causes of all findings.
     injected: tuple[str, ...] = ()
+    #: Operations that the user had skipped at the prompt, in words: the same.
+    left_out: tuple[str, ...] = ()
 
-    def with_injected(self, injected: Sequence[str]) -> "Report":
-        """Add the faults on purpose; then no finding blames the user's code.
+    def with_injected(self, injected: Sequence[str], left_out: Sequence[str] = ()) -> "Report":
+        """Add what the user has caused on purpose; then no finding blames the user's code.
 
         For the notebook layer.
 
         Args:
-            injected: in words; without one the report stays as it is.
+            injected: faults, in words.
+            left_out: operations that were skipped at the prompt, in words.
+
+        Returns:
+            The report; without any of both, as it is.
         """
-        if not injected:
+        if not (injected or left_out):
             return self
+        step = _WITHOUT_FAULTS if injected else _WITHOUT_SKIPS
         findings = tuple(
-            replace(finding, next_step=_WITHOUT_FAULTS, suspicions=(), code=(), change=None)
+            replace(finding, next_step=step, suspicions=(), code=(), change=None)
             if finding.kind in _ABOUT_CODE
             else replace(finding, suspicions=())
             for finding in self.findings
         )
-        return replace(self, findings=findings, injected=tuple(injected))
+        injected, left_out = tuple(injected), tuple(left_out)
+        return replace(self, findings=findings, injected=injected, left_out=left_out)
+
+    def later(self, seconds: float) -> "Report":
+        """Return the same some seconds later: ranks have waited as much longer.
+
+        For the notebook layer.
+
+        Args:
+            seconds: the time that has passed.
+        """
+
+        def aged(ranks: Mapping[Rank, PerRank]) -> dict[Rank, PerRank]:
+            return {
+                rank: each
+                if each.since_s is None
+                else replace(each, since_s=each.since_s + seconds)
+                for rank, each in ranks.items()
+            }
+
+        findings = tuple(replace(finding, ranks=aged(finding.ranks)) for finding in self.findings)
+        return replace(self, findings=findings, ranks=aged(self.ranks))
 
     @property
     def verdict(self) -> bool:
@@ -558,6 +590,7 @@ class Report:
             "findings": [finding.to_dict() for finding in self.findings],
             "ranks": [each.to_dict() for each in self.ranks.values()],
             "injected": list(self.injected),
+            "left_out": list(self.left_out),
             "fingerprint": self.fingerprint,
         }
 

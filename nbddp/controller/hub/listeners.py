@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nbddp.controller.state import NotifyUser, PoolSnapshot
+from nbddp.line_breaks import with_line_breaks
 from nbddp.wire.messages import (
     ClearOutput,
     CommFromRank,
@@ -58,4 +59,5 @@ class Listeners:
 def notice_of(notify: NotifyUser) -> Output:
     """A message to the user, as an output between cells."""
     rank = NO_RANK if notify.rank is None else notify.rank
-    return Output(run_id=None, rank=rank, stream="stderr", text=f"nbddp: {notify.text}\n")
+    text = with_line_breaks(f"nbddp: {notify.text}")
+    return Output(run_id=None, rank=rank, stream="stderr", text=f"{text}\n")

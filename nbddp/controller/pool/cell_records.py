@@ -5,12 +5,13 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 
 import itertools
 from collections import deque
+from collections.abc import Iterable
 
 from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import ranks_to_debug
 from nbddp.controller.hub import Run
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
-from nbddp.controller.state import RunOutcome
+from nbddp.controller.state import RankInfo, RunOutcome
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: Cells of which the trace knows the number; ranks remember the last 1024 operations.
@@ -33,7 +34,6 @@ class CellRecords:
         self.last_name = NO_NAME  #: how messages name the last cell
         self.last_number = 0  #: its execution count
         self.failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
-        self.caught_up: set[int] = set()  #: processes that have caught up
         self._failed = NO_RANKS  # in the last cell that failed
         self._history = CellHistory(is_partial=is_attached)
 
@@ -49,13 +49,16 @@ class CellRecords:
         if len(outcome.ranks("ok")) < len(outcome.results):
             self.failed_runs.append(outcome.run_id)
 
-    def begin(self, run: Run, code: str, options: CellOptions) -> None:
+    def begin(
+        self, run: Run, code: str, options: CellOptions, infos: Iterable[RankInfo] = ()
+    ) -> None:
         """Note a cell that has begun."""
         self.last_run = run
         self.last_name, self.last_number = options.cell_name, options.execution_count
         if options.replay is None and options.execution_count:
             past = PastCell(options.execution_count, code, options.first_line, options.ranks)
-            self._history.begin(run.run_id, past)
+            replaced = {info.rank: info.pid for info in infos if info.is_replacement}
+            self._history.begin(run.run_id, past, replaced)
 
     @property
     def last_outcome(self) -> RunOutcome | None:

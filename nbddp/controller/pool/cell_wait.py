@@ -65,6 +65,9 @@ class CellWait:
         look: shows facts about all ranks in the view.
         paused: gets a rank, the time at which it has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
+        free: frees ranks that are held by a deadlock.
+        leave_out: gets the requests of ranks that leave out their operations.
+        compare: shows in the view where a value differs between ranks at their prompts.
         meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
     """
 
@@ -82,6 +85,7 @@ class CellWait:
         paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         free: Callable[[Free], None] = lambda free: None,
+        leave_out: Callable[[list[InputRequest]], None] = lambda requests: None,
         compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
         meshes: MeshesByRank | None = None,
     ) -> None:
@@ -96,6 +100,7 @@ class CellWait:
         self._paused = paused
         self._stopped = stopped
         self._free = free
+        self._leave_out = leave_out
         self._compare = compare
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
@@ -182,12 +187,12 @@ class CellWait:
                 return
             case RunFinished(rank=rank, error=error):
                 self._hold_or_show(event)
-                self._leave_prompts(rank, now, has_failed=error is not None)
-                self._stuck.leave(rank, now)
+                self._leave_prompts(rank, now, None if error is None else error.ename)
+                self._stuck.leave(rank, now, "" if error is None else error.ename)
                 return
             case RankExited(rank=rank):
                 self._hold_or_show(event)
-                self._leave_prompts(rank, now, has_failed=True)
+                self._leave_prompts(rank, now, "")
                 self._stuck.lose(rank, now)
                 return
             case RanksHeld():
@@ -201,9 +206,9 @@ class CellWait:
                 pass
         self._hold_or_show(event)
 
-    def _leave_prompts(self, rank: Rank, now: float, *, has_failed: bool) -> None:
+    def _leave_prompts(self, rank: Rank, now: float, failure: str | None) -> None:
         self._turns.leave(rank)
-        self._steps.leave(rank, now, has_failed=has_failed)
+        self._steps.leave(rank, now, failure)
 
     def _take_stuck(self, request: InputRequest, now: float) -> None:
         if self._stuck.is_held:
@@ -260,9 +265,7 @@ class CellWait:
         for request, text in answer.replies:
             self._send(request, text)
         if answer.wants_list:
-            places = self._describe()
-            texts = {rank: place.description for rank, place in places.items()}
-            self._view.tell(self._turns.listing(texts))
+            self._view.tell(self._turns.listing(self._describe()))
         for text in answer.tells:
             self._view.tell(text)
         return 0.0
@@ -302,6 +305,9 @@ class CellWait:
 
     def _obey(self, turns: StepTurns | StuckTurns, line: str) -> None:
         answer = turns.answer(line, time.monotonic())
+        skipped = [request for request, step in answer.replies if step.verb is StepVerb.SKIP]
+        if skipped:
+            self._leave_out(skipped)
         for request, step in answer.replies:
             if step.verb is StepVerb.DEBUG:
                 self._turns.expect(request.rank)

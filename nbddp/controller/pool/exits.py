@@ -21,4 +21,4 @@ def explained(history: CellHistory, world_size: int, outcome: RunOutcome) -> Run
         calls = exit_calls(outcome, Code(cell.code, cell.first_line), world_size)
         outcome = replace(outcome, exit_calls=calls)
     report = exit_report(outcome, history.lost_names(exited, world_size))
-    return replace(outcome, report=report.with_injected(outcome.injected))
+    return replace(outcome, report=report.with_injected(outcome.injected, outcome.left_out))

@@ -261,7 +261,7 @@ class Pool:
         )
         if refusal is not None:
             self._refuse(refusal, options.ranks)
-        self._cells.begin(run, code, options)
+        self._cells.begin(run, code, options, self.snapshot.ranks)
         return run
 
     @property
@@ -296,6 +296,7 @@ class Pool:
                 paused=self._pauses.add_of,
                 stopped=self.break_points.note,
                 free=partial(prompt_sights.free, self._processes.hub, run),
+                leave_out=partial(prompt_sights.leave_out, self._processes.hub, run),
                 compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),
                 meshes=self.snapshot.meshes,
             ).wait(early)
@@ -479,15 +480,17 @@ class Pool:
 
         The ranks run the cells again that define these names. Where the cells have collectives,
         the other ranks run them, too, but aside: in a namespace that is thrown away, so that their
-        variables stay as they are. Then modules, optimizers and the like get the state of a rank
-        that has lived longer, as by `nbddp.sync`. Numbers, texts, containers and tensors on a CPU
-        that are equal on several other ranks are copied. A random generator that is in one state on
-        several other ranks gets that state; else a fresh rank begins at its seed.
+        variables stay as they are. Values that no cell makes, such as those of `push`, are copied
+        before. Then modules, optimizers and the like get the state of a rank that has lived longer,
+        as by `nbddp.sync`. Numbers, texts, containers of such, and tensors on a CPU that are equal
+        on several other ranks are copied. A value that a rank has stays. A random generator that is
+        in one state on several other ranks gets that state; else a fresh rank begins at its seed.
 
         Args:
-            ranks: the ranks that lack variables; default: those that took the place of others.
-            cells: numbers of cells that run again in any case. A loop with collectives, such as a
-                training loop, is left out without it.
+            ranks: the ranks that lack variables; default: those that took the place of others, lack
+                a variable, and have run no cell of their own since.
+            cells: numbers of cells that run again in any case, and replace values. A loop with
+                collectives, such as a training loop, is left out without it.
 
         Returns:
             The cells that ran, the names with a state that was given, the names that the ranks
@@ -517,11 +520,6 @@ class Pool:
     def history(self) -> CellHistory:
         """The cells that have run, for `catch_up`. For the notebook layer."""
         return self._cells.history
-
-    @property
-    def caught_up(self) -> set[int]:
-        """The process ids of ranks that have caught up. For the layer of the pool."""
-        return self._cells.caught_up
 
     def answers(
         self, ranks: RankSet, what: str, asked: ValueQuestion, kind: type[Described]
@@ -586,6 +584,7 @@ class Pool:
         stopped = interrupt_as_error(f"pushing {', '.join(map(repr, by_name))}")
         with stopped, self._exchanging(chosen) as exchange:
             exchange.push(by_name, chosen)
+        self._cells.history.note_push(by_name, chosen)
 
     # --- start and end -------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Runs in: the thread that waits for the cell.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,18 @@ from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import HubThread, Run
 from nbddp.controller.pool.cell_view import CellView
 from nbddp.controller.prompts import Free, Sight
-from nbddp.controller.state import FreeRequested
+from nbddp.controller.state import FreeRequested, OperationsLeftOut
 from nbddp.controller.values import Descriptions, PromptExchange, diff_values
 from nbddp.errors import NbddpError, PoolBrokenError
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.messages import InputRequest
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 
 if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
+
+
+#: Magics do not run while a cell waits at its prompt.
+_NEXT = "`print dir()` lists the names of the line that a rank is at"
 
 
 def places(pool: "Pool") -> Mapping[Rank, PerRank]:
@@ -42,10 +47,20 @@ def free(hub: HubThread, run: Run, wanted: Free) -> None:
     hub.post(FreeRequested(run.run_id, wanted.is_last))
 
 
+def leave_out(hub: HubThread, run: Run, requests: Sequence[InputRequest]) -> None:
+    """Note that stopped ranks leave out their operations: no card blames the user's code then."""
+    stops = [(request.stop, request.rank) for request in requests if request.stop is not None]
+    by_place = ranks_by(((stop.label(has_call=False), stop.site), rank) for stop, rank in stops)
+    for (name, site), ranks in by_place.items():
+        place = f", {site.place}" if site.line else ""
+        text = f"{ranks.describe()} left out {name} at the prompt{place}"
+        hub.post(OperationsLeftOut(run.run_id, text))
+
+
 def compare(exchange: PromptExchange, view: CellView, expression: str, ranks: RankSet) -> None:
     """Show where a value differs between ranks at their prompts, or why it cannot be compared."""
     questions = Descriptions(exchange, ranks, f"could not compare {expression!r}")
     try:
-        view.show_difference(diff_values(questions, expression, ranks))
+        view.show_difference(diff_values(questions, expression, ranks, _NEXT))
     except NbddpError as error:
         view.tell(str(error))

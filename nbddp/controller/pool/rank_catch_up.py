@@ -2,21 +2,32 @@
 
 Runs in: the notebook's process, the thread of the caller.
 
-    NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> nbddp.sync
+    NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> state_sync.give
 """
 
 import secrets
-from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
+from nbddp.controller.catch_up import (
+    CatchUpPlan,
+    ComparedVariables,
+    HeldValues,
+    LeftOut,
+    PastCell,
+    Reason,
+    Roles,
+    choose_roles,
+    make_plan,
+)
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.errors import (
     BadOptionError,
     CellError,
     CellInterruptedError,
+    NbddpError,
     RankExitedError,
     TransferError,
 )
@@ -28,7 +39,6 @@ from nbddp.wire.values.value_questions import (
     NamesOf,
     RandomStates,
     RandomStatesOf,
-    Variable,
 )
 
 if TYPE_CHECKING:
@@ -37,10 +47,12 @@ if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
 
 
-#: Types of data that is copied; what they hold may be anything.
-_PLAIN_TYPES = frozenset(
-    ("NoneType", "bool", "int", "float", "complex", "str", "bytes", "list", "tuple", "dict", "set")
-)
+#: Modules that cells of ours use on ranks.
+_VALUES = "nbddp.rank.values.plain_values"
+_RANDOM = "nbddp.rank.random_states"
+_NO_REPLAY = Replay("", NO_RANKS)
+
+_Run: TypeAlias = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -59,14 +71,19 @@ class CatchUp:
     aside: RankSet = NO_RANKS  #: ranks that ran these cells aside
     synced: tuple[str, ...] = ()  #: names of the objects whose state was given
     left_out: tuple[LeftOut, ...] = ()  #: names that the ranks still lack
-    #: The numbers of cells that failed when they ran again, and the ends of their errors.
+    #: The numbers of cells that failed on these ranks, or made not all that these lack, when they
+    #: ran again, and the ends of their errors.
     failed: tuple[tuple[int, str], ...] = ()
+    failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
     #: Names of objects whose state could not be given, and the ends of the errors.
     not_synced: tuple[tuple[str, str], ...] = ()
-    #: Names of plain data that was copied, since it is equal on all other ranks.
+    #: Names of plain data that was copied: it is equal on all other ranks, or was pushed to all.
     copied: tuple[str, ...] = ()
     #: Other names whose values are equal on all other ranks, and different on a fresh one.
     different: tuple[str, ...] = ()
+    #: Names that have the value of their first cell again, while the others have gone on, each to a
+    #: value of its own.
+    initial: tuple[str, ...] = ()
     #: Names that the cells defined, and that were deleted again as on the other ranks.
     deleted: tuple[str, ...] = ()
     #: Generators of random numbers that have the state of ``source``, since all other ranks are in
@@ -77,6 +94,8 @@ class CatchUp:
     #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
     #: the others make or change what these use, or seed random numbers.
     makers: tuple[int, ...] = ()
+    #: Ranks that were replaced, lack something, too, and have run cells of their own since.
+    passed_over: RankSet = NO_RANKS
 
 
 def catch_up(
@@ -95,21 +114,94 @@ def catch_up(
         count: number of the cell that asks for it.
         make_view: makes what shows the cells.
     """
-    infos = pool.ranks()
-    replaced = RankSet.of(
-        info.rank for info in infos if info.is_replacement and info.pid not in pool.caught_up
+    had, infos = _names(pool), pool.ranks()
+    roles = choose_roles(pool.history, infos, had, None if ranks is None else pool.rank_set(ranks))
+    fresh, source = roles.fresh, roles.source
+    _check_cells(pool, cells)
+
+    def run(ranks: RankSet, code: str, replay: Replay = _NO_REPLAY) -> None:
+        """Run a cell of ours; without a replay, namespaces beside the user's are dropped."""
+        options = CellOptions(
+            ranks,
+            asks=False,
+            execution_count=count,
+            cell_name=cell_name(count),
+            replay=replay,
+        )
+        pool.run_cell(f"{code}\n", options, make_view)
+
+    kinds = _kinds(had, roles)
+    lacking = {
+        name: kind for name, kind in kinds.items() if any(name not in had[rank] for rank in fresh)
+    }
+    plan = make_plan(pool.history, lacking, fresh, cells)
+    copied = _bring(pool, plan, roles, had, lacking)
+    with _holding(plan, roles, had, lacking, cells, run) as holding:
+        replayed = _replay(pool, plan, fresh, make_view, run)
+        now = _names(pool)
+        holding.see(now, copied)
+    deleted = _deleted(plan.deleted, roles, had, now, run)
+    missing = {name for name in kinds if any(name not in now[rank] for rank in fresh)}
+    made_again = {name for rank in fresh for name in holding.made_again(rank)}
+    synced = tuple(
+        name
+        for name, kind in kinds.items()
+        if kind == "state" and name not in missing and (name in lacking or name in made_again)
     )
-    fresh = replaced if ranks is None else pool.rank_set(ranks)
-    others = pool.all_ranks - replaced - fresh
-    if not fresh:
-        raise BadOptionError(
-            "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks "
-            "some, %ddp catchup -r RANK"
+    not_synced = _sync(pool, synced, roles, run)
+    synced = tuple(name for name in synced if name not in dict(not_synced))
+    asked = [
+        name
+        for name in sorted(missing | (kinds.keys() & made_again))
+        if kinds[name] in ("plain", "data") and name not in copied
+    ]
+    compared = _compared(pool, roles, asked)
+    behind = {
+        name: late for name in asked if (late := compared.behind(name, holding.changed(name)))
+    }
+    plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
+    copied = (*copied, *_copied(pool, plain, roles))
+    alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
+    lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
+    still = {name for names in lacks.values() for name in names}
+    regained = tuple(
+        sorted(
+            lacking.keys() - still,
+            key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
         )
-    if not others:
-        raise BadOptionError(
-            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
-        )
+    )
+    left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
+    mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
+    failed = tuple(each for each in replayed.failed if each[0] in mattered)
+    pids = [info.pid for info in infos if info.rank in set(fresh)]
+    pool.history.replaced.note_catch_up(pids, is_whole=not (failed or not_synced))
+    pool.history.note_left_out(fresh, left_out)
+    return CatchUp(
+        ranks=fresh,
+        others=roles.others,
+        source=source,
+        cells=tuple(cell.number for cell in plan.cells),
+        aside=replayed.aside,
+        synced=synced,
+        left_out=left_out,
+        failed=failed,
+        failed_aside=tuple(each for each in replayed.failed if each not in failed),
+        not_synced=not_synced,
+        copied=tuple(sorted(copied)),
+        different=tuple(name for name in behind if name not in {*copied, *missing}),
+        initial=tuple(
+            name for name in regained if name not in copied and compared.is_initial(name, plan)
+        ),
+        deleted=deleted,
+        alike_random=alike_random,
+        seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds and not roles.settled),
+        regained=regained,
+        makers=_makers(plan, {*regained, *synced} - set(copied)),
+        passed_over=roles.passed_over,
+    )
+
+
+def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:
     known = {cell.number for cell in pool.history}
     if unknown := sorted(set(cells) - known):
         since = " since it was taken back" if pool.history.is_partial else ""
@@ -118,87 +210,93 @@ def catch_up(
             f"{', '.join(map(str, sorted(known))) or 'no cell'}"
         )
 
-    def run(ranks: RankSet, code: str) -> None:
-        """Run a cell of ours after those that run again: other namespaces are dropped."""
-        options = CellOptions(
-            ranks,
-            asks=False,
-            execution_count=count,
-            cell_name=cell_name(count),
-            replay=Replay("", NO_RANKS),
-        )
-        pool.run_cell(f"{code}\n", options, make_view)
 
-    source = others.ranks[0]
-    lacking = _lacking(pool, source, fresh)
-    plan = make_plan(pool.history, lacking, fresh, cells)
-    aside, failed = _replay(pool, plan, fresh, make_view)
-    deleted = _deleted(pool, plan.deleted, fresh, others, run)
-    has = _names(pool, RankSet.of([source]))[0]
-    missing = _lacking(pool, source, fresh)
+@contextmanager
+def _holding(  # noqa: PLR0917 - the parts of one catch-up
+    plan: CatchUpPlan,
+    roles: Roles,
+    had: Mapping[int, Mapping[str, NameKind]],
+    lacking: Mapping[str, NameKind],
+    wanted: Sequence[int],
+    run: _Run,
+) -> Iterator[HeldValues]:
+    """Keep the values of fresh ranks while cells run again, but for those of ``wanted`` cells."""
     bound = {name for cell in plan.cells for name in cell.names.binds}
-    synced = tuple(
-        name
-        for name, kind in has.items()
-        if kind == "state" and name not in missing and (name in lacking or name in bound)
-    )
-    not_synced = _sync(pool, synced, source, run)
-    synced = tuple(name for name in synced if name not in dict(not_synced))
-    changed = {*missing, *(has.keys() & bound)} - {*synced, *dict(not_synced)}
-    alike = _alike(pool, fresh, others, [name for name in sorted(changed) if has[name] == "data"])
-    copied = _copied(pool, source, fresh, alike)
-    alike_random = _with_alike_random(pool, source, others, run)
-    if not failed and not not_synced:  # else the user will try again
-        pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
-    regained = tuple(
-        sorted(
-            lacking.keys() - (missing.keys() - set(copied)),
-            key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
-        )
-    )
-    left_out = _still_lacking(plan, missing.keys() - set(copied), dict(failed))
-    if pool.history.is_partial:
-        left_out = tuple(map(_since_attach, left_out))
-    pool.history.note_left_out(fresh, left_out)
-    return CatchUp(
-        ranks=fresh,
-        others=others,
-        source=source,
-        cells=tuple(cell.number for cell in plan.cells),
-        aside=aside,
-        synced=synced,
-        left_out=left_out,
-        failed=failed,
-        not_synced=not_synced,
-        copied=copied,
-        different=tuple(
-            variable.name
-            for variable in alike
-            if variable.name not in copied and variable.name not in missing
-        ),
-        deleted=deleted,
-        alike_random=alike_random,
-        seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
-        regained=regained,
-        makers=_makers(plan, {*regained, *synced} - set(copied)),
-    )
+    renewed = {name for cell in plan.cells if cell.number in wanted for name in cell.names.binds}
+    names = sorted({name for rank in roles.fresh for name in had[rank]} & bound - renewed)
+    held = HeldValues(names, bound, had, roles, lacking)
+    settled = roles.settled if plan.cells else NO_RANKS
+    if names:
+        run(roles.fresh, f"{_VALUES}.hold(globals(), {names!r})")
+    if settled:
+        run(settled, f"{_RANDOM}.hold()")
+
+    def put_back() -> None:
+        if settled:
+            run(settled, f"{_RANDOM}.put_back()")
+        if names:
+            run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain={held.only_plain})")
+
+    try:
+        yield held
+    except BaseException:
+        with suppress(NbddpError):  # the cell was interrupted, or has cost the rank
+            put_back()
+        raise
+    put_back()
 
 
-def _names(pool: "Pool", ranks: RankSet) -> list[dict[str, NameKind]]:
+def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
     """The user's names on each rank, with the kinds of their values."""
-    answers = pool.answers(ranks, "names", NamesOf(), Names)
-    return [answer.kind_by_name for answer in answers]
+    answers = pool.answers(pool.all_ranks, "names", NamesOf(), Names)
+    return {rank: answer.kind_by_name for rank, answer in zip(pool.all_ranks, answers, strict=True)}
 
 
-def _lacking(pool: "Pool", source: int, fresh: RankSet) -> dict[str, NameKind]:
-    """The names that ``source`` has and a fresh rank has not."""
-    asked = RankSet.of([source, *fresh])
-    names = dict(zip(asked, _names(pool, asked), strict=True))
+def _kinds(had: Mapping[int, Mapping[str, NameKind]], roles: Roles) -> dict[str, NameKind]:
+    """The kinds of the values of the source.
+
+    A loss becomes a leaf when it is copied, and a leaf with a gradient looks like a parameter: the
+    ranks that have it of their own know better.
+    """
+    plain = {name for rank in roles.others for name, kind in had[rank].items() if kind == "plain"}
     return {
-        name: kind
-        for name, kind in names[source].items()
-        if any(name not in names[rank] for rank in fresh)
+        name: "plain" if kind == "data" and name in plain else kind
+        for name, kind in had[roles.source].items()
     }
+
+
+def _bring(
+    pool: "Pool",
+    plan: CatchUpPlan,
+    roles: Roles,
+    had: Mapping[int, Collection[str]],
+    lacking: Mapping[str, NameKind],
+) -> tuple[str, ...]:
+    """Copy values that no cell makes, such as those of `%ddp push`, before cells use them."""
+    without_cell = {
+        name
+        for left in plan.left_out
+        if left.reason in (Reason.NO_CELL, Reason.FAILED)
+        for name in left.names
+    }
+    names = sorted(
+        name for name in without_cell | plan.needs & lacking.keys() if lacking.get(name) == "plain"
+    )
+    compared = _compared(pool, roles, names)
+    alike = {
+        name: RankSet.of(rank for rank in roles.fresh if name not in had[rank])
+        for name in names
+        if compared.is_alike(name)
+        or pool.history.was_pushed(name, RankSet.of([roles.source, *roles.fresh]))
+    }
+    return _copied(pool, alike, roles)
+
+
+def _compared(pool: "Pool", roles: Roles, names: Sequence[str]) -> ComparedVariables:
+    """Compare variables of fresh ranks with those of the others."""
+    asked = RankSet.of([*roles.others, *roles.fresh])
+    variables = pool.told_variables(names, ranks=str(asked)) if names else {}
+    return ComparedVariables(variables, roles.fresh, roles.others)
 
 
 def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[int, ...]:
@@ -211,45 +309,65 @@ def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[int, ...]:
     return tuple(sorted({number for numbers in makers.values() for number in numbers}))
 
 
+@dataclass(frozen=True)
+class _Replayed:
+    """The end of the cells that ran again."""
+
+    aside: RankSet  #: ranks that ran them aside
+    failed: tuple[tuple[int, str], ...]  #: the numbers of cells, and the ends of their errors
+    failed_on_fresh: frozenset[int]  #: the numbers of those that failed on fresh ranks
+
+
 def _replay(
-    pool: "Pool", plan: CatchUpPlan, fresh: RankSet, make_view: "Callable[[Pool, Run], CellView]"
-) -> tuple[RankSet, tuple[tuple[int, str], ...]]:
-    """Run the cells of a plan; return the ranks that ran them aside, and the cells that failed.
+    pool: "Pool",
+    plan: CatchUpPlan,
+    fresh: RankSet,
+    make_view: "Callable[[Pool, Run], CellView]",
+    run: _Run,
+) -> _Replayed:
+    """Run the cells of a plan.
 
     A cell may fail that did not before: a file is not there any more. What it has defined until
     then counts, and so do the cells below it.
     """
     name = secrets.token_hex(4)
-    has_run_aside, failed = NO_RANKS, []
+    has_run_aside = RankSet.of(
+        rank for cell in plan.cells if plan.has_peers for rank in cell.ranks - fresh
+    )
+    if has_run_aside and plan.needs:
+        run(has_run_aside, f"{_VALUES}.hold(globals(), {sorted(plan.needs)!r})")
+        run(has_run_aside, f"{_VALUES}.lend(globals())", Replay(name, has_run_aside))
+    failed, failed_on_fresh = [], set()
     for cell in plan.cells:
         ranks = cell.ranks if plan.has_peers else RankSet.of(set(cell.ranks).intersection(fresh))
-        aside = ranks - fresh
-        has_run_aside = RankSet.of([*has_run_aside, *aside])
-        options = _options_of(cell, ranks, Replay(name, aside))
+        options = _options_of(cell, ranks, Replay(name, ranks - fresh))
         try:
             pool.run_cell(cell.code, options, make_view)
         except (CellInterruptedError, RankExitedError):
             raise
         except CellError as error:
             failed.append((cell.number, _brief(error, fresh)))
-    return has_run_aside, tuple(failed)
+            if set(fresh).intersection(error.by_rank):
+                failed_on_fresh.add(cell.number)
+    return _Replayed(has_run_aside, tuple(failed), frozenset(failed_on_fresh))
 
 
 def _sync(
-    pool: "Pool",
-    names: Sequence[str],
-    source: int,
-    run: Callable[[RankSet, str], None],
+    pool: "Pool", names: Sequence[str], roles: Roles, run: _Run
 ) -> tuple[tuple[str, str], ...]:
-    """Give all ranks the states of a rank; return the names that failed, and their errors.
+    """Give fresh ranks the states of a rank; return the names that failed, and their errors.
 
     One cell for each object: the state of an optimizer whose parameters a rank has frozen by a
     method fits nowhere else, and the other objects must not suffer from it.
     """
     failed = []
     for name in names:
+        to = f"src={roles.source}, to={roles.fresh.ranks}"
         try:
-            run(pool.all_ranks, f"nbddp.sync({name}, src={source})")
+            run(
+                pool.all_ranks,
+                f"nbddp.rank.collectives.state_sync.give(globals().get({name!r}), {to})",
+            )
         except (CellInterruptedError, RankExitedError):
             raise
         except CellError as error:
@@ -258,37 +376,32 @@ def _sync(
 
 
 def _deleted(
-    pool: "Pool",
     deleted: frozenset[str],
-    fresh: RankSet,
-    others: RankSet,
-    run: Callable[[RankSet, str], None],
+    roles: Roles,
+    had: Mapping[int, Collection[str]],
+    now: Mapping[int, Collection[str]],
+    run: _Run,
 ) -> tuple[str, ...]:
     """Delete those names that fresh ranks have again and others have not; return them."""
-    if not deleted:
-        return ()
-    kept = {name for names in _names(pool, others) for name in names}
-    has_again = set.intersection(*map(set, _names(pool, fresh)))
+    kept = {name for rank in roles.others for name in now[rank]}
+    kept |= {name for rank in roles.fresh for name in had[rank]}
+    has_again = set.intersection(*({*now[rank]} for rank in roles.fresh))
     names = tuple(sorted((deleted & has_again) - kept))
     if names:
-        run(fresh, f"del {', '.join(names)}")
+        run(roles.fresh, f"del {', '.join(names)}")
     return names
 
 
-def _with_alike_random(
-    pool: "Pool",
-    source: int,
-    others: RankSet,
-    run: Callable[[RankSet, str], None],
-) -> tuple[str, ...]:
-    """Give all ranks the random state of a rank, where all others are in that state.
+def _with_alike_random(pool: "Pool", roles: Roles, run: _Run) -> tuple[str, ...]:
+    """Give fresh ranks the random state of a rank, where all others are in that state.
 
     Return the names of these generators. Ranks whose states differ have numbers of their own, and
     so has a fresh one.
     """
-    if len(others) < 2:
+    young = roles.fresh - roles.settled
+    if len(roles.others) < 2 or not young:
         return ()
-    answers = pool.answers(others, "random generators", RandomStatesOf(), RandomStates)
+    answers = pool.answers(roles.others, "random generators", RandomStatesOf(), RandomStates)
     digests = [answer.digest_by_generator for answer in answers]
     alike = tuple(
         name
@@ -296,7 +409,8 @@ def _with_alike_random(
         if all(each.get(name) == digest for each in digests)
     )
     if alike:
-        run(pool.all_ranks, f"nbddp.rank.random_states.share({alike!r}, src={source})")
+        to = f"src={roles.source}, to={young.ranks}"
+        run(pool.all_ranks, f"{_RANDOM}.share({alike!r}, {to})")
     return alike
 
 
@@ -307,57 +421,15 @@ def _brief(error: CellError, fresh: RankSet) -> str:
     return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")
 
 
-def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) -> list[Variable]:
-    """The variables that are equal on several other ranks, and not on all fresh ones.
-
-    A fresh rank whose object is of another kind may be the only one that has such an object: a
-    group of which the others are no members, a file that one rank writes.
-    """
-    if len(others) < 2 or not names:
-        return []
-    answers = pool.told_variables(names, ranks=str(RankSet.of([*others, *fresh])))
-    by_rank = {
-        rank: {variable.name: variable for variable in answer.variables}
-        for rank, answer in answers.items()
-    }
-    digests = {
-        name: {rank: named[name].digest if name in named else "" for rank, named in by_rank.items()}
-        for name in names
-    }
-    whole = by_rank[others.ranks[0]]
-    own = {
-        variable.name
-        for rank in fresh
-        for variable in by_rank[rank].values()
-        if variable.name in whole
-        and variable.type not in {*_PLAIN_TYPES, "Tensor", whole[variable.name].type}
-    }
-    return [
-        whole[name]
-        for name in names
-        if name not in own
-        and len(values := {digests[name][rank] for rank in others}) == 1
-        and (value := values.pop())
-        and any(digests[name][rank] != value for rank in fresh)
-    ]
-
-
-def _copied(
-    pool: "Pool", source: int, fresh: RankSet, variables: Sequence[Variable]
-) -> tuple[str, ...]:
-    """Copy plain data from one rank to fresh ones; return the names of what was copied.
-
-    An object of the user's class stays: the notebook, through which values go, may lack the class.
-    """
+def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) -> tuple[str, ...]:
+    """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
     copied = []
-    for variable in variables:
-        is_plain = variable.type in _PLAIN_TYPES
-        is_tensor = variable.type == "Tensor" and variable.device == "cpu" and not variable.sharding
-        if not (is_plain or is_tensor):
-            continue
+    for name, ranks in ranks_by_name.items():
         with suppress(TransferError):  # a part cannot be pickled
-            pool.push({variable.name: pool.pull(variable.name, ranks=source)}, ranks=fresh.ranks)
-            copied.append(variable.name)
+            pool.push({name: pool.pull(name, ranks=roles.source)}, ranks=ranks.ranks)
+            # From now on it is as if all had got it at once.
+            pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+            copied.append(name)
     return tuple(copied)
 
 
@@ -372,23 +444,39 @@ def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
     )
 
 
-def _since_attach(left: LeftOut) -> LeftOut:
-    is_unknown = left.reason is Reason.NO_CELL
-    return replace(left, reason=Reason.NO_CELL_SINCE_ATTACH) if is_unknown else left
-
-
 def _still_lacking(
-    plan: CatchUpPlan, missing: Container[str], failed: Container[int]
+    pool: "Pool",
+    plan: CatchUpPlan,
+    lacks: Mapping[int, Collection[str]],
+    failed: Container[int],
+    kinds: Mapping[str, NameKind],
 ) -> tuple[LeftOut, ...]:
-    """The names that were left out or whose cell failed, without those that another has made."""
+    """The names that were left out or whose cell failed, without those that another has made.
+
+    Args:
+        pool: the pool.
+        plan: has the names that were left out.
+        lacks: the names that fresh ranks lack, by rank.
+        failed: numbers of cells that failed when they ran again.
+        kinds: the kinds of values on the source.
+    """
     failing = (
         LeftOut(tuple(sorted(cell.names.binds)), Reason.FAILS_NOW, cell.number)
         for cell in plan.cells
         if cell.number in failed
     )
-    rest = [
-        LeftOut(names, left.reason, left.cell)
-        for left in (*plan.left_out, *failing)
-        if (names := tuple(name for name in left.names if name in missing))
-    ]
+    rest = []
+    for left in (*plan.left_out, *failing):
+        is_unknown = left.reason is Reason.NO_CELL and pool.history.is_partial
+        reason = Reason.NO_CELL_SINCE_ATTACH if is_unknown else left.reason
+        alike: dict[tuple[RankSet, bool], list[str]] = {}
+        for name in left.names:
+            ranks = RankSet.of(rank for rank, names in lacks.items() if name in names)
+            is_plain = kinds.get(name) == "plain" or reason is not Reason.NO_CELL
+            if ranks:
+                alike.setdefault((ranks, is_plain), []).append(name)
+        for (ranks, _), names in alike.items():
+            some = NO_RANKS if set(ranks) == set(lacks) else ranks
+            copyable = frozenset(name for name in names if kinds[name] == "plain")
+            rest.append(LeftOut(tuple(names), reason, left.cell, some, copyable))
     return tuple(rest)

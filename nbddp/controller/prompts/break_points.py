@@ -7,7 +7,7 @@ import difflib
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -141,15 +141,27 @@ class BreakPoints:
             if number in self._hits:
                 self._hits[number][request.rank] += 1
 
-    def listing(self) -> str:
-        """Return a row for each break point: its number, the operations, the stops so far."""
+    @property
+    def points(self) -> tuple[BreakPoint, ...]:
+        """The break points that are set."""
+        return tuple(self._points.values())
+
+    def listing(self, passed_numbers: Collection[int] = ()) -> str:
+        """Return a row for each break point: its number, the operations, the stops so far.
+
+        Args:
+            passed_numbers: of break points to which no rank can come any more.
+        """
         if not self._points:
             return "no break points are set. Next: %ddp break all_reduce"
         rows = [("no.", "ranks stop before", "hits")]
         for number, point in self._points.items():
             by_count = ranks_by((count, rank) for rank, count in sorted(self._hits[number].items()))
             hits = ", ".join(f"{count} on {ranks.describe()}" for count, ranks in by_count.items())
-            rows.append((str(number), str(point), hits or "none"))
+            if point.on == "deadlock":  # a rank that has ended the cell answers at its prompt, too
+                hits = str(max(self._hits[number].values(), default="none"))
+            gone = "; its number has passed" if number in passed_numbers else ""
+            rows.append((str(number), str(point), f"{hits or 'none'}{gone}"))
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(
             f"{no:<{widths[0]}}  {what:<{widths[1]}}  {hits}" for no, what, hits in rows
@@ -212,6 +224,8 @@ def _read(words: Sequence[str]) -> dict[str, str | int]:
 
 
 def _guess(word: str) -> str:
+    if word.isascii() and word.isdigit():
+        return f". Did you mean #{word}, or `line {word}`"
     meant = {"isend": "send", "irecv": "recv"}.get(word)
     guesses = (
         [meant]

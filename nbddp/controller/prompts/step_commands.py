@@ -38,6 +38,7 @@ An empty line repeats step."""
 
 #: ``-r`` in front of what a command is about.
 _EARLY_RANKS = re.compile(r"(\w+)\s+-r\s*(\d[\d,-]*|\w+=\S+)\s+(\S.*)$")
+_AGAIN = re.compile(r"-r\s*(?P<ranks>\d[\d,\s-]*)")
 #: A list such as ``0,2-``, or dimensions of a mesh, which are no Python behind ``-r`` and a blank.
 _RANKS = re.compile(
     r"\s+-r(?P<ranks>\s*(?:all|[\d,\s-]*\d|\d[\d,\s-]*)|\s+\w+(?:=[\w\s=:,-]*|\[[^\[\]]*\]))$"
@@ -150,8 +151,27 @@ def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
         return Tell(str(error))
     word, _, rest = text.partition(" ")
     command = _command(word, rest.strip(), ranks, world_size)
-    return command or Tell(
-        f"{line.strip()!r} is no command here. Legal: step [N], continue, until N, skip, "
+    return command or Tell(_complaint(line.strip(), word, rest.strip()))
+
+
+def _complaint(line: str, word: str, rest: str) -> str:
+    """Say which part of a line is wrong, and what is legal."""
+    verb = _VERBS.get(word)
+    if rest.startswith("-r") and word in (*_VERBS, *_OTHERS, "hold", "release"):
+        chosen = rest.removeprefix("-r").strip() or "nothing"
+        return f"-r {chosen} chooses no ranks. Legal: -r 0,2, -r all, or a dimension as in -r tp=0"
+    if verb is StepVerb.UNTIL:
+        after = "" if not rest or rest[0].isdigit() else ". %ddp break stops later cells elsewhere"
+        return f"`{word}` needs the number of a collective: `{word} 20`{after}"
+    if verb in COUNTED:
+        return f"`{word}` takes a whole number above 0, not {rest!r}: `{word} 2`"
+    if verb is StepVerb.RUN or word == "diff":
+        return f"`{word}` needs {'code' if word in ('run', '!') else 'an expression'}: `{word} x`"
+    if verb is not None or word in (*_OTHERS, "hold", "release"):
+        ranks = "" if word in _OTHERS else "; for some ranks: -r 0,2"
+        return f"`{word}` takes nothing behind it, not {rest!r}{ranks}"
+    return (
+        f"{line!r} is no command here. Legal: step [N], continue, until N, skip, "
         "retry [CALL], print EXPR, run CODE, show TENSOR, diff EXPR, "
         "where, up, down, hold, release, each with -r RANKS; rank N, "
         "ranks, waits, trace, quit, help"
@@ -166,6 +186,10 @@ def split_ranks(text: str, world_size: int, meshes: MeshesByRank) -> tuple[str, 
     """
     if early := _EARLY_RANKS.match(text):
         word, ranks, rest = early.groups()
+        if again := _AGAIN.fullmatch(rest):
+            raise BadOptionError(
+                f"-r is there twice. Next: {word} -r {ranks},{again['ranks'].strip()}"
+            )
         raise BadOptionError(f"-r stands at the end of a command. Next: {word} {rest} -r {ranks}")
     match = _RANKS.search(text)
     if match is None:

@@ -114,6 +114,7 @@ class StepTurns:
         self._kind = kind
         self._inside = set(ranks)  #: ranks that have not ended the cell
         self._awaited = set(ranks)  #: ranks that can still be asked
+        self._failures: dict[Rank, str] = {}  #: what ranks have raised; empty: they have exited
         self._world_size = world_size
         self._meshes = meshes
         #: By rank and number of the question, because several threads of a rank may stop.
@@ -143,7 +144,7 @@ class StepTurns:
     @property
     def needs_others(self) -> bool:
         """Whether `table` needs to know what ranks do that do not say it themselves."""
-        return bool(self.absent) or not self._kind.are_stopped
+        return bool(self.absent or self._failures) or not self._kind.are_stopped
 
     # --- what ranks do ---------------------------------------------------------------------------
 
@@ -160,12 +161,20 @@ class StepTurns:
         self.gathered = RankSet.of(set(self.gathered) - {request.rank})
         self._see_if_all_are_there(now)
 
-    def leave(self, rank: Rank, now: float, *, has_failed: bool = False) -> None:
-        """Note that a rank has ended the cell, and cannot be asked."""
+    def leave(self, rank: Rank, now: float, failure: str | None = None) -> None:
+        """Note that a rank has ended the cell, and cannot be asked.
+
+        Args:
+            rank: the rank.
+            now: the time.
+            failure: the class of its error; empty: it has exited; None: it has ended well.
+        """
+        if failure is not None:
+            self._failures[rank] = failure
         self._inside.discard(rank)
         self._waiting.discard(rank)
         self._awaited.discard(rank)
-        self._rows.leave(rank, has_failed=has_failed)
+        self._rows.leave(rank, has_failed=failure is not None)
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
         self.gathered = RankSet.of(set(self.gathered) - {rank})
@@ -234,9 +243,9 @@ class StepTurns:
         places = self._stops()
         for rank in sorted({*others, *self._ranks} - {rank for _, rank in places}):
             other = others.get(rank)
-            has_raised = other is not None and other.status == "raised"
-            if rank not in self._inside and not has_raised:
-                places.append(((Predicate(RankVerb.HAS_FINISHED), ""), rank))
+            has_failed = other is not None and other.status in ("raised", "dead")
+            if rank not in self._inside and not has_failed:
+                places.append(((self._end_of(rank), ""), rank))
             elif other is None:
                 places.append(((Predicate(RankVerb.RUNS), ""), rank))
             else:
@@ -251,6 +260,13 @@ class StepTurns:
             f"{name.ljust(names)}  {text.ljust(middles)}  {where}".rstrip()
             for name, text, where in rows
         )
+
+    def _end_of(self, rank: Rank) -> Predicate:
+        """How a rank has ended the cell."""
+        failure = self._failures.get(rank)
+        if failure is None:
+            return Predicate(RankVerb.HAS_FINISHED)
+        return Predicate(RankVerb.RAISED, f" {failure}") if failure else Predicate(RankVerb.EXITED)
 
     def rows(self, others: Mapping[Rank, PerRank]) -> tuple[OperationRow, ...]:
         """Return the last operations, with the progress of each rank; ``others`` as for `table`."""
@@ -278,7 +294,8 @@ class StepTurns:
         """Take the line that the user has typed."""
         match self._kind.parse(line, self._world_size, self._meshes):
             case Look(sight):
-                return StepAnswer(wants=sight)
+                tells = self._mismatches() if sight is Sight.WAITS else ()
+                return StepAnswer(wants=sight, tells=tells)
             case Hold(ranks, is_over):
                 return self._hold(ranks, is_over=is_over)
             case EndCell():
@@ -351,6 +368,15 @@ class StepTurns:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 
+    def _mismatches(self) -> tuple[str, ...]:
+        """Lines on ranks whose operation does not match: they do not go on when they are let go."""
+        return tuple(
+            f"rank {request.rank} has stopped before a mismatch: step or continue raises it there. "
+            "Next: run and retry repair the call; or quit"
+            for request, _ in self._open.values()
+            if request.mismatch is not None
+        )
+
     def _absent_text(self, absent: RankSet) -> str:
         if not self._kind.are_stopped:
             return f"{absent.describe()} cannot be asked; {self.ranks.describe()} can"
@@ -370,6 +396,11 @@ class StepTurns:
                 return (
                     f"{op} fills a tensor that would hold no values without it, so it cannot be "
                     f"skipped. Legal: skip of {', '.join(_SKIPPABLE)}"
+                )
+            if reply.verb is StepVerb.SKIP and stop.is_needed:
+                return (
+                    f"{stop.label(has_call=False)} cannot be skipped: torch goes on with the sizes "
+                    "or the order that it brings. Next: step, or quit"
                 )
             if reply.verb is StepVerb.UNTIL and number >= reply.count:
                 return (

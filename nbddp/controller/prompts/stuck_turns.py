@@ -14,7 +14,7 @@ from nbddp.controller.prompts.step_turns import PromptKind, StepAnswer, StepProm
 from nbddp.controller.prompts.stuck_commands import parse_stuck
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
-from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 from nbddp.wire.step_replies import StepVerb
 
 _HINT = "no rank is freed yet: print EXPR looks at each; free ends it; help lists all commands"
@@ -33,7 +33,7 @@ class StuckTurns:
         self.is_held = False
         self._headline = ""
         self._asked = NO_RANKS  #: ranks that the last command was for
-        self._finished: set[Rank] = set()
+        self._finished: dict[Rank, str] = {}  #: with the class of the error; empty: none
         self._shows_values = False  #: the last command was about values
 
     def hold(self, report: Report) -> None:
@@ -50,15 +50,21 @@ class StuckTurns:
         """See `StepTurns.add`."""
         self._turns.add(request, number, now)
 
-    def leave(self, rank: Rank, now: float) -> None:
-        """Note that a rank has ended the cell; it can still be asked."""
-        self._finished.add(rank)
+    def leave(self, rank: Rank, now: float, failure: str = "") -> None:
+        """Note that a rank has ended the cell; it can still be asked.
+
+        Args:
+            rank: the rank.
+            now: the time.
+            failure: the class of its error; empty: it has ended well.
+        """
+        self._finished[rank] = failure
         self._turns.finish(rank, now)
 
     def lose(self, rank: Rank, now: float) -> None:
         """Note that the process of a rank has ended."""
-        self._finished.discard(rank)
-        self._turns.leave(rank, now)
+        self._finished.pop(rank, None)
+        self._turns.leave(rank, now, "")
 
     def drop(self, up_to: int) -> list[InputRequest]:
         """Drop the requests that an interrupt has ended; it frees the ranks."""
@@ -92,14 +98,23 @@ class StuckTurns:
             return None
         asked, self._asked = set(self._asked), NO_RANKS
         late = RankSet.of(asked & set(self._turns.absent))
-        after = RankSet.of(asked & self._finished - set(late)) if self._shows_values else NO_RANKS
         tells = []
-        if after and asked - self._finished:
-            has, looks = after.verb("has", "have"), after.verb("its value is", "their values are")
-            tells.append(f"{after.describe()} {has} finished the cell: {looks} from after it")
+        if self._shows_values and asked - self._finished.keys():
+            tells = self._from_after(RankSet.of(asked & self._finished.keys() - set(late)))
         if late:
             tells.append(f"{late.describe()} {late.verb('has', 'have')} not answered yet")
         return replace(prompt, tells=(*prompt.tells, *tells))
+
+    def _from_after(self, ranks: RankSet) -> list[str]:
+        """Say that the values of ranks are from after the cell."""
+        by_failure = ranks_by_value({rank: self._finished[rank] for rank in ranks})
+        return [
+            f"{some.describe()} {f'raised {failure}' if failure else has_finished}: "
+            f"{some.verb('its value is', 'their values are')} from after "
+            f"{'that' if failure else 'it'}"
+            for failure, some in by_failure.items()
+            for has_finished in [f"{some.verb('has', 'have')} finished the cell"]
+        ]
 
     def due_at(self) -> float | None:
         """See `StepTurns.due_at`."""

@@ -10,7 +10,7 @@ cannot come back before the user has answered for that one, so the prompt then m
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis import RankVerb, Report
+from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.prompts.commands import (
     HELP,
     Forward,
@@ -21,7 +21,7 @@ from nbddp.controller.prompts.commands import (
 )
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.messages import InputRequest
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 
 #: The first prompt waits this long for other ranks that may be about to come to a breakpoint.
 _TOGETHER_S = 1.0
@@ -29,6 +29,7 @@ _TOGETHER_S = 1.0
 _PATIENCE_S = 3.0
 #: The same for a rank that waits for other ranks: it may have been freed since it was seen.
 _WAITING_S = 0.3
+_AT_PROMPT = Predicate(RankVerb.IS, " at a prompt")
 
 
 @dataclass(frozen=True)
@@ -193,21 +194,26 @@ class PromptTurns:
         self._current = None
         return requests
 
-    def listing(self, descriptions: Mapping[Rank, str]) -> str:
+    def listing(self, others: Mapping[Rank, PerRank]) -> str:
         """Return what each rank does, ranks with the same text in one line.
 
         Args:
-            descriptions: of ranks that are at no prompt.
+            others: what ranks do that are at no prompt.
         """
-        ranks_by_text: dict[str, list[Rank]] = {}
-        for rank in sorted({*self.ranks, *descriptions}):
-            text = descriptions.get(rank, "")
+        places: list[tuple[tuple[Predicate, str], Rank]] = []
+        for rank in sorted({*self.ranks, *others}):
             if rank in self.ranks:
-                text = f"at a prompt, {_place(self._turn_of(rank).request.debugger)}"
-            ranks_by_text.setdefault(text, []).append(rank)
-        names = {RankSet.of(ranks).describe(): text for text, ranks in ranks_by_text.items()}
-        width = max(map(len, names))
-        lines = [f"{name.ljust(width)}  {text}" for name, text in names.items()]
+                predicate, line = _AT_PROMPT, _place(self._turn_of(rank).request.debugger)
+            else:
+                predicate, site = others[rank].predicate, others[rank].site
+                line = "" if site is None else _place(site)
+            places.append(((predicate, line), rank))
+        rows = [
+            (ranks.describe(), ", ".join(filter(None, (predicate.describe(len(ranks)), line))))
+            for (predicate, line), ranks in ranks_by(places).items()
+        ]
+        width = max(len(names) for names, _ in rows)
+        lines = [f"{names.ljust(width)}  {text}" for names, text in rows]
         return "\n".join([*lines, f"the prompt is on rank {self._current}"])
 
     # --- parts -----------------------------------------------------------------------------------

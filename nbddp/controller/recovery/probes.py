@@ -185,7 +185,7 @@ class RankProbes:
     def diagnose(self, views: Views, now: float) -> Report:
         """Diagnose the latest cell."""
         report = self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
-        return report.with_injected(self._pool.injected)
+        return report.with_injected(self._pool.injected, self._pool.left_out)
 
     def compare(
         self, views: Views, now: float, *, only_sanitizer: bool = False, has_failed: bool = False
@@ -199,7 +199,7 @@ class RankProbes:
             has_failed=has_failed,
         )
         report = Report(run_id=self.run_id, findings=findings)
-        return report.with_injected(self._pool.injected)
+        return report.with_injected(self._pool.injected, self._pool.left_out)
 
     def sanitized(self, now: float) -> list[Action]:
         """Tell what the sanitizers saw in the latest cell, which has failed, beside its error."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.controller.state.stimuli import OperationsLeftOut
 from nbddp.wire.faults import Fault
 from nbddp.wire.messages import FaultStruck, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -37,6 +38,7 @@ class CellRun:
     asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
     faults: tuple[Fault, ...] = ()  #: on purpose
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
 
     def interrupt(self, *, timed_out: bool = False) -> None:
@@ -87,8 +89,11 @@ class CellRun:
                     result, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns
                 )
 
-    def strike(self, struck: FaultStruck) -> None:
-        """Note that a fault on purpose strikes."""
+    def strike(self, struck: FaultStruck | OperationsLeftOut) -> None:
+        """Note that a fault on purpose strikes, or that the user has skipped operations."""
+        if isinstance(struck, OperationsLeftOut):
+            self.left_out.append(struck.text)
+            return
         self.injected.append(struck.text)
         self.struck.add((struck.number, struck.rank))
 
@@ -131,5 +136,6 @@ class CellRun:
             is_plain=self.is_plain,
             replacements=self.replacements,
             injected=tuple(self.injected),
+            left_out=tuple(self.left_out),
             missed_faults=self._missed(),
         )

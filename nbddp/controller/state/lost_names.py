@@ -3,8 +3,10 @@
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
 class Reason(Enum):
@@ -25,6 +27,9 @@ class LeftOut:
     names: tuple[str, ...]
     reason: Reason
     cell: int = 0  #: the cell that binds them; 0: none does
+    ranks: RankSet = NO_RANKS  #: the ranks that lack them, if not all of the fresh ones do
+    #: Those of them of which a copy is as good. That of an optimizer trains nothing.
+    copyable: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class RunOutcome:
     rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
     #: Faults on purpose that struck, in words; see `docs/faults.md`.
     injected: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records

@@ -39,6 +39,7 @@ from nbddp.controller.state.stimuli import (
     InputAnswered,
     InterruptRequested,
     LifeStimulus,
+    OperationsLeftOut,
     RespawnRequested,
     RestartRequested,
     RunRequested,
@@ -98,6 +99,7 @@ class PoolMachine:
         self._starts_until = None if spec.has_machines else now + settings.start_timeout_s
         self.run: CellRun | None = None
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
+        self.left_out: list[str] = []  #: the same
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -198,7 +200,7 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck():
+            case FaultStruck() | OperationsLeftOut():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
                     self.run.strike(stimulus)
                 return []
@@ -351,7 +353,7 @@ class PoolMachine:
             ),
             faults=requested.execute.faults,
         )
-        self.injected = self.run.injected
+        self.injected, self.left_out = self.run.injected, self.run.left_out
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]

@@ -58,6 +58,14 @@ class FreeRequested:
 
 
 @dataclass(frozen=True)
+class OperationsLeftOut:
+    """The user has let ranks leave out an operation at the prompt: ``skip``."""
+
+    run_id: str
+    text: str  #: ``rank 2 left out barrier #3 at the prompt, cell [4], line 7``
+
+
+@dataclass(frozen=True)
 class AbandonRequested:
     """The user no longer waits for a cell."""
 
@@ -168,6 +176,7 @@ LifeStimulus: TypeAlias = (
     | InterruptRequested
     | AbandonRequested
     | InputAnswered
+    | OperationsLeftOut
     | RestartRequested
     | RespawnRequested
     | StopRequested

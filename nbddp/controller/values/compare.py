@@ -27,14 +27,19 @@ from nbddp.wire.values.value_questions import (
     TreeOf,
 )
 
+_NEXT = "%ddp vars lists the variables of all ranks"
 
-def diff_values(descriptions: Descriptions, expression: str, ranks: RankSet) -> Difference:
+
+def diff_values(
+    descriptions: Descriptions, expression: str, ranks: RankSet, next_step: str = _NEXT
+) -> Difference:
     """Compare a value on some ranks.
 
     Args:
         descriptions: the questions to these ranks.
         expression: any expression; ``rng`` is the state of the random number generators.
         ranks: the ranks that are asked.
+        next_step: what to do if no rank has the value.
 
     Raises:
         BadOptionError: the expression has a value on none of the ranks.
@@ -49,7 +54,7 @@ def diff_values(descriptions: Descriptions, expression: str, ranks: RankSet) -> 
             )
             raise BadOptionError(
                 f"{expression!r} has no value on any rank that can be compared ({reasons}). "
-                "Next: %ddp vars lists the variables of all ranks"
+                f"Next: {next_step}"
             )
         ranks_by_path = details.ranks_to_compare(difference)
         if not ranks_by_path:

@@ -16,7 +16,7 @@ from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
-from nbddp.wire.break_points import BreakEvent, group_names
+from nbddp.wire.break_points import BreakEvent, BreakPoint, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.mesh_ranks import spans_all
@@ -32,15 +32,18 @@ class BreakParser(Parser):
         return options if self.awaits_value(before) else [*sorted(OPERATIONS), "line", *options]
 
 
-def break_number(text: str) -> int:
-    """Read the number of a break point.
+def break_numbers(text: str) -> tuple[int, ...]:
+    """Read numbers of break points, ``2`` or ``2,3``; empty: ``all``.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: they are none.
     """
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of `%ddp breaks`")
-    return int(text)
+    words = [] if text == "all" else text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of `%ddp breaks`; legal: 2, or 2,3, or all"
+        )
+    return tuple(map(int, words))
 
 
 def set_break_point(
@@ -106,10 +109,14 @@ def list_break_points(shell: InteractiveShell) -> None:
     Args:
         shell: not used.
     """
-    print(session.break_points.listing())
+    points = [point for point in session.break_points.points if point.collective]
+    pool = session.current_pool()
+    groups = _groups(pool) if pool is not None and points else {}
+    gone = [point.number for point in points if _is_gone(point, groups)]
+    print(session.break_points.listing(gone))
 
 
-def clear(shell: InteractiveShell, *, numbers: list[int]) -> None:
+def clear(shell: InteractiveShell, *, numbers: list[tuple[int, ...]]) -> None:
     """Remove break points.
 
     Args:
@@ -119,9 +126,22 @@ def clear(shell: InteractiveShell, *, numbers: list[int]) -> None:
     Raises:
         BadOptionError: there is no break point of a number.
     """
-    removed = session.break_points.clear(numbers)
+    chosen = () if () in numbers else [number for each in numbers for number in each]
+    removed = session.break_points.clear(chosen)
     texts = [f"break point {point.number} is removed: {point}" for point in removed]
     print("\n".join(texts) or "no break points were set")
+
+
+def _is_gone(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> bool:
+    """Whether no group can come to the number of a break point any more."""
+    infos = [
+        info
+        for rank, each in groups.items()
+        if not point.ranks or rank in point.ranks
+        for info in each
+        if not point.group or point.group in group_names(info)
+    ]
+    return bool(infos) and all(info.collective_seq_id >= point.collective for info in infos)
 
 
 def _has_number(place: Sequence[str]) -> bool:

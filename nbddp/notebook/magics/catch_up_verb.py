@@ -69,7 +69,7 @@ def answer(result: CatchUp) -> Answer:
 def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
-    doubtful = {*result.different, *(name for name, _ in result.not_synced)}
+    doubtful = {*result.different, *result.initial, *(name for name, _ in result.not_synced)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
     makers = result.makers or result.cells
@@ -89,20 +89,17 @@ def _headline(result: CatchUp) -> str:
 def _problems(result: CatchUp) -> list[str]:
     """A line for each thing that needs a step; names of cells that had failed before need none."""
     ranks = result.ranks
-    it_lacks = f"{ranks.verb('It still lacks', 'They still lack')} "
-    names_by_cell = {
-        left.cell: left.names for left in result.left_out if left.reason is Reason.FAILS_NOW
-    }
+    names_by_cell = {left.cell: left for left in result.left_out if left.reason is Reason.FAILS_NOW}
     lines = []
     for cell, error in result.failed:
-        names = names_by_cell.get(cell)
-        lacks = f"{it_lacks}{_names(names)}: " if names else ""
+        left = names_by_cell.get(cell)
+        lacks = f"{_still_lacks(left, ranks)}{_names(left.names)}: " if left else ""
         lines.append(
             f"{lacks}{cell_name(cell)} failed now: {error}. Next: give {ranks.verb('it', 'them')} "
             f"what the cell needs, then %ddp catchup -r {ranks}"
         )
     lines += [
-        f"{it_lacks}{_missing(left, ranks)}"
+        f"{_still_lacks(left, ranks)}{_missing(left, left.ranks or ranks)}"
         for left in result.left_out
         if left.reason not in (Reason.FAILED, Reason.FAILS_NOW)
     ]
@@ -116,12 +113,41 @@ def _problems(result: CatchUp) -> list[str]:
             f"{_names(result.different)}: equal on the other ranks, and not here. "
             f"Next: %ddp diff {result.different[0]}"
         )
+    if result.initial:
+        one = len(result.initial) == 1
+        is_at = "is at its initial value" if one else "are at their initial values"
+        others = result.others.describe()
+        what = "has another" if len(result.others) == 1 else "have others, each its own"
+        lines.append(
+            f"{_names(result.initial)} {is_at}, as the cells make {'it' if one else 'them'}; "
+            f"{others} {what}. Next: %ddp vars {' '.join(result.initial[:_MAX_NAMES])}, then set "
+            f"{'it' if one else 'them'} in a cell that begins with %%ddp -r {ranks}"
+        )
+    if result.passed_over:
+        over = result.passed_over
+        lines.append(
+            f"{over.describe().capitalize()} {over.verb('lacks', 'lack')} names, too, and "
+            f"{over.verb('has', 'have')} run cells of {over.verb('its', 'their')} own since "
+            f"{over.verb('it was', 'they were')} replaced: nothing was changed there. "
+            f"Next: %ddp catchup -r {over}"
+        )
     return lines
+
+
+def _still_lacks(left: LeftOut, ranks: RankSet) -> str:
+    if left.ranks:
+        return f"{left.ranks.describe().capitalize()} still {left.ranks.verb('lacks', 'lack')} "
+    return f"{ranks.verb('It still lacks', 'They still lack')} "
 
 
 def _missing(left: LeftOut, ranks: RankSet) -> str:
     names, cell = _names(left.names), cell_name(left.cell)
     again = f"%ddp catchup -r {ranks} --cells {left.cell}"
+    if left.reason is Reason.NO_CELL and not left.copyable.issuperset(left.names):
+        return (
+            f"{names}: no cell defines this. Next: make it in a cell that begins with %%ddp -r "
+            f"{ranks}; then nbddp.sync in one on all ranks, for a module or an optimizer"
+        )
     if left.reason is Reason.NO_CELL:
         return f"{names}: no cell defines this. Next: %ddp push, if it came from the notebook"
     if left.reason is Reason.NO_CELL_SINCE_ATTACH:
@@ -168,12 +194,15 @@ def _details(result: CatchUp) -> list[str]:
             lines.append(
                 f"{_cells(others)} ran for the others: what they use, or a seed of random numbers"
             )
+    for cell, error in result.failed_aside:
+        lines.append(f"{cell_name(cell)} failed where it ran along, with no effect: {error}")
     if result.synced:
         lines.append(f"{_names(result.synced)} {_have(result.synced)} the state of {source}")
     if result.copied:
         values = "the value" if len(result.copied) == 1 else "the values"
         have = f"{_have(result.copied)} {values}"
-        lines.append(f"{_names(result.copied)} {have} of {source}, which the other ranks have, too")
+        why = "which all other ranks have, or which was pushed to all"
+        lines.append(f"{_names(result.copied)} {have} of {source}, {why}")
     if result.deleted:
         lines.append(f"deleted again, as on the other ranks: {_names(result.deleted)}")
     return [*lines, *_random(result)]

@@ -241,7 +241,7 @@ def _break_parser() -> Parser:
 
 def _clear_parser() -> Parser:
     parser = Parser("%ddp clear")
-    parser.add_argument("numbers", nargs="*", type=break_verbs.break_number, metavar="N")
+    parser.add_argument("numbers", nargs="*", type=break_verbs.break_numbers, metavar="N")
     return parser
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
+from nbddp.controller.cell_errors import at_end, whole_tracebacks
 from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
@@ -174,6 +174,7 @@ class View:
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
+        self._judged_at = 0.0  # the time of the last one
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
 
@@ -232,6 +233,7 @@ class View:
         if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
             self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
+        self._judged_at = now
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -360,13 +362,13 @@ class View:
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = replace(judged, report=with_all_raised(judged.report, outcome))
+            ended = at_end(judged, outcome, self._clock() - self._judged_at)
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
             )
             if torn or not judged.acted or is_other:
-                card = self._card(ended, torn, is_over=True)
+                card = self._card(ended, outcome)
                 self._show_card(card, card_id, is_update=card_id in self._shown_cards)
         chips = rank_states.ends(outcome, has_card=bool(self._judged or self._shown_cards))
         if chips and not has_row:
@@ -398,22 +400,17 @@ class View:
             self._kept.add(KeptCard(card_id, data))
         self._sink.display(data, {}, card_id, is_update)
 
-    def _card(
-        self,
-        judged: VerdictReached,
-        torn: Mapping[str, RankSet] | None = None,
-        *,
-        is_over: bool = False,
-    ) -> dict[str, str]:
+    def _card(self, judged: VerdictReached, outcome: RunOutcome | None = None) -> dict[str, str]:
         means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return diagnosis_card.card(
             judged.report,
             acted=judged.acted,
             views=judged.views,
             means=means,
-            torn=torn,
-            is_over=is_over,
+            torn=None if outcome is None else outcome.torn,
+            is_over=outcome is not None,
             own_timeout_s=self._settings.own_timeout_s,
+            timeout_s=outcome.timeout_s if outcome is not None and outcome.timed_out else None,
         )
 
     def _offer_by_rank(self) -> None:

@@ -72,6 +72,7 @@ def card(
     torn: Mapping[str, RankSet] | None = None,
     is_over: bool = False,
     own_timeout_s: float = Settings.own_timeout_s,
+    timeout_s: float | None = None,
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -83,6 +84,7 @@ def card(
         torn: ranks by operation whose tensors may hold partial results, once that is known.
         is_over: the cell has ended.
         own_timeout_s: operations with a shorter timeout of their own are left to it.
+        timeout_s: the timeout of the cell, if it has ended the cell.
     """
     kinds = {finding.kind for finding in report.proven} if acted else set()
     if kinds == {"left-debugger"}:
@@ -91,13 +93,19 @@ def card(
     layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
-    injected = report.injected if layouts else ()
+    injected = _injected(report) if layouts else []
     layouts = layouts or [_Layout(_no_finding(report))]
     if not is_over and (late := late_ranks(report)):
         still = f"{late.describe()} still {late.verb('runs', 'run')}"
         layouts[0].title += f" (so far; {still})"
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
-        report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
+        report,
+        acted,
+        means,
+        torn or {},
+        is_over=is_over,
+        own_timeout_s=own_timeout_s,
+        timeout_s=timeout_s,
     )
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
@@ -257,7 +265,7 @@ def _no_finding(report: Report) -> Finding:
 
 def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:
     lines: list[str] = []
-    for text in _injected(injected):
+    for text in injected:
         lines += wrapped(text, WIDTH, indent=4)
     for section in sections:
         lines += wrapped(section.layout.title, WIDTH, indent=4)
@@ -274,12 +282,16 @@ def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_err
     return "\n".join(lines)
 
 
-def _injected(injected: Sequence[str]) -> Iterator[str]:
-    """The lines that stand first on the card of a cell with faults on purpose."""
-    for text in injected[:_MAX_FINDINGS]:
-        yield f"{ON_PURPOSE.capitalize()}: {one_line(text)}."
-    if len(injected) > _MAX_FINDINGS:
-        yield f"and {len(injected) - _MAX_FINDINGS} more faults on purpose"
+def _injected(report: Report) -> list[str]:
+    """The lines that stand first on the card of a cell: what the user has caused on purpose."""
+    faults = [f"{ON_PURPOSE.capitalize()}: {one_line(text)}." for text in report.injected]
+    skips = [f"{text[:1].upper()}{one_line(text[1:])}." for text in report.left_out]
+    lines = [*faults[:_MAX_FINDINGS], *skips[:_MAX_FINDINGS]]
+    if len(faults) > _MAX_FINDINGS:
+        lines.append(f"and {len(faults) - _MAX_FINDINGS} more faults on purpose")
+    if len(skips) > _MAX_FINDINGS:
+        lines.append(f"and {len(skips) - _MAX_FINDINGS} more operations skipped at the prompt")
+    return lines
 
 
 def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -299,14 +311,14 @@ def _html(
     Args:
         sections: the findings; the first one is open, the others are folded below their titles.
         details: HTML of more folded parts.
-        injected: faults on purpose, which come first.
+        injected: what the user has caused on purpose, which comes first.
         is_above_error: the error below the card says what to change, and what the ranks keep.
     """
     first, *others = sections
     evidence, folded = _evidence(first, is_above_error=is_above_error)
     answer = [] if is_above_error else _answer(first)
     colour = _BLUE if injected else first.layout.colour
-    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in _injected(injected)]
+    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in injected]
     parts += [f"<div>{_heading(first)}</div>", *answer, evidence, folded]
     for section in others:
         body = "".join([*_answer(section), *_whole_evidence(section)])
@@ -433,6 +445,7 @@ def _now_sentence(
     *,
     is_over: bool,
     own_timeout_s: float,
+    timeout_s: float | None,
 ) -> str:
     """The sentence behind ``Now:``, about the ranks that wait; empty if no rank waits."""
     waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
@@ -453,8 +466,11 @@ def _now_sentence(
     has_limit = limit_ms is not None and left_ms is not None and limit_ms <= own_timeout_s * 1e3
     limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
     if is_over:
-        by = f"the operation was left to its own timeout of {limit}, and " if has_limit else ""
-        return f"{by}the cell has ended."
+        if timeout_s is not None:
+            by, why = "", f": it ran longer than its --timeout of {timeout_s:g} s"
+        else:
+            by, why = f"the operation was left to its own timeout of {limit}, and " * has_limit, ""
+        return f"{by}the cell has ended{why}."
     keeps = f"{'keeps' if is_one else 'keep'} every variable{_partial_results(torn)}"
     stop = f"{means} frees {ranks}, which {keeps}."
     if not report.verdict:

@@ -35,6 +35,10 @@ _HEADLINES = {
 }
 
 
+#: An `except` of the user's code may go on to operations.
+_LATER = "Until the cell ends, each later operation of the group raises this error, too."
+
+
 class OperationAbort:
     """Answers `AbortOperations` requests of one rank."""
 
@@ -168,5 +172,5 @@ def _abort_group(group: TracedGroup) -> None:
 def _reason(request: AbortOperations) -> Callable[[], BaseException]:
     if request.reason == "interrupt":
         return KeyboardInterrupt
-    text = request.text or _HEADLINES[request.reason]
+    text = f"{request.text or _HEADLINES[request.reason]}\n{_LATER}"
     return lambda: CollectiveAbortedError(text)

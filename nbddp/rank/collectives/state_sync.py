@@ -3,6 +3,7 @@
 Runs in: the rank process, main thread, in a cell of the user.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,6 +56,23 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
             _sync_state(item, source, group)
 
 
+def give(item: Any, *, src: int, to: Sequence[int]) -> None:
+    """Give some ranks the state of one; cells of `%ddp catchup` call it by name, on all ranks.
+
+    The others take part in the operations, and keep their states. All of them get new buckets of
+    gradients for a DistributedDataParallel module.
+
+    Args:
+        item: an object that `sync` takes; None on a rank that neither has it nor gets it.
+        src: global rank that has the state.
+        to: global ranks that get it.
+    """
+    takes = dist.get_rank() in to
+    if takes or dist.get_rank() == src:
+        _check(0, item)
+    _sync_state(item, src, None, takes=takes)
+
+
 def _source(members: list[int], group: Any) -> int:
     """Return the default source; ranks ask each other, because a fresh one lacks the history."""
     times: list[Any] = [None] * len(members)
@@ -105,7 +123,7 @@ def _is_sharded(item: Any) -> bool:
     return any(kind.__name__ in _SHARDED for part in parts for kind in type(part).__mro__)
 
 
-def _sync_state(item: Any, source: int, group: Any) -> None:
+def _sync_state(item: Any, source: int, group: Any, *, takes: bool = True) -> None:
     """Send the structure and small values as an object, and tensors as tensors."""
     is_ddp = isinstance(item, torch.nn.parallel.DistributedDataParallel)
     target = item.module if is_ddp else item
@@ -120,9 +138,9 @@ def _sync_state(item: Any, source: int, group: Any) -> None:
         _make(skeleton, tensors)
     for tensor in tensors:
         _broadcast(tensor, source, group)
-    if not is_source:
+    if takes and not is_source:
         target.load_state_dict(_join(skeleton, tensors))
-    if numbers is not None:
+    if is_ddp and numbers is not None:
         torch_private.renew(item, numbers)
 
 

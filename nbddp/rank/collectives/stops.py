@@ -72,6 +72,8 @@ class Stops:
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
+        #: Ends the steps of such a debugger. Set by the server.
+        self.end_debugging: Callable[[], None] = lambda: None
         #: Returns how many interrupts have reached the process. Set by the server.
         self.interrupts: Callable[[], int] = lambda: 0
         #: Names that are defined in every cell. Set by the server.
@@ -232,9 +234,12 @@ class Stops:
         place = LookedPlace(self._recorder.sites, frame)
         while True:
             describe = self.describer(lambda: place.frame, {})
-            reply = StepReply.parse(
-                self.ask(operation, counters.description(), reason, check, describe)
-            )
+            try:
+                line = self.ask(operation, counters.description(), reason, check, describe)
+            except KeyboardInterrupt:
+                self.end_debugging()  # it would stop at this exception, and ask again
+                raise
+            reply = StepReply.parse(line)
             if reply.verb is StepVerb.RETRY:
                 instead = self._retry(reply.code, operation, frame, withdraw)
                 if instead is not None:

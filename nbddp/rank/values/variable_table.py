@@ -14,7 +14,7 @@ import torch
 
 from nbddp.rank.cells import RankShell
 from nbddp.rank.collectives import state_sync
-from nbddp.rank.values import tensor_hash, torch_objects
+from nbddp.rank.values import plain_values, tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
 from nbddp.rank.values.tensor_preview import dtype_text, number_text
 from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
@@ -69,7 +69,9 @@ def _kind(value: Any) -> NameKind:
     if not _has_data(value):
         return "definition"
     try:
-        return "state" if state_sync.has_state(value) else "data"
+        if state_sync.has_state(value):
+            return "state"
+        return "plain" if plain_values.is_plain(value) else "data"
     except (Exception, SystemExit):  # noqa: BLE001 - of the user's class
         return "data"
 

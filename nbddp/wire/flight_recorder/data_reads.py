@@ -34,6 +34,8 @@ class ReadEpoch(_Part, frozen=True):
     joins: bool  #: inside ``with model.join()``, where numbers of batches may differ
     indices: bytes = b""  #: a bit for each sample of the dataset that was read; empty: not known
     base_indices: bytes = b""  #: the same for the dataset of a `Subset`
+    #: An operation in the loop, or on what it trained, has brought values of ranks together.
+    combines: bool = True
 
 
 class LoaderReads(_Part, frozen=True):

@@ -36,12 +36,20 @@ _FUNCTIONS: Final = frozenset(
         "scatter_object_list",
     )
 )
+_READS_RESULTS: Final = frozenset(
+    ("ddp-buckets", "parameter-check", "Join", RANDOM_NUMBERS, "torch.distributed.checkpoint")
+)
 _MAX_CALL: Final = 48
 
 
 def is_function(origin: str) -> bool:
     """Return whether an origin is a public function, which the user's code has called by name."""
     return origin in _FUNCTIONS
+
+
+def needs_result(origin: str) -> bool:
+    """Return whether a feature reads sizes or orders from what its operations bring."""
+    return is_function(origin) or origin in _READS_RESULTS
 
 
 def is_own(origin: str) -> bool:

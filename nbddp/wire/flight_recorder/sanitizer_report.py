@@ -59,6 +59,9 @@ class ReplicaSteps(_Part, frozen=True):
     setting_steps: tuple[int, ...]  #: these steps
     sites: tuple[Site, ...]  #: the lines of the steps
     site_of_step: bytes  #: the index of the line of each step
+    #: The line that added up copies of all gradients before the first step, which used gradients
+    #: that were not changed since; without a line: it used what was added up.
+    copy_site: Site = Site()
 
 
 #: Length of a digest.

@@ -320,6 +320,11 @@ class Operation(_Part, frozen=True):
         return self.failure is not None and self.failure.kind == "replaced"
 
     @property
+    def is_needed(self) -> bool:
+        """Whether a library has called it, and reads sizes or an order from its result."""
+        return origins.needs_result(self.site.origin)
+
+    @property
     def is_rendezvous(self) -> bool:
         """Whether ``init_process_group`` waits for other ranks; ``keys`` name those ranks.
 

@@ -161,8 +161,9 @@ class Variables(_Tagged, frozen=True):
 
 
 #: ``state``: its state can be given to other ranks by `nbddp.sync`, as that of modules and
-#: optimizers; ``definition``: a module of Python, a function or a class.
-NameKind: TypeAlias = Literal["state", "definition", "data"]
+#: optimizers; ``definition``: a module of Python, a function or a class; ``plain``: data that may
+#: be copied to another rank, since it refers to nothing else.
+NameKind: TypeAlias = Literal["state", "definition", "plain", "data"]
 
 
 class Names(_Tagged, frozen=True):

@@ -120,3 +120,15 @@ def test_names_that_a_rank_lacks_after_it_has_caught_up():
     assert history.left_out(1, "z") is history.left_out(0, "y") is None
     run(history, 4, "1", outcome("a", 0, 0, status="exited", fresh=RankSet.of([1])))
     assert history.left_out(1, "y") is None  # the process that lacked it is gone, too
+
+
+def test_values_that_were_pushed_to_ranks_at_once():
+    history = CellHistory()
+    history.note_push(["x", "y"], ALL)
+    assert history.was_pushed("x", ALL)
+    assert not history.was_pushed("z", ALL)
+    history.note_push(["x"], RankSet.of([1]))
+    assert not history.was_pushed("x", ALL)
+    assert history.was_pushed("x", RankSet.of([1]))
+    history.note_push(["x"], ALL)
+    assert history.was_pushed("x", ALL)

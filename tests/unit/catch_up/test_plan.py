@@ -185,3 +185,38 @@ def test_star_imports_may_bind_anything():
 def test_names_that_two_cells_use_from_each_other():
     cells = [cell(1, "def f(): return g()"), cell(2, "def g(): return f()")]
     assert numbers(plan_of(cells, {"f": "definition"})) == [1, 2]
+
+
+def test_names_that_no_good_cell_binds_are_needed():
+    cells = [
+        cell(1, "rate = 1", ok=False),
+        cell(2, "def build(): return size"),
+        cell(3, "net = build(); size = 3"),
+        cell(4, "opt = Optimizer(net, lr, rate)"),
+    ]
+    plan = plan_of(cells, {"opt": "state"})
+    assert numbers(plan) == [2, 3, 4]
+    assert plan.needs == {"Optimizer", "lr", "rate"}
+
+
+def test_a_cell_that_binds_a_name_at_once_is_before_one_whose_function_does():
+    cells = [cell(1, "steps = 0"), cell(2, "def train():\n    global steps\n    steps += 1")]
+    assert numbers(plan_of(cells, {"steps": "plain"})) == [1]
+    assert numbers(plan_of(cells[1:], {"steps": "plain"})) == [2]
+
+
+def test_names_whose_values_may_have_changed_since():
+    cells = [
+        cell(1, "steps, losses, seen, tag, best = 0, [], {}, '', {}"),
+        cell(2, "def train():\n    global steps\n    steps += 1\n    losses.append(1)"),
+        cell(3, "for i in x: train()\nbest['a'] = i; seen.update(a=1)", operations=True),
+        cell(4, "print(tag)"),
+    ]
+    lacking: dict[str, NameKind] = dict.fromkeys(("steps", "losses", "train"), "plain")
+    assert plan_of(cells[:2], lacking).rebound == set()
+    plan = plan_of([*cells[:2], cells[3]], lacking)
+    assert plan.rebound == {"steps"}
+    assert plan.touched == {"steps", "losses"}
+    plan = plan_of(cells, lacking)
+    assert plan.rebound == {"steps"}
+    assert plan.touched == {"steps", "losses", "best", "seen"}

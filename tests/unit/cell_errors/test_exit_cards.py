@@ -188,8 +188,22 @@ def test_the_brief_error_has_the_last_line_and_the_free_memory():
     assert error is not None
     (displayed,) = error._render_traceback_()
     assert "; 1.2 of 24.0 GB of memory were free" in " ".join(displayed.split())
-    assert "  was at    cell [7], line 5: dist.all_reduce(x)\n" in displayed
+    assert (
+        "  last      all_reduce #17, done, at cell [7], line 5: dist.all_reduce(x)\n" in displayed
+    )
     assert displayed.count("next") == 1
+
+
+def test_the_brief_error_says_that_a_rank_was_at_an_operation_only_if_it_was_inside():
+    dead = with_last(died(1))
+    assert dead.exited is not None
+    assert dead.exited.last_operation is not None
+    last = msgspec.structs.replace(dead.exited.last_operation, state="scheduled")
+    inside = replace(dead, exited=msgspec.structs.replace(dead.exited, last_operation=last))
+    outcome = outcome_of(freed(0), inside, fresh=RankSet.of([1]))
+    error = cell_error(replace(outcome, report=exit_report(outcome)), "cell [7]", {})
+    assert error is not None
+    assert "was at    cell [7], line 5: dist.all_reduce(x)\n" in error._render_traceback_()[0]
 
 
 def test_the_card():

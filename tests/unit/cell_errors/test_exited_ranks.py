@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import restarted_text
+from nbddp.controller.cell_errors import build, restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.lost_names import LeftOut, Reason
@@ -252,6 +252,18 @@ def test_the_next_step_after_a_node_was_lost(node: int, step: str):
     assert "rank 0 keeps its variables" in message
 
 
+@pytest.mark.parametrize(("log", "is_shown"), [("n2:/tmp/rank1.log", False), ("/rank1.log", True)])
+def test_a_log_on_a_lost_machine_is_not_offered(log: str, is_shown: bool):
+    lost = died(1)
+    assert lost.exited is not None
+    cause = LostAgent(1, AgentEnd("silent", 60, "n2"))
+    lost = msgspec.structs.replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
+    error = build.cell_error(RunOutcome("r", {0: ok(0), 1: lost}, 4.0), "cell [7]", {1: log})
+    assert error is not None
+    assert log in str(error)
+    assert ("%ddp log 1" in "".join(error._render_traceback_())) == is_shown
+
+
 # --- other ranks ---------------------------------------------------------------------------------
 
 
@@ -367,13 +379,45 @@ def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
 )
 def test_a_name_that_a_rank_lacks_after_it_has_caught_up(reason: Reason, why: str, step: str):
     history = CellHistory()
-    history.note_left_out(RankSet.of([2]), [LeftOut(("model", "x"), reason, 3)])
+    left = LeftOut(("model", "x"), reason, 3, copyable=frozenset(("model",)))
+    history.note_left_out(RankSet.of([2]), [left])
     lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert (
         f"  likely    rank 2 is a fresh process: %ddp catchup did not make model, as {why}"
         in message
     )
+    assert message.endswith(f"\n  next      {step}")
+
+
+_STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        (
+            Reason.FAILS_NOW,
+            "give it what cell [3] needs, then %ddp catchup -r 2: it makes opt there, " + _STATES,
+        ),
+        (
+            Reason.NEEDS,
+            "%ddp catchup -r 2 --cells 3, when what this cell uses is there: it makes opt there, "
+            + _STATES,
+        ),
+        (
+            Reason.NO_CELL,
+            "run the lines that make opt in a cell that begins with %%ddp -r 2, then "
+            "nbddp.sync(opt, src=0) in one on all ranks",
+        ),
+        (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+    ],
+)
+def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
+    history = CellHistory()
+    history.note_left_out(RankSet.of([2]), [LeftOut(("opt",), reason, 3)])
+    lacks = raised(2, "NameError", "name 'opt' is not defined", name="opt")
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert message.endswith(f"\n  next      {step}")
 
 

@@ -4,14 +4,33 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.cell_errors import with_all_raised
+from nbddp.controller.cell_errors import at_end, with_all_raised
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.state import VerdictReached
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellError, DeadlockError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
 from tests.support.cell_errors import cell_error, freed, ok, raised, rendered, report, text
+
+
+def test_a_deadlock_that_the_timeout_of_the_cell_ended():
+    error = cell_error(
+        ok(1), freed(0), report=report(), is_plain=False, timed_out=True, timeout_s=6.0,
+        raised_before=RankSet.of([0]),
+    )  # fmt: skip
+    assert type(error) is DeadlockError
+    assert "  ended     the cell ran longer than its --timeout of 6 s\n" in text(error)
+
+
+def test_ranks_that_nobody_freed_have_waited_until_the_end():
+    waits = PerRank(0, "running", Predicate(RankVerb.WAITS, " in barrier #1"), since_s=0.25)
+    stuck = replace(report(), ranks={0: waits})
+    outcome = RunOutcome("r", {}, 7.0)
+    for acted, since_s in ((False, 6.25), (True, 0.25)):
+        judged = at_end(VerdictReached("r", stuck, acted=acted, views={}), outcome, 6.0)
+        assert judged.report.ranks[0].since_s == since_s
 
 
 def test_a_deadlock():

@@ -74,6 +74,19 @@ def test_shares_that_are_whole_are_no_finding():
     assert compared(loader(share(0), even), loader(share(1), odd)) == ([], [])
 
 
+def test_ranks_that_combine_nothing_may_each_train_on_all_samples():
+    alone = epoch(range(8), combines=False)
+    faults, notes = compared(loader(PLAIN, alone), loader(PLAIN, alone))
+    assert not faults
+    assert [note.kind for note in notes] == ["trained-alone"]
+
+
+def test_a_loader_that_is_made_in_each_epoch_has_one_fault():
+    twice = (loader(PLAIN, epoch(range(8))),) * 2
+    (fault,) = compare_reads({0: twice, 1: twice}, 2, has_failed=False)[0]
+    assert fault.number == 1
+
+
 def test_the_ranks_and_indices_of_samples_that_are_read_twice():
     shares = [epoch([0, 1, 2]), epoch([3, 4]), epoch([2, 5, 6, 7])]
     (fault,) = compared(*(loader(PLAIN, each) for each in shares))[0]

@@ -73,6 +73,13 @@ def test_a_change_that_is_known_is_the_next_step():
     assert [line.site.line for line in finding.code] == [2, 3]
 
 
+def test_items_that_differ_are_to_be_equally_long():
+    source = "data = range(9) if rank == 0 else range(9, 16)"
+    assert shorter(f"{source}\n{_LOOP}", line=3).next_step.startswith(
+        "Make `data` equally long on all ranks (line 1)"
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "name", "line"),
     [

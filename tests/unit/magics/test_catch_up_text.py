@@ -34,7 +34,7 @@ def test_all_is_well():
         "Next: run the next cell, or the interrupted one again.",
     ]
     assert copied.details[1:] == [
-        "step has the value of rank 0, which the other ranks have, too",
+        "step has the value of rank 0, which all other ranks have, or which was pushed to all",
         "deleted again, as on the other ranks: tmp",
     ]
     assert said(cells=()).text() == (
@@ -102,6 +102,31 @@ def test_random_numbers(facts: dict[str, Any], line: str):
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
+            {"left_out": (LeftOut(("opt",), Reason.NO_CELL),)},
+            "It still lacks opt: no cell defines this. Next: make it in a cell that begins with "
+            "%%ddp -r 1; then nbddp.sync in one on all ranks, for a module or an optimizer",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"initial": ("history", "steps")},
+            "history and steps are at their initial values, as the cells make them; ranks 0,2-3 "
+            "have others, each its own. Next: %ddp vars history steps, then set them in a cell "
+            "that begins with %%ddp -r 1",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"passed_over": RankSet.of([3])},
+            "Rank 3 lacks names, too, and has run cells of its own since it was replaced: nothing "
+            "was changed there. Next: %ddp catchup -r 3",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x",), Reason.LOOP, 2, RankSet.of([1])),)},
+            "Rank 1 still lacks x: cell [2] runs a loop with collectives, and makes no model or "
+            "function. Next: %ddp catchup -r 1 --cells 2, to run it again",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
             {"different": ("mine",)},
             "mine: equal on the other ranks, and not here. Next: %ddp diff mine",
             "Then: run the next cell, or the interrupted one again.",
@@ -133,6 +158,19 @@ FAILED = (
 )
 
 
+def test_a_cell_that_failed_aside_only_is_a_detail():
+    whole = said(regained=("opt",), failed_aside=((2, "rank 0 raised NameError: lr"),))
+    assert whole.lines[0] == "Rank 1 has again: opt (from cells [2], [3])."
+    assert "cell [2] failed where it ran along, with no effect: rank 0 raised NameError: lr" in (
+        whole.details
+    )
+
+
+def test_a_value_at_its_beginning_is_not_said_to_be_there_again():
+    lines = said(regained=("opt", "steps"), initial=("steps",)).lines
+    assert lines[0] == "Rank 1 has again: opt (from cells [2], [3])."
+
+
 def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
     assert said(cells=(2,), synced=("model", "opt"), left_out=FAILED).lines == [
         "Rank 1 has again: model and opt (from cell [2]).",
@@ -148,7 +186,8 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
 
 
 def test_the_answer_is_short_and_folds_what_was_done():
-    made = said(synced=("model",), left_out=(LeftOut(("x",), Reason.NO_CELL),)).bundle()
+    left = LeftOut(("x",), Reason.NO_CELL, copyable=frozenset(("x",)))
+    made = said(synced=("model",), left_out=(left,)).bundle()
     assert made["text/plain"].splitlines() == [
         "Rank 1 has again: model (from cells [2], [3]).",
         "It still lacks x: no cell defines this. Next: %ddp push, if it came from the",

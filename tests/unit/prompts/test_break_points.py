@@ -53,7 +53,7 @@ def test_options_in_words():
         "": "legal: an operation such as all_reduce",
         "all_reduced": "Did you mean all_reduce; legal",
         "lines 7": "Did you mean line; legal",
-        "17": "'17' is unknown; legal",
+        "17": "'17' is unknown. Did you mean #17, or `line 17`; legal",
         "isend": "Did you mean send; legal",
         "backward": "The operations are all_gather, ",
         "==": "'==' is unknown; legal",
@@ -102,6 +102,18 @@ def test_stops_are_counted_once_and_listed():
         "1    all_reduce                      1 on rank 0, 2 on rank 1\n"
         "2    each operation with NaN or Inf  none"
     )
+
+
+def test_a_deadlock_counts_once_and_a_number_that_has_passed_says_so():
+    points = BreakPoints()
+    points.add([], on="deadlock")
+    points.add(["#3"])
+    for rank in (0, 1):
+        points.note(msgspec.structs.replace(request(rank, ()), is_stuck=True))
+    assert [row.split("  ")[-1].strip() for row in points.listing([2]).splitlines()[1:]] == [
+        "1",
+        "none; its number has passed",
+    ]
 
 
 def test_numbers_are_not_used_again():

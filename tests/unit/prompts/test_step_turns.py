@@ -83,6 +83,17 @@ def test_the_other_call_of_a_mismatch_stands_in_the_row():
         "rank 3 before all_reduce #7 of float32[2] with SUM; rank 1 called all_reduce of "
         "float32[4] cell [5], line 3: `source 3`"
     )
+    (tell,) = cell.say("waits").tells
+    assert tell.startswith("rank 3 has stopped before a mismatch: step or continue raises it")
+
+
+def test_a_rank_that_has_raised_or_exited_is_shown_so():
+    cell = Cell()
+    cell.stop(0, 1)
+    cell.turns.leave(2, cell.now, "ValueError")
+    cell.turns.leave(3, cell.now, "")
+    assert cell.turns.needs_others
+    assert cell.table()[1:] == ["rank 2 raised ValueError", "rank 3 exited"]
 
 
 def test_ranks_that_have_ended_the_cell_are_not_awaited():

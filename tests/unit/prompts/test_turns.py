@@ -255,10 +255,16 @@ def test_the_list_of_ranks():
     cell.now += 1
     cell.turn()
     assert cell.type("ranks") == Answer(wants_list=True)
-    assert cell.turns.listing({1: "is at a prompt", 3: "has finished the cell"}).splitlines() == [
-        "ranks 0,2  at a prompt, at cell [5], line 3: `source 3`",
-        "rank 1     at a prompt, at cell [5], line 4: `source 4`",
+    others = {
+        3: PerRank(3, "finished", Predicate(RankVerb.HAS_FINISHED)),
+        4: PerRank(4, "running", Predicate(RankVerb.WAITS, " in barrier #1")),
+        5: PerRank(5, "running", Predicate(RankVerb.WAITS, " in barrier #1")),
+    }
+    assert cell.turns.listing(others).splitlines() == [
+        "ranks 0,2  are at a prompt, at cell [5], line 3: `source 3`",
+        "rank 1     is at a prompt, at cell [5], line 4: `source 4`",
         "rank 3     has finished the cell",
+        "ranks 4-5  wait in barrier #1",
         "the prompt is on rank 0",
     ]
 

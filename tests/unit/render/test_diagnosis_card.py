@@ -91,6 +91,8 @@ def test_a_deadlock_that_its_own_timeout_will_end():
     over = text(report, is_over=True)
     assert "Now: the operation was left to its own timeout of 5.0 s, and the cell has ended" in over
     assert "The stop button" not in over
+    limited = text(report, is_over=True, timeout_s=6.0)
+    assert "Now: the cell has ended: it ran longer than its --timeout of 6 s." in limited
     assert "are freed" in text(report, acted=True, is_over=True)
     assert "are freed" in text(report, acted=True)
     long = verdict(missing(), earliest_timeout_ms=90_000, earliest_timeout_left_ms=80_000)

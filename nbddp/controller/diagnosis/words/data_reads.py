@@ -164,6 +164,11 @@ def _note_text(note: DataNote) -> str:
                 f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
                 f"{some.dataset}; nothing was trained in the loop"
             )
+        case "trained-alone":
+            text = (
+                f"{note.ranks.describe()} read {note.count} {of} each; nothing that they trained "
+                "was combined, as in a search for hyperparameters"
+            )
         case _ if some.sampler.replicas == 1:
             text = (
                 f"{note.ranks.describe()} read the one share of {some.sampler.name}(num_replicas=1)"

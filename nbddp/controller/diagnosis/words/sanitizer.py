@@ -9,7 +9,7 @@ from dataclasses import replace
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, iteration, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words
@@ -72,6 +72,8 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     """An operation was given NaN or Inf, for the first time in the cell."""
     rank, fault = next(iter(cause.fault_by_rank.items()))
     name, ranks = _name(rank, fault.operation, reports), cause.culprits
+    number, when = fault.operation.collective_seq_id, iteration(fault.operation)
+    at = f" at {when}{f' (#{number})' if number and '#' not in name else ''}" if when else ""
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
@@ -83,12 +85,12 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
             f"look at the loss of {ranks.describe()} first."
         )
     return Words(
-        f"{subject(ranks)} gave {fault.value} to {name}{whose}.",
+        f"{subject(ranks)} gave {fault.value} to {name}{at}{whose}.",
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
         code=_code((fault.site, ranks)),
-        ranks=_rows(cause, reports, f"gave {fault.value} to {name}"),
+        ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
     )
 
 
@@ -193,7 +195,14 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
             "0 when it is made; otherwise broadcast each parameter. Then look for what "
             f"{alone} alone. `%ddp diff` shows by how much they differ."
         )
-    if parted.setting is not None:
+    if steps.copy_site.line and not parted.is_beside:
+        copied = f"line {steps.copy_site.line}"
+        reason = (
+            f"{copied} added up copies of all gradients, and {_line(parted.site)} used gradients "
+            f"that still held what was copied; {reason}"
+        )
+        step = f"Copy the result of {copied} back into the gradients before {_line(parted.site)}."
+    elif parted.setting is not None:
         name, value_by_rank = parted.setting
         values_text = ", ".join(
             f"{name}={value} on {of.describe()}"
@@ -207,7 +216,7 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
         reason,
         step,
-        code=_code((parted.site, ranks)),
+        code=_code((steps.copy_site, RankSet()), (parted.site, ranks)),
         ranks={
             rank: replace(
                 reports.rank(rank),

@@ -19,14 +19,17 @@ import torch.utils.data as torch_data
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.sanitizer.dataset_contents import contents_of
+from nbddp.rank.collectives.sanitizer.trained_shapes import TrainedShapes, combines
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site, shortened
 
 #: Size of the sets of indices that a cell reports; later passes have none.
 _INDEX_BYTES = 1 << 20
 _MAX_LOADERS = 32
 _MAX_EPOCHS = 1000
+#: Operations that are looked at, the newest first.
+_MAX_OPERATIONS = 1024
 
 
 @dataclass
@@ -47,6 +50,8 @@ class _Epoch:
     is_known: bool = True  #: all indices are numbers
     trains: bool = False
     joins: bool = False
+    combines: bool = False  #: see `ReadEpoch`
+    seen: int = 0  #: the newest operation of which `combines` knows
 
 
 @dataclass
@@ -64,11 +69,12 @@ class DataReads:
     """The data loaders that are read in a cell.
 
     Args:
-        sites: finds the lines of the user's code.
+        recorder: knows the operations and the lines of the user's code.
     """
 
-    def __init__(self, sites: Sites) -> None:
-        self._sites = sites
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._sites = recorder.sites
         #: Returns the hash of a tensor. Set by the server.
         self.hash_of: Callable[[torch.Tensor], bytes] | None = None
         self.spent_ns = 0
@@ -79,6 +85,8 @@ class DataReads:
         self._beginning: list[_Epoch | None] = []
         self._latest: _Epoch | None = None  #: the pass that did something last
         self._left_bytes = 0
+        self._trained = TrainedShapes()
+        self._first = 0  #: the newest operation when the cell began
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -91,7 +99,9 @@ class DataReads:
         self.spent_ns = self._steps = 0
         self._left_bytes = _INDEX_BYTES
         self._beginning, self._latest = [], None
-        hook = register_optimizer_step_pre_hook(lambda *_: self.note_step())
+        self._trained = TrainedShapes()
+        self._first = self._recorder.writer.newest
+        hook = register_optimizer_step_pre_hook(self._stepped)
         self._undo = [hook.remove, torch_private.hook_loaders(self)]
 
     def end(self) -> tuple[LoaderReads, ...]:
@@ -102,6 +112,7 @@ class DataReads:
         self._follow(None)  # the steps of a loop that was left came after its last batch
         loaders, self._loaders = self._loaders, {}
         self._epoch_of.clear()
+        self._note_averages(loaders.values())
         reports = tuple(self._report(each) for each in loaders.values() if each.epochs)
         self._made_at.clear()
         return reports
@@ -109,6 +120,10 @@ class DataReads:
     def note_step(self) -> None:
         """Note a backward pass, or a step of an optimizer: the loop around it trains."""
         self._steps += 1
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self.note_step()
+        self._trained.note(optimizer)
 
     # --- the observer ----------------------------------------------------------------------------
 
@@ -167,6 +182,8 @@ class DataReads:
             return
         began = time.monotonic_ns()
         self._follow(epoch)
+        if not epoch.batches:
+            epoch.seen = self._recorder.writer.newest
         epoch.batches += 1
         indices = _numbers(epoch.asked.popleft()) if epoch.asked else None
         if indices is None:
@@ -187,11 +204,31 @@ class DataReads:
     # --- facts -----------------------------------------------------------------------------------
 
     def _follow(self, epoch: _Epoch | None) -> None:
-        """Note whether steps came between the batches of a pass, and after its last one."""
+        """Note what came between the batches of a pass, and after its last one."""
         for open_epoch in (self._latest, epoch):
             if open_epoch is not None:
                 open_epoch.trains = open_epoch.trains or self._steps > open_epoch.steps
+                if open_epoch.batches and not open_epoch.combines:
+                    self._look(open_epoch)
         self._latest = epoch
+
+    def _look(self, epoch: _Epoch) -> None:
+        """Note whether operations since the last look have brought values of ranks together."""
+        newest = self._recorder.writer.newest
+        last = range(newest, max(epoch.seen, newest - _MAX_OPERATIONS), -1)
+        epoch.combines = any(combines(self._recorder.operation(record)) for record in last)
+        epoch.seen = newest
+
+    def _note_averages(self, loaders: Iterable[_Loader]) -> None:
+        """Note that the code has averaged outside of loops what it trained in them."""
+        alone = [
+            each for one in loaders for each in one.epochs if each.trains and not each.combines
+        ]
+        if alone:
+            operations = self._recorder.operations(_MAX_OPERATIONS)
+            if self._trained.are_in(each for each in operations if each.record_id > self._first):
+                for epoch in alone:
+                    epoch.combines = True
 
     def _note_indices(self, epoch: _Epoch, indices: list[int]) -> None:
         epoch.samples += len(indices)
@@ -280,6 +317,7 @@ def _epoch(epoch: _Epoch) -> ReadEpoch:
         joins=epoch.joins,
         indices=bytes(epoch.indices or b"") if is_known else b"",
         base_indices=bytes(epoch.base_indices or b"") if is_known else b"",
+        combines=epoch.combines,
     )
 
 

@@ -3,8 +3,8 @@
 Runs in: the rank process, main thread.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -15,6 +15,10 @@ from nbddp.rank.torch_private import dispatch_watch
 _MAX_REDUCED = 100_000
 #: Flat tensors that are kept until the next step: more memory than this is not held.
 _MAX_FLAT_BYTES = 64 << 20
+#: Tensors of a cell that are compared with gradients, to which nobody has copied them back.
+_MAX_COPIES = 256
+
+_Digest: TypeAlias = Callable[[torch.Tensor], bytes]
 
 
 class Reduction(NamedTuple):
@@ -32,6 +36,9 @@ class ReducedGradients:
         #: By identity of the memory. A weak reference keeps that number from other memory.
         self._reduced: dict[int, tuple[Any, Reduction]] = {}
         self._flat: list[tuple[torch.Tensor, Reduction]] = []
+        #: By what a tensor held before it was added up, and its length.
+        self._copies: dict[tuple[int, bytes], Reduction] = {}
+        self._left_copies = _MAX_COPIES
 
     def __bool__(self) -> bool:
         return bool(self._reduced)
@@ -40,6 +47,12 @@ class ReducedGradients:
         """Forget all: the optimizer has stepped, or the cell has ended."""
         self._reduced.clear()
         self._flat.clear()
+        self._copies.clear()
+
+    def begin(self) -> None:
+        """Begin a cell."""
+        self.clear()
+        self._left_copies = _MAX_COPIES
 
     def note(self, counters: GroupCounters, tensors: Iterable[torch.Tensor]) -> None:
         """Note tensors that a group is about to add up: they may be gradients."""
@@ -58,6 +71,48 @@ class ReducedGradients:
         self._flat.append((tensor, reduction))
         while sum(each.nbytes for each, _ in self._flat) > _MAX_FLAT_BYTES:
             del self._flat[0]
+
+    def note_copies(
+        self, counters: GroupCounters, tensors: Iterable[torch.Tensor], digest: _Digest
+    ) -> None:
+        """Note what tensors hold that a group is about to add up: they may be copies of gradients.
+
+        Args:
+            counters: of the group.
+            tensors: the tensors.
+            digest: returns the hash of a tensor.
+        """
+        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
+        for tensor in tensors:
+            if self._left_copies and _is_plain(tensor) and tensor.is_floating_point():
+                self._left_copies -= 1
+                if tensor.nbytes <= _MAX_FLAT_BYTES:
+                    self._copies[tensor.numel(), digest(tensor)] = reduction
+
+    def unused_of(self, gradients: Sequence[torch.Tensor], digest: _Digest) -> Reduction | None:
+        """Return the reduction of copies of these gradients, which still hold what they held.
+
+        Args:
+            gradients: all of a model, in the order of its parameters.
+            digest: returns the hash of a tensor.
+        """
+        if not gradients or not all(map(_is_plain, gradients)):
+            return None
+        sizes = {size for size, _ in self._copies}
+        counts = [gradient.numel() for gradient in gradients]
+        copied: list[Reduction | None] = []
+        if sizes.issuperset(counts):
+            pairs = zip(counts, gradients, strict=True)
+            copied = [self._copies.get((size, digest(gradient))) for size, gradient in pairs]
+        elif sum(counts) in sizes:
+            with torch.no_grad(), dispatch_watch.unseen():
+                flat = torch.cat([gradient.detach().flatten() for gradient in gradients])
+            copied = [self._copies.get((sum(counts), digest(flat)))]
+        reductions = [each for each in copied if each is not None]
+        is_all = bool(reductions) and len(reductions) == len(copied)
+        if not is_all or len({each.pg_id for each in reductions}) > 1:
+            return None
+        return max(reductions, key=lambda each: each.number)
 
     def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:
         """Return the last reduction of these gradients; None: one of them went through none.

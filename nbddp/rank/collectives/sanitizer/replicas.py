@@ -43,6 +43,8 @@ _MAX_SETTINGS = 64
 _FIRST_PLAIN = 1_000_000
 #: The same for those that no optimizer steps.
 _FIRST_BY_HAND = 2_000_000
+#: The same for DDP models that no optimizer steps.
+_FIRST_DDP_BY_HAND = 3_000_000
 #: Modules are looked for this many times in a cell: it takes as long as to collect garbage.
 _MAX_SOUGHT = 8
 
@@ -77,6 +79,7 @@ class _Steps:
     site_of_step: bytearray = field(default_factory=bytearray)
     buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     settings: list[tuple[int, str]] = field(default_factory=list)  #: by the step that began with it
+    unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
 
 
 class Replicas:
@@ -97,6 +100,8 @@ class Replicas:
         self._sought: set[tuple[Any, ...]] = set()  #: shapes whose modules were looked for
         #: By identity: modules whose gradients were reduced when they were looked at.
         self._by_hand: dict[int, tuple[_ModuleRef, Reduction, tuple[str, ...]]] = {}
+        #: By identity: DDP models whose group has added up gradients, with their digests before.
+        self._ddp_before: dict[int, tuple[Any, Reduction, dict[str, bytes]]] = {}
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
@@ -105,7 +110,7 @@ class Replicas:
         """Begin a cell."""
         self.spent_ns = 0
         self._running = []
-        self._gradients.clear()
+        self._gradients.begin()
         if self.hash_of is not None:
             _Module.zero_grad = self._noted(_Module.zero_grad)
             self._hooks = [
@@ -113,11 +118,15 @@ class Replicas:
                 register_optimizer_step_post_hook(self._after),
             ]
 
-    def end(self, operations: Callable[[], Iterable[Operation]]) -> tuple[ReplicaSteps, ...]:
+    def end(
+        self, operations: Callable[[], Iterable[Operation]], *, has_failed: bool
+    ) -> tuple[ReplicaSteps, ...]:
         """End the cell; returns the hashes of its steps.
 
         Args:
             operations: returns the last operations of this rank.
+            has_failed: the cell has not ended well: ranks may have stopped in the middle of an
+                update.
         """
         if self._hooks:
             _Module.zero_grad = _Module.zero_grad.__wrapped__
@@ -125,7 +134,8 @@ class Replicas:
             hook.remove()
         by_hand = self._end_by_hand(operations) if self._hooks else []
         steps, self._steps, self._hooks = self._steps, {}, []
-        return (*(self._report(each) for each in steps.values()), *by_hand)
+        reports = (self._report(each, operations) for each in steps.values())
+        return (*reports, *([] if has_failed else by_hand))
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return `Module.zero_grad`, before which gradients are looked at: it may drop them."""
@@ -174,31 +184,61 @@ class Replicas:
             if tensors.keys() <= parts.keys() and stepped.isdisjoint(map(id, tensors.values())):
                 model = _Model(module, reduction.pg_id, _FIRST_BY_HAND + len(reports))
                 site = _site_of(reduction, operations())
-                first = [parts[name] for name in tensors]
-                last = [self._digest(tensor) for tensor in tensors.values()]
-                reports.append(
-                    ReplicaSteps(
-                        pg_id=model.pg_id,
-                        number=model.number,
-                        optimizer_number=0,
-                        model=shortened(model.name),
-                        optimizer="",
-                        tensors=tuple(map(shortened, tensors)),
-                        digests=_joined(first) + _joined(last),
-                        details=b"".join([*first, *last]),
-                        newest=b"".join(last),
-                        buffers=(),
-                        buffer_digests=b"",
-                        states=(),
-                        state_digests=b"",
-                        settings=(),
-                        setting_steps=(),
-                        sites=(site,),
-                        site_of_step=bytes(2),
-                    )
-                )
+                reports.append(self._by_hand_report(model, site, parts, tensors))
+        reports += self._end_ddp(operations)
         self.spent_ns += time.monotonic_ns() - began
         return reports
+
+    def _end_ddp(self, operations: Callable[[], Iterable[Operation]]) -> Iterator[ReplicaSteps]:
+        """Yield the hashes of DDP models that no optimizer has stepped."""
+        before, self._ddp_before = self._ddp_before, {}
+        stepped = {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
+        for model in torch_private.ddp_models():
+            known = before.get(id(model))
+            if known is None or known[0]() is not model:
+                continue
+            _, reduction, parts = known
+            named = model.module.named_parameters()
+            tensors = {name: one for name, one in named if name in parts}
+            if tensors and stepped.isdisjoint(map(id, tensors.values())):
+                number = _FIRST_DDP_BY_HAND + torch_private.numbers_of(model).number
+                replica = _Model(model.module, reduction.pg_id, number)
+                site = _site_of(reduction, operations())
+                yield self._by_hand_report(replica, site, parts, tensors)
+
+    def _by_hand_report(
+        self, model: _Model, site: Site, parts: Mapping[str, bytes],
+        tensors: Mapping[str, torch.Tensor],
+    ) -> ReplicaSteps:  # fmt: skip
+        """Report a replica that no optimizer has stepped.
+
+        Args:
+            model: the replica.
+            site: the line that reduces its gradients.
+            parts: the digests of its parameters before.
+            tensors: its parameters.
+        """
+        first = [parts[name] for name in tensors]
+        last = [self._digest(tensor) for tensor in tensors.values()]
+        return ReplicaSteps(
+            pg_id=model.pg_id,
+            number=model.number,
+            optimizer_number=0,
+            model=shortened(model.name),
+            optimizer="",
+            tensors=tuple(map(shortened, tensors)),
+            digests=_joined(first) + _joined(last),
+            details=b"".join([*first, *last]),
+            newest=b"".join(last),
+            buffers=(),
+            buffer_digests=b"",
+            states=(),
+            state_digests=b"",
+            settings=(),
+            setting_steps=(),
+            sites=(site,),
+            site_of_step=bytes(2),
+        )
 
     def note_reduced(
         self, counters: GroupCounters, tensors: Sequence[torch.Tensor], *, is_of_user: bool
@@ -211,10 +251,34 @@ class Replicas:
             is_of_user: the user's code has called it, and not a library such as DDP.
         """
         self._gradients.note(counters, tensors)
+        if not self._hooks:
+            return
+        if is_of_user:
+            began = time.monotonic_ns()
+            self._gradients.note_copies(counters, tensors, self._digest)
+            self.spent_ns += time.monotonic_ns() - began
+        else:
+            self._note_ddp(counters)
         key = tuple((each.shape, each.dtype) for each in tensors)
         if is_of_user and key not in self._sought and len(self._sought) < _MAX_SOUGHT:
             self._sought.add(key)
             self._note_before()
+
+    def _note_ddp(self, counters: GroupCounters) -> None:
+        """Take the digests of DDP models of a group: the code may update them by itself."""
+        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
+        began = time.monotonic_ns()
+        for model in torch_private.ddp_models():
+            known = self._ddp_before.get(id(model))
+            is_known = known is not None and known[0]() is model
+            is_of_group = getattr(model.process_group, "counters", None) is counters
+            if is_known or not is_of_group or torch_private.parts_on_purpose(model):
+                continue
+            named = model.module.named_parameters()
+            ignored = model.parameters_to_ignore
+            parts = {name: self._digest(one) for name, one in named if name not in ignored}
+            self._ddp_before[id(model)] = weakref.ref(model), reduction, parts
+        self.spent_ns += time.monotonic_ns() - began
 
     def _note_before(self) -> None:
         """Take the digests of modules that train: the code may update them without an optimizer."""
@@ -302,6 +366,9 @@ class Replicas:
         if key not in self._steps:
             gradients = [each.grad for each in parameters if each.grad is not None]
             reduction = self._gradients.reduction_of(gradients) if is_before else None
+            unused = None
+            if is_before and reduction is None:
+                reduction = unused = self._gradients.unused_of(gradients, self._digest)
             if reduction is None:
                 return
             number = _FIRST_PLAIN + sum(not model for model, _ in self._steps)
@@ -312,6 +379,7 @@ class Replicas:
             else:
                 tensors = dict(module.named_parameters())
             self._begin(key, _Model(module, reduction.pg_id, number), optimizer, tensors)
+            self._steps[key].unused = unused
         elif is_before:
             return
         self._add(self._steps[key])
@@ -367,7 +435,7 @@ class Replicas:
             except (RuntimeError, NotImplementedError):  # it has no plain memory
                 return bytes(DIGEST_BYTES)
 
-    def _report(self, steps: _Steps) -> ReplicaSteps:
+    def _report(self, steps: _Steps, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
         # A forward changes statistics of a batch, which each rank has for its own data.
         steady = {
             name: digest
@@ -393,6 +461,7 @@ class Replicas:
             setting_steps=tuple(step for step, _ in steps.settings),
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
+            copy_site=Site() if steps.unused is None else _site_of(steps.unused, operations()),
         )
 
 

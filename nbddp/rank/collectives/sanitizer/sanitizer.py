@@ -52,8 +52,9 @@ class Sanitizer:
         self._recorder = recorder
         self._buffers = OpenBuffers(self._touched)
         self.replicas = Replicas(recorder.sites)
-        self.reads = DataReads(recorder.sites)
+        self.reads = DataReads(recorder)
         self._faults: dict[tuple[Any, ...], SanitizerFault] = {}
+        self._told: set[int] = set()  #: records of operations with a fault
         self._is_hooked = False
         self._spent_ns = 0
         self._checks_values = False  #: this cell has sent finite values only
@@ -93,17 +94,20 @@ class Sanitizer:
             return (
                 SanitizerReport(reads=reads, only_data=True, spent_ns=reads_ns) if is_told else None
             )
-        record_ids = {fault.operation.record_id for fault in self._faults.values()}
+        told_lines = {fault.operation.site.position for fault in self._faults.values()}
         for operation in self._buffers.end():
-            # An error explains why the code did not come to its wait. Another fault of the
-            # operation says the same, and more.
-            if not has_failed and operation.record not in record_ids:
+            # An error explains why the code did not come to its wait. Another fault of an operation
+            # of this line says the same, and more.
+            if not has_failed and self._line_of(operation) not in told_lines:
                 has_handle = operation.handle() is not None
                 self._add("not-awaited", operation.record, has_handle=has_handle)
         self._recorder.sanitizer = None
         self._recorder.set_careful()
         faults, self._faults = self._faults, {}
-        replicas = self.replicas.end(lambda: self._recorder.operations(_MAX_OPERATIONS))
+        self._told.clear()
+        replicas = self.replicas.end(
+            lambda: self._recorder.operations(_MAX_OPERATIONS), has_failed=has_failed
+        )
         spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns + reads_ns
         return SanitizerReport(
             faults=tuple(faults.values()),
@@ -190,6 +194,9 @@ class Sanitizer:
         operation = self._recorder.operation(record)
         if operation is None or len(self._faults) == _MAX_FAULTS:
             return
+        if record in self._told:
+            return  # a `wait()` before the first access comes before the later ones, too
+        self._told.add(record)
         sites = self._recorder.sites
         site = sites.site_of(sites.user_frame(frame))
         # The line that writes a buffer often reads it, too.
@@ -209,15 +216,26 @@ class Sanitizer:
             ),
         )
 
+    def _line_of(self, operation: OpenOperation) -> object:
+        known = self._recorder.operation(operation.record)
+        return None if known is None else known.site.position
+
     def _operation(
         self, counters: GroupCounters, call: CallSignature, peer: int, tag: int,
         frame: types.FrameType,
     ) -> Operation:  # fmt: skip
         """Describe an operation that is about to be issued."""
         sites = self._recorder.sites
-        site = sites.site_of(sites.user_frame(frame))
-        pg_id = counters.info.pg_id
-        return upcoming_operation(pg_id, counters.seq, call.signature, peer, tag, site=site)
+        user_frame = sites.user_frame(frame)
+        return upcoming_operation(
+            counters.info.pg_id,
+            counters.seq,
+            call.signature,
+            peer,
+            tag,
+            site=sites.site_of(user_frame),
+            iteration=sites.loop_variables(user_frame),
+        )
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:

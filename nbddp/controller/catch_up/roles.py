@@ -1,0 +1,97 @@
+"""The ranks that catch up, and those whose variables they get.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from nbddp.controller.catch_up.cell_history import CellHistory
+from nbddp.controller.state import RankInfo
+from nbddp.errors import BadOptionError
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+_MAX_NAMES = 8
+_NO_FRESH = (
+    "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks some, "
+    "%ddp catchup -r RANK"
+)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The parts that ranks take in a catch-up."""
+
+    fresh: RankSet  #: they get what they lack
+    source: int  #: the rank whose names and states they get
+    others: RankSet  #: with the source
+    settled: RankSet = NO_RANKS  #: those of ``fresh`` that have run cells of their own
+    passed_over: RankSet = NO_RANKS  #: they lack something, too, and have values of their own
+
+
+def choose_roles(
+    history: CellHistory,
+    infos: Iterable[RankInfo],
+    had: Mapping[int, Collection[str]],
+    named: RankSet | None,
+) -> Roles:
+    """Choose the ranks that catch up: those that were named, or the fresh ones that lack something.
+
+    A rank that took the place of another and has values of its own is changed only if it is named.
+
+    Args:
+        history: the cells so far.
+        infos: all ranks.
+        had: the user's names on each rank.
+        named: the ranks that the user has named; None: none.
+
+    Raises:
+        BadOptionError: no rank is fresh, or every rank is.
+    """
+    all_ranks = RankSet.of(had)
+    replaced = history.replaced
+    pid_by_rank = {info.rank: info.pid for info in infos if info.is_replacement}
+    behind = RankSet.of(r for r, pid in pid_by_rank.items() if not replaced.is_whole(pid))
+    living = RankSet.of(rank for rank in behind if replaced.lives_on(pid_by_rank[rank]))
+    young = behind - living
+    base = all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
+    if not (named or behind):
+        raise BadOptionError(_NO_FRESH)
+    if not base:
+        raise BadOptionError(
+            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
+        )
+    source = base.ranks[0]
+    lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
+    if named is not None:
+        return Roles(named, source, all_ranks - behind - named or base, named - young)
+    passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
+    fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
+    if not fresh:
+        raise BadOptionError(_without_fresh(passed_over, lacks))
+    return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
+
+
+def _lost(
+    history: CellHistory, rank: int, whole: Collection[str], own: Collection[str]
+) -> list[str]:
+    """The names that a rank lacks, without those of cells that ran on other ranks only."""
+    lost = []
+    for name in whole:
+        binders = [cell for cell in history if name in cell.names.binds]
+        if name not in own and (not binders or any(rank in cell.ranks for cell in binders)):
+            lost.append(name)
+    return lost
+
+
+def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str:
+    if not living:
+        return _NO_FRESH
+    names = list(dict.fromkeys(name for rank in living for name in lacks[rank]))
+    some = f"{', '.join(names[:_MAX_NAMES])}{' and more' if len(names) > _MAX_NAMES else ''}"
+    return (
+        f"{living.describe()} {living.verb('lacks', 'lack')} {some}, and "
+        f"{living.verb('has', 'have')} run cells of {living.verb('its', 'their')} own since "
+        f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} "
+        f"changed only if you name {living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
+    )

@@ -1,0 +1,206 @@
+"""A catch-up changes no rank that needs nothing, and no value that a rank has."""
+
+import pytest
+
+from nbddp.controller.catch_up import LeftOut, Reason
+from nbddp.controller.pool import Pool
+from nbddp.errors import BadOptionError, CellError
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.restarted_pool import restarted_pool
+from tests.support.views import run_cell
+
+shared_pool = restarted_pool(3, env={"NBDDP_PRELOAD": "torch._dynamo"})
+
+MODEL = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 1)); opt = torch.optim.Adam(model.parameters(), lr)
+history = []; steps = 0
+"""
+TRAIN = """
+def train(count):
+    global steps
+    for _ in range(count):
+        opt.zero_grad()
+        loss = model(torch.randn(4, 4)).square().mean()
+        loss.backward()
+        opt.step()
+        steps += 1
+        history.append(round(loss.item(), 3))
+"""
+SEEN = "(steps, len(history), opt.param_groups[0]['params'][0] is model.module.weight)"
+
+
+def run_cells(pool: Pool, *cells: str) -> None:
+    for cell in cells:
+        pool.run(cell)
+
+
+def train_with_a_pushed_value(pool: Pool) -> None:
+    pool.push(lr=0.05)
+    run_cells(pool, MODEL, TRAIN, "train(5)")
+
+
+def test_cells_that_use_a_pushed_value_run_again(pool: Pool):
+    """On the fresh rank, and aside on the others."""
+    train_with_a_pushed_value(pool)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.failed, result.left_out, result.aside) == ((), (), RankSet.of([0, 2]))
+    assert result.copied == ("history", "lr", "steps")
+    assert result.synced == ("model", "opt")
+    assert pool.pull(SEEN) == [(5, 5, True)] * 3
+    assert pool.diff("opt").is_equal
+    run_cells(pool, "train(2)")
+    assert pool.diff("model").is_equal
+
+
+def test_a_pushed_value_that_one_survivor_has_is_copied(pool: Pool):
+    pool.push(lr=0.05)
+    run_cells(pool, "twice = 2 * lr")
+    pool.restart("1-2")
+    result = pool.catch_up()
+    assert (result.copied, result.failed, result.left_out) == (("lr",), (), ())
+    assert pool.pull("(lr, twice)") == [(0.05, 0.1)] * 3
+
+
+def test_a_value_that_was_pushed_to_each_rank_is_not_that_of_another(pool: Pool):
+    for rank in range(3):
+        pool.push(share=rank, ranks=rank)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.copied, result.left_out) == ((), (LeftOut(("share",), Reason.NO_CELL),))
+
+
+def test_a_cell_changes_no_pushed_value_aside(pool: Pool):
+    pool.push(sizes=[1])
+    run_cells(pool, "sizes.append(rank)\ntotal = torch.ones(1)\ndist.all_reduce(total)")
+    pool.restart(1)
+    assert pool.catch_up().aside == RankSet.of([0, 2])
+    assert pool.pull("sizes", ranks=[0, 2]) == [[1, 0], [1, 2]]
+
+
+def restart_and_live_on(pool: Pool) -> None:
+    """Rank 1 is replaced, catches up in two steps, and has values of its own."""
+    train_with_a_pushed_value(pool)
+    pool.restart(1)
+    run_cell(pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
+    pool.catch_up(1)
+    run_cells(pool, "train(4)\nhistory.append(rank); steps += rank")
+
+
+def test_a_rank_that_lives_on_after_it_was_replaced_is_left_alone(pool: Pool):
+    restart_and_live_on(pool)
+    before = pool.pull(SEEN), pool.pull("history", ranks=1)
+    assert before[0] == [(9 + rank, 10, True) for rank in range(3)]
+    pool.restart(0)
+    result = pool.catch_up()
+    assert (result.ranks, result.source) == (RankSet.of([0]), 1)
+    assert (pool.pull(SEEN)[1:], pool.pull("history", ranks=1)) == (before[0][1:], before[1])
+
+
+def test_a_catch_up_in_part_is_over_when_nothing_is_lacking(pool: Pool):
+    run_cells(pool, "import os\nonce = 1 // (1 - int(os.environ.get('ONCE', 0)))", "steps = 0")
+    pool.restart(1)
+    run_cell(pool, "os = __import__('os'); os.environ['ONCE'] = '1'", ranks=[1])
+    with pytest.raises(BadOptionError, match=r"has run cells of its own.*Next: %ddp catchup -r 1"):
+        pool.catch_up()
+    assert [cell for cell, _ in pool.catch_up(1).failed] == [1]
+    pool.push(once=1, ranks=1)
+    run_cell(pool, "globals()['steps'] = 10 + rank")
+    pool.restart(0)
+    assert pool.catch_up().ranks == RankSet.of([0])
+    assert pool.pull("steps", ranks=[1, 2]) == [11, 12]
+
+
+def test_a_rank_that_lives_on_is_changed_when_it_is_named(pool: Pool):
+    """It gets what it lacks, and keeps the values that it has."""
+    restart_and_live_on(pool)
+    run_cells(pool, "a, best = rank, {}", "b = a + 1; best['own'] = rank")
+    run_cell(pool, "del b", ranks=[1])
+    ids = "(id(model), id(opt), id(history), id(best))"
+    before = pool.pull(ids, ranks=1)
+    result = pool.catch_up(1)
+    assert (result.ranks, result.regained, result.synced) == (RankSet.of([1]), ("b",), ())
+    assert pool.pull(f"(b, steps, best, {ids})", ranks=1) == (2, 10, {"own": 1}, before)
+
+
+def test_plain_values_are_kept_where_a_model_is_made_again(pool: Pool):
+    restart_and_live_on(pool)
+    run_cell(pool, "del opt", ranks=[1])
+    result = pool.catch_up(1)
+    assert (result.synced, result.left_out) == (("model", "opt"), ())
+    assert pool.pull(SEEN, ranks=1) == (10, 10, True)
+
+
+def test_objects_of_the_other_ranks_keep_their_states(pool: Pool):
+    run_cells(pool, "net = torch.nn.Linear(2, 2)")
+    run_cell(pool, "with torch.no_grad(): net.weight.fill_(rank)")
+    pool.restart(1)
+    assert pool.catch_up().synced == ("net",)
+    assert pool.pull("net.weight[0, 0].item()") == [0.0, 0.0, 2.0]
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+
+def test_a_value_that_only_its_first_cell_has_made_is_told_apart(pool: Pool):
+    pool.push(lr=0.1)
+    run_cells(pool, MODEL, TRAIN, "best = {}; tag = f'rank-{rank}'; other = [rank]", "train(2)")
+    run_cells(pool, "for _ in range(2): train(1)\nbest['own'] = rank; history.append(rank)")
+    run_cells(pool, "for _ in range(2): train(1)\nsteps = 100 + rank", "print(tag, other)")
+    pool.restart(0)
+    result = pool.catch_up()
+    assert result.initial == ("history", "steps", "best")
+    assert result.left_out == ()
+    assert pool.pull("(len(history), steps, best, tag)", ranks=0) == (0, 0, {}, "rank-0")
+
+
+def test_a_group_without_the_fresh_rank_needs_nothing(pool: Pool):
+    run_cells(pool, "g = dist.new_group([0, 1])")
+    pool.restart(2)
+    assert pool.catch_up().different == ()
+
+
+def test_the_ranks_that_lack_a_name_are_told(pool: Pool):
+    pool.push(lr=0.05, only=1)
+    run_cells(pool, "x = lr")
+    pool.restart("0-1")
+    run_cell(pool, "only = 5", ranks=[1])
+    run_cell(pool, "del only", ranks=[2])
+    run_cell(pool, "globals()['odd'] = rank", ranks=[1, 2])
+    result = pool.catch_up("0-1")
+    (left,) = result.left_out
+    assert (left.names, left.ranks, result.copied) == (("odd",), RankSet.of([0]), ("lr",))
+
+
+def test_an_optimizer_that_is_lacking_is_not_to_be_copied(pool: Pool):
+    run_cells(
+        pool,
+        "net = torch.nn.Linear(2, 1)",
+        "globals()['opt'] = torch.optim.SGD(net.parameters(), 0.1)",
+    )
+    pool.restart(1)
+    (left,) = pool.catch_up().left_out
+    assert (left.names, left.copyable) == (("opt",), frozenset())
+    with pytest.raises(CellError, match=r"then nbddp\.sync\(opt, src=0\)") as caught:
+        pool.run("opt.step()")
+    assert "%ddp pull" not in str(caught.value)
+
+
+def test_a_loss_that_was_copied_once_is_copied_again(pool: Pool):
+    loss = "net = torch.nn.Linear(2, 1)\nnet.weight.data.zero_()\nnet.bias.data.zero_()"
+    run_cells(pool, loss, "for _ in range(2):\n    out = net(torch.ones(2)); dist.barrier()")
+    for rank in (0, 1):
+        pool.restart(rank)
+        result = pool.catch_up()
+        assert ("out" in result.copied, result.left_out) == (True, ())
+
+
+def test_parameters_in_a_list_are_not_copied(pool: Pool):
+    run_cells(pool, "net = torch.nn.Linear(2, 1)\nnet.bias.data.zero_(); net.weight.data.zero_()")
+    run_cell(pool, "globals()['parts'] = [*net.parameters()]; globals()['sums'] = [torch.ones(2)]")
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.copied, result.aside) == (("sums",), NO_RANKS)
+    assert [left.names for left in result.left_out] == [("parts",)]

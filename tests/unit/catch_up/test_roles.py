@@ -1,0 +1,97 @@
+"""The ranks that catch up, and those whose variables they get."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from nbddp.controller.catch_up import CellHistory, PastCell, Roles, choose_roles
+from nbddp.controller.state import RankInfo, RankResult, RunOutcome
+from nbddp.errors import BadOptionError
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+ALL = RankSet.all(3)
+WHOLE = ("model", "steps")
+
+
+def infos(replaced: RankSet) -> list[RankInfo]:
+    return [
+        RankInfo(rank=rank, node=0, pid=10 + rank, is_replacement=rank in replaced) for rank in ALL
+    ]
+
+
+def run(history: CellHistory, code: str, *, replaced: RankSet) -> None:
+    results = {rank: RankResult(rank, "ok") for rank in ALL}
+    history.begin(code, PastCell(1, code, 1, ALL), {rank: 10 + rank for rank in replaced})
+    history.end(RunOutcome(code, results, 0.0))
+
+
+def choose(
+    history: CellHistory,
+    replaced: RankSet,
+    had: Mapping[int, tuple[str, ...]],
+    named: RankSet | None = None,
+) -> Roles:
+    return choose_roles(
+        history, infos(replaced), {rank: had.get(rank, WHOLE) for rank in ALL}, named
+    )
+
+
+def test_a_fresh_rank_catches_up():
+    one = RankSet.of([1])
+    assert choose(CellHistory(), one, {1: ()}) == Roles(one, 0, RankSet.of([0, 2]))
+
+
+def test_a_fresh_rank_that_lacks_nothing_is_left_out_beside_one_that_does():
+    both = RankSet.of([0, 1])
+    roles = choose(CellHistory(), both, {0: ()})
+    assert roles == Roles(RankSet.of([0]), 2, RankSet.of([1, 2]))
+
+
+def test_a_rank_that_has_caught_up_is_a_source():
+    history = CellHistory()
+    history.replaced.note_catch_up([11], is_whole=True)
+    assert choose(history, RankSet.of([0, 1]), {0: ()}).source == 1
+
+
+@pytest.mark.parametrize("code", ["steps = 5", "net.head = 1", "from a import *"])
+def test_a_rank_that_has_defined_names_is_changed_only_if_it_is_named(code: str):
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, code, replaced=one)
+    with pytest.raises(BadOptionError, match=r"rank 1 lacks model, and .*Next: %ddp catchup -r 1"):
+        choose(history, one, {1: ("steps",)})
+    named = choose(history, one, {1: ("steps",)}, one)
+    assert named == Roles(one, 0, RankSet.of([0, 2]), settled=one)
+    both = choose(history, RankSet.of([0, 1]), {0: (), 1: ("steps",)})
+    assert (both.fresh, both.passed_over) == (RankSet.of([0]), one)
+    assert (both.source, both.others) == (2, RankSet.of([2]))
+
+
+def test_a_cell_that_defines_nothing_makes_no_values_of_a_fresh_rank():
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, "print('model' in globals())", replaced=one)
+    assert choose(history, one, {1: ()}).fresh == one
+
+
+def test_a_rank_that_has_caught_up_in_part_has_values_after_any_cell():
+    history, one = CellHistory(), RankSet.of([1])
+    history.replaced.note_catch_up([11], is_whole=False)
+    assert choose(history, one, {1: ("model",)}).settled == NO_RANKS
+    run(history, "train(3)", replaced=one)
+    with pytest.raises(BadOptionError, match="rank 1 lacks steps"):
+        choose(history, one, {1: ("model",)})
+
+
+def test_names_of_cells_of_other_ranks_are_not_lacking():
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, "x = 1", replaced=one)
+    history.begin("0", PastCell(2, "steps = 1", 1, RankSet.of([0])))
+    history.end(RunOutcome("0", {0: RankResult(0, "ok")}, 0.0))
+    with pytest.raises(BadOptionError, match="no rank is fresh"):
+        choose(history, one, {1: ("model",)})
+
+
+def test_no_rank_or_every_rank_is_fresh():
+    with pytest.raises(BadOptionError, match="no rank is fresh"):
+        choose(CellHistory(), NO_RANKS, {})
+    with pytest.raises(BadOptionError, match="every rank is fresh"):
+        choose(CellHistory(), ALL, {})
