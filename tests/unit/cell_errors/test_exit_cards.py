@@ -199,7 +199,9 @@ def test_the_brief_error_says_that_a_rank_was_at_an_operation_only_if_it_was_ins
     assert dead.exited is not None
     assert dead.exited.last_operation is not None
     last = msgspec.structs.replace(dead.exited.last_operation, state="scheduled")
-    inside = replace(dead, exited=msgspec.structs.replace(dead.exited, last_operation=last))
+    inside = msgspec.structs.replace(
+        dead, exited=msgspec.structs.replace(dead.exited, last_operation=last)
+    )
     outcome = outcome_of(freed(0), inside, fresh=RankSet.of([1]))
     error = cell_error(replace(outcome, report=exit_report(outcome)), "cell [7]", {})
     assert error is not None
