@@ -16,6 +16,7 @@ from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.engine_variables import BatchJob, batch_job
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.job_end import JobWatch
+from nbddp.agent.keeping import OtherMachine
 from nbddp.agent.parent_watch import ParentWatch
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_SAYS
@@ -62,8 +63,12 @@ def join_and_serve(
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
+    facts_at = time.monotonic()
     signals: list[int] = []  # noted only: an exception in any line would skip the goodbye
-    for number in _END_SIGNALS:
+    ends = list(_END_SIGNALS)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by `nohup`
+        ends.remove(signal.SIGHUP)
+    for number in ends:
         signal.signal(number, lambda which, _: signals.append(which))
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
     uplink.send(
@@ -76,7 +81,7 @@ def join_and_serve(
         uplink.send(AgentEnded(node=-1, end=AgentEnd("notebook-lost")))
         uplink.close(linger_s=0.5)
         raise
-    uplink.patience_s = admitted.settings.patience_s
+    uplink.patience_s = max(admitted.settings.patience_s, invitation.keep_s)
     launch = AgentLaunch(
         hub=address,
         token=invitation.token,
@@ -85,6 +90,7 @@ def join_and_serve(
         folder=str(folder),
         controller_pid=0,
         settings=admitted.settings,
+        keep_s=invitation.keep_s,
     )
     job = batch_job(environ)
     parent_watch = ParentWatch(admitted.node, 0, maker)
@@ -92,10 +98,15 @@ def join_and_serve(
         job, facts.engine_node, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
     )
     parent_watch.start()
-    agent = Agent(launch, maker, parent_watch, uplink, facts.address)
+    machine = OtherMachine(
+        facts,
+        facts_at,
+        lambda: RemoteUplink(invitation, address, launch.settings.patience_s, is_waiting=True),
+    )
+    agent = Agent(launch, maker, parent_watch, uplink, machine)
     if lifeline_fd >= 0:
-        agent.listen_for_end(lifeline_fd)
-    for number in _END_SIGNALS:
+        agent.keeping.follow_starter(lifeline_fd, agent.end_without_hub)
+    for number in ends:
         signal.signal(number, lambda which, _: agent.end_without_hub(_end_by(which, job)))
     for noted in signals:
         agent.end_without_hub(_end_by(noted, job))

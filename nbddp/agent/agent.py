@@ -11,7 +11,6 @@ before the text that it prints later (see `InOrder` in `nbddp.wire.events`).
 """
 
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import ExitReader, start_failure
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.hub_link import HubLink
-from nbddp.agent.keeping import Keeping
+from nbddp.agent.keeping import Keeping, OtherMachine
 from nbddp.agent.leftovers import Leftovers, reap_orphans
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.agent.parent_watch import ParentWatch
@@ -41,7 +40,6 @@ from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     AdmitAgent,
     AgentEnded,
-    AgentHello,
     AgentRequest,
     AttachAgent,
     DescribeValue,
@@ -51,6 +49,7 @@ from nbddp.wire.messages import (
     Execute,
     InputReply,
     Interrupt,
+    JobTimeLeft,
     KillRanks,
     OutputDrained,
     PullValue,
@@ -86,7 +85,7 @@ class Agent:
         maker: makes processes.
         parent_watch: reports the end of the notebook, and stopped helpers.
         uplink: the connection to the hub on another machine; None: it is on this machine.
-        address: of this machine, towards the hub on another one.
+        machine: of this agent; None: that of the notebook.
     """
 
     def __init__(
@@ -95,21 +94,20 @@ class Agent:
         maker: ProcessMaker,
         parent_watch: ParentWatch,
         uplink: Uplink | None = None,
-        address: str = "",
+        machine: OtherMachine | None = None,
     ) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
         self._parent_watch = parent_watch
         self._is_remote = uplink is not None
-        self._address = address
         channel = uplink or AgentUplink(launch.hub, launch.node, launch.token)
         self._uplink = HubLink(channel, launch.node, self._run_of)
         #: Why this agent ends although the hub has not asked for it; empty: it does not.
         self.end = AgentEnd("asked")
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(channel, self._downlink)
-        self._keeping = Keeping(launch, self._uplink, self._loop, parent_watch)
+        self.keeping = Keeping(launch, self._uplink, self._loop, parent_watch, machine)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(launch.node, maker, self._loop, self._uplink.send)
@@ -130,16 +128,7 @@ class Agent:
 
     def serve(self) -> None:
         """Run the loop; returns when everything that this agent started has ended."""
-        self._uplink.send(
-            AgentHello(
-                version=messages.PROTOCOL_VERSION,
-                token=self._launch.token,
-                node=self._launch.node,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                address=self._address,
-            )
-        )
+        self._uplink.send(self.keeping.hello())
         while not (self._is_shutting_down and self._termination is None):
             if self._has_read:
                 self._has_read = False
@@ -221,9 +210,9 @@ class Agent:
             case ShutdownAgent():
                 self.shut_down(request.grace_s)
             case DetachAgent():
-                self._keeping.let_go(request, "its ranks are being ended" * self._is_ending)
+                self.keeping.let_go(request, "its ranks are being ended" * self._is_ending)
             case AttachAgent():
-                self._keeping.take_back(request, {r: self._run_of(r) for r in self._ranks})
+                self.keeping.take_back(request, {r: self._run_of(r) for r in self._ranks})
             case SettleRun():
                 self._uplink.kept.settle(request.run_id)
             case AdmitAgent():
@@ -432,25 +421,15 @@ class Agent:
 
     def _read_parent_watch(self) -> None:
         for news in self._parent_watch.news():
+            if isinstance(news, JobTimeLeft):
+                self.keeping.note_job(news.left_s)
             self._uplink.send(news)
-        if self._keeping.ends_with_notebook(is_ending=self._is_ending):
+        if self.keeping.ends_with_notebook(is_ending=self._is_ending):
             self.end_without_hub(AgentEnd("notebook-ended"))
 
-    def listen_for_end(self, lifeline_fd: int) -> None:
-        """End when the other end of this pipe is closed: what has started the agent has ended."""
-
-        def read() -> None:
-            if not os.read(lifeline_fd, 4096):
-                self._loop.ignore(lifeline_fd)
-                self.end_without_hub(AgentEnd("starter-ended"))
-
-        self._loop.listen(lifeline_fd, read)
-
     def _check_hub(self) -> None:
-        if self._uplink.uplink.lost_reason():
-            self.end_without_hub(AgentEnd("notebook-lost"))
-        if self._keeping.is_over:
-            self.end_without_hub(AgentEnd("not-attached"))
+        if end := self.keeping.check_connection(is_ending=self._is_ending):
+            self.end_without_hub(end)
 
     @property
     def owns_folder(self) -> bool:

@@ -20,6 +20,7 @@ from nbddp.wire.messages import (
     Execute,
     InputReply,
     RankRequest,
+    RefuseAgent,
     RunFinished,
     RunStarted,
 )
@@ -91,10 +92,10 @@ class HubLink:
         return self.uplink.flush()
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
-        """Yield the requests; without a hub, only one that takes the agent back."""
+        """Yield the requests; without a hub, only one that takes the agent back or ends it."""
         uplink = self.uplink
         for ranks, frames in uplink.receive():
-            if not self.is_detached or (not ranks and _is_attachment(frames[0])):
+            if not self.is_detached or (not ranks and _is_of_new_hub(frames[0])):
                 yield ranks, frames
             if self.uplink is not uplink:  # the request has closed this one
                 return
@@ -149,8 +150,8 @@ def _folded_event(tag: codec.Tag, frames: list[bytes]) -> RunStarted | RunFinish
     return event if isinstance(event, RunStarted | RunFinished) else None
 
 
-def _is_attachment(payload: bytes) -> bool:
+def _is_of_new_hub(payload: bytes) -> bool:
     try:
-        return codec.peek_type(payload) == AttachAgent.__name__
+        return codec.peek_type(payload) in (AttachAgent.__name__, RefuseAgent.__name__)
     except BadMessageError:
         return False

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
+from nbddp.agent import own_session
 from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.invitation import STDIN, read_invitation
@@ -107,6 +108,8 @@ def serve(source: str) -> NoReturn:
         PoolStartError: there is no folder for sockets.
     """
     invitation = read_invitation(source)
+    if source == STDIN and invitation.keep_s and process_tree.IS_LINUX:
+        own_session.enter()
     lifeline_fd = _take_stdin() if source == STDIN else -1
     address, own = reach(invitation)
     facts, started_with = node_facts(own), dict(os.environ)

@@ -121,6 +121,7 @@ def start(
     hosts: Sequence[str] = (),
     python: str = "",
     tunnel: bool = False,
+    via: str = "",
     address: str = "",
     port: int = 0,
     slurm: str = "",
@@ -159,9 +160,11 @@ def start(
         python: the interpreter on the other machines; default: the path of this one, or that of the
             image of ``k8s``.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.
-        address: of this machine, at which the other machines reach it; with ``ray``: of the Ray
-            cluster; default: the one that this machine belongs to.
-        port: of this machine for the other machines; 0: any free one.
+        via: a login node that ``ssh`` reaches from here: ``srun``, or ``ssh``, runs there, and the
+            agents reach the notebook through it.
+        address: of this machine, at which the other machines reach it; with ``via``: of the login
+            node; with ``ray``: of the Ray cluster; default: the one that this machine belongs to.
+        port: of this machine, or of the login node, for the other machines; 0: any free one.
         slurm: more options for ``srun``.
         image: of the containers in the pods of ``k8s``.
         kind: of the object of ``k8s`` that makes the pods: ``job``, ``jobset``, ``trainjob``;

@@ -7,9 +7,13 @@ another notebook takes it back.
 
     notebook --write--> pool.json <--read-- another notebook
     agent without a notebook --> detached-0.json;  the last one --> ended.json, and no secret
+
+The agents of a pool on other machines write nothing here. Its record is in ~/.nbddp/kept; the
+notebook renews its date once a minute, so that a later one knows until when the agents wait.
 """
 
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -23,10 +27,17 @@ import msgspec
 
 from nbddp.system import pool_folder, process_tree
 
-State: TypeAlias = Literal["attached", "detached", "ended"]
+State: TypeAlias = Literal["attached", "detached", "ended", "elsewhere"]
 #: The cause where all processes of a pool were killed, so that no agent could say one.
 _KILLED = "killed"
 _RECORD, _ENDED, _LOCK = "pool.json", "ended.json", "attach.lock"
+#: Records of pools on other machines, in the home folder.
+_OF_MACHINES = Path(".nbddp", "kept")
+#: The date of such a record is renewed this often.
+RENEW_S = 60.0
+#: Agents on other machines notice the end of their notebook this late at most.
+_NOTICED_S = 150.0
+_NOTE_S = 24 * 60 * 60.0
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -57,6 +68,18 @@ class ProcessId(msgspec.Struct, frozen=True):
         return fd
 
 
+class MachinesRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What another notebook needs to take back agents on other machines."""
+
+    notebook_host: str  #: name of the notebook's machine
+    address: str  #: of the hub, with the port: the agents connect to it again and again
+    port: int
+    keys: dict[str, str]  #: of the hub and its agents, see `PoolKeys`; empty as the token
+    hosts: tuple[str, ...]  #: names of the machines, by node
+    pids: tuple[int, ...]  #: of the agents there: another one may have taken the place of one
+    mark: str = ""  #: what the engine knows its agents by
+
+
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a pool."""
 
@@ -73,6 +96,7 @@ class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""  #: secret of the agents; empty: no other notebook can take the pool back
     use_arena: bool = True
     attachments: int = 0  #: how often it was taken back
+    machines: MachinesRecord | None = None  #: None: all agents are on the notebook's machine
 
 
 class Detachment(msgspec.Struct, frozen=True):
@@ -104,6 +128,8 @@ class KnownPool(msgspec.Struct, frozen=True):
     until: float | None  #: detached until then
     pid: int = 0  #: of the notebook that has it
     reason: str = ""  #: why it has ended
+    hosts: tuple[str, ...] = ()  #: names of its machines, if they are others
+    notebook_host: str = ""  #: where it can be attached, if that is another machine
 
 
 def end_text(cause: str) -> str:
@@ -122,6 +148,33 @@ def read(folder: Path) -> PoolRecord | None:
     """Read the record of a pool; None: there is none."""
     record: PoolRecord | None = _read(folder / _RECORD, PoolRecord)
     return record
+
+
+def renew(folder: Path) -> None:
+    """Note that the notebook of a pool on other machines lives."""
+    with suppress(OSError):
+        os.utime(folder / _RECORD)
+
+
+def folder_of_machines(pool_id: str) -> Path:
+    """Make the folder for the record of a pool on other machines.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = Path.home()
+    for name in (*_OF_MACHINES.parts, pool_id):
+        folder /= name
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def remove_folder_of_machines(folder: Path) -> None:
+    """Remove it, and the folders above it that are empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent in list(folder.parents)[: len(_OF_MACHINES.parts)]:
+        with suppress(OSError):  # other pools have files there
+            parent.rmdir()
 
 
 def note_detached(folder: Path, node: int, keep_s: float) -> None:
@@ -211,18 +264,33 @@ def detached_pools(known: Iterable[KnownPool] | None = None) -> list[KnownPool]:
 
 def _folders() -> Iterator[Path]:
     parents = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp")  # noqa: S108
-    for parent in dict.fromkeys(parent for parent in parents if parent):
-        for folder in Path(parent).glob(f"{pool_folder.PREFIX}*"):
-            with suppress(OSError):
-                if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-                    yield folder
+    folders = [
+        folder
+        for parent in dict.fromkeys(parent for parent in parents if parent)
+        for folder in Path(parent).glob(f"{pool_folder.PREFIX}*")
+    ]
+    with suppress(RuntimeError):  # this user has no home
+        folders += (Path.home() / _OF_MACHINES).glob("*")
+    for folder in folders:
+        with suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                yield folder
 
 
 def _known(folder: Path) -> KnownPool | None:
     record = read(folder)
     if record is None:
         ended = _read(folder / _ENDED, Ended)
+        if (
+            ended is not None
+            and folder.parent.name == _OF_MACHINES.name
+            and now() > (ended.since + _NOTE_S)
+        ):
+            remove_folder_of_machines(folder)
+            return None
         return None if ended is None else _of_note(folder, ended)
+    if record.machines is not None:
+        return _known_on_machines(folder, record, record.machines)
     is_attached = record.notebook is not None and record.notebook.is_alive
     if not is_attached and not any(agent.is_alive for agent in record.agents):
         with pool_folder.unused(folder) as is_unused:
@@ -240,6 +308,35 @@ def _known(folder: Path) -> KnownPool | None:
         record.notebook_since if detachment is None else detachment.since,
         None if detachment is None else detachment.until,
         pid=record.notebook.pid if is_attached and record.notebook else 0,
+    )
+
+
+def _known_on_machines(
+    folder: Path, record: PoolRecord, machines: MachinesRecord
+) -> KnownPool | None:
+    is_here = machines.notebook_host == platform.node()
+    is_attached = is_here and record.notebook is not None and record.notebook.is_alive
+    seen_at = record.notebook_since
+    if record.notebook is not None:
+        seen_at = max(seen_at, (folder / _RECORD).stat().st_mtime)
+    if not is_attached and now() > seen_at + record.keep_s + RENEW_S + _NOTICED_S:
+        _leave_note(folder, record, "not-attached")
+        ended = _read(folder / _ENDED, Ended)
+        return None if ended is None else _of_note(folder, ended)
+    state: State = "elsewhere"
+    if is_here:
+        state = "attached" if is_attached else "detached"
+    return KnownPool(
+        record.pool_id,
+        folder,
+        record.described,
+        record.world_size,
+        state,
+        record.notebook_since if is_attached else seen_at,
+        None if is_attached else seen_at + record.keep_s,
+        pid=record.notebook.pid if is_attached and record.notebook else 0,
+        hosts=machines.hosts,
+        notebook_host="" if is_here else machines.notebook_host,
     )
 
 

@@ -44,7 +44,12 @@ from nbddp.wire.values.value_questions import ValueAnswer
 
 
 class AgentHello(MessageBase, frozen=True):
-    """First message of an agent."""
+    """First message of an agent.
+
+    An agent on another machine that has lost its hub sends it to each hub that it meets. One that
+    takes the pool back answers with `AttachAgent`, one that has given the agent up with
+    `RefuseAgent`.
+    """
 
     version: int
     token: str  #: from the connection file: proves that this is our agent
@@ -103,6 +108,7 @@ class AgentAttached(MessageBase, frozen=True):
     #: The last cell, unless its end was settled: its ranks are in it, or its end follows.
     run: Execute | None
     run_age_s: float = 0.0  #: since its begin
+    facts: NodeFacts | None = None  #: None: the agent is on the notebook's machine
 
 
 class StoreReady(MessageBase, frozen=True):

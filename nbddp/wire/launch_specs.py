@@ -46,6 +46,15 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
+class PoolKeys(msgspec.Struct, frozen=True):
+    """The CURVE keys of a pool on other machines, as Z85 text; a secret."""
+
+    server_key: str  #: the public one of the hub,
+    server_secret: str  #: and its secret one, which no agent gets
+    public_key: str  #: both of the agents
+    secret_key: str
+
+
 class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The address and keys, a secret, with which an agent on another machine joins a pool."""
 
@@ -60,6 +69,8 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     host: str = ""
     pid: int = 0
     started: int = 0
+    #: Seconds for which the agent goes on after the end of that process; 0: it ends then.
+    keep_s: float = 0.0
 
     def text(self) -> str:
         """Return it as one line, for the standard input of an agent."""

@@ -115,7 +115,8 @@ class AttachAgent(MessageBase, frozen=True):
     """Serve this hub from now on. Answered by `AgentAttached`, once for each number."""
 
     number: str  #: of the attempt, which is sent again and again
-    controller_pid: int  #: the agent follows the end of this process, as `AgentLaunch` says
+    #: The agent follows the end of this process, as `AgentLaunch` says; 0: it is elsewhere.
+    controller_pid: int
     started: int  #: start of that process in clock ticks
 
 

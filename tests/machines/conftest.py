@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import network_hosts, ssh_hosts
+from tests.support.kept_machines import Listening
 from tests.support.network_hosts import HostNetwork
 from tests.support.ssh_hosts import SshSite
 
@@ -29,5 +30,20 @@ def site(
         pytest.skip(reason)
     made = SshSite(network, tmp_path)
     monkeypatch.setenv("PATH", f"{made.commands}:{os.environ['PATH']}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without pools, and a PYTHONPATH with this nbddp."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return tmp_path
+
+
+@pytest.fixture
+def listening(home: Path) -> Iterator[Listening]:
+    made = Listening(home)
     yield made
     made.close()

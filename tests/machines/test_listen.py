@@ -24,14 +24,6 @@ START_S = 100.0
 AGENT = [sys.executable, "-P", "-m", "nbddp", "agent", "--connect"]
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder without pools, and a PYTHONPATH with this nbddp."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    return tmp_path
-
-
 def invitation_file(home: Path) -> Path:
     """The file that the waiting pool has written."""
     return poll_until(lambda: list((home / ".nbddp").glob("*.json")))[0]

@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.options import PoolOptions
-from nbddp.errors import DeadlockError, PoolStartError
+from nbddp.controller.pool import Pool, find_kept
+from nbddp.errors import BadOptionError, DeadlockError, PoolStartError
+from nbddp.notebook import source_check
 from nbddp.notebook.render.status_table import introduction, survey
 from nbddp.settings import Settings
 from tests.support import slurm_site
+from tests.support.kept_site import Script
 from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
-from tests.support.remote_pools import start
+from tests.support.remote_pools import DEFAULTS, start
 from tests.support.slurm_site import SlurmSite
+from tests.support.views import RecordingView
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
@@ -137,3 +141,105 @@ def test_a_time_limit_that_is_changed_is_told(site: SlurmSite):
         assert re.fullmatch(rf"Slurm job {job} ends in (49|50) min", end)
     finally:
         pool.stop()
+
+
+def test_a_kept_pool_is_a_job_of_its_own_that_outlives_the_notebook(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = Script(
+        """
+import nbddp, time
+pool = nbddp.start(1, nnodes=2, launcher="slurm", slurm="--time=5", keep="10min")
+pool.run("x = rank + 10")
+print("pool", pool.pool_id, flush=True)
+time.sleep(1000)
+""",
+        tmp_path,
+    )
+    pool_id = script.wait_line("pool ")
+    script.kill()
+    with find_kept(pool_id) as kept:
+        pool = Pool(
+            kept.options,
+            DEFAULTS,
+            lambda pool, run: RecordingView(),
+            source_check.check_source,
+            kept=kept,
+        )
+    try:
+        assert site.jobs() == [f"nbddp-{pool_id}"]
+        assert pool.pull("x") == [10, 11]
+        pool.run("dist.barrier()")
+        assert len(pool.job_ends()) == 1
+        pool.detach()
+        assert site.jobs() == [f"nbddp-{pool_id}"]
+        with find_kept(pool_id) as kept:
+            pool = Pool(
+                kept.options,
+                DEFAULTS,
+                lambda pool, run: RecordingView(),
+                source_check.check_source,
+                kept=kept,
+            )
+        assert pool.pull("x") == [10, 11]
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+    assert not (tmp_path / ".nbddp").exists()
+
+
+def test_a_kept_job_takes_the_place_of_a_lost_agent_and_is_found_again(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    soon = Settings(silent_after_s=2.0, node_timeout_s=8.0)
+    pool = start(
+        PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5 -N 2", keep="10min"),
+        soon,
+    )
+    try:
+        pool.run("x = rank + 10")
+        agent_of(pool, 1).kill()
+        poll_until(lambda: pool.snapshot.lost_agents == {1}, 60.0)
+        assert "rank 1 is a fresh process" in pool.restart(1)
+        pool.run("dist.barrier()")
+        pool.detach()
+        with find_kept(pool.pool_id) as kept:
+            pool = Pool(
+                kept.options,
+                soon,
+                lambda pool, run: RecordingView(),
+                source_check.check_source,
+                kept=kept,
+            )
+        assert pool.pull("x", ranks=0) == 10
+        pool.run("dist.barrier()")
+        assert sorted(site.jobs()) == [f"nbddp-{pool.pool_id}", f"nbddp-{pool.pool_id}-1"]
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+    assert not (tmp_path / ".nbddp").exists()
+
+
+def test_a_kept_job_that_slurm_does_not_take_is_told(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for words, said in (
+        ("--partition=nowhere", "(?s)sbatch ended with exit code 1 and said: .*nvalid partition"),
+        ("--begin=now", "(?s)never came: Slurm job .*: FAILED, and said: .*No such file"),
+    ):
+        options = PoolOptions.checked(
+            1, nnodes=1, launcher="slurm", slurm=words, keep="1h", python="/nowhere/python"
+        )
+        with pytest.raises(PoolStartError, match=said):
+            start(options)
+        assert not (tmp_path / ".nbddp").exists()
+    poll_until(lambda: not site.jobs())
+
+
+def test_a_step_of_srun_is_not_let_go():
+    options = PoolOptions.checked(1, nnodes=1, launcher="slurm")
+    with pytest.raises(BadOptionError, match=r"Next: .* --keep 4h, which uses sbatch"):
+        options.keep_after_detach("1h")

@@ -11,7 +11,7 @@ import pytest
 
 from nbddp.controller.catch_up import Reason
 from nbddp.controller.hub import agent_processes, attachment
-from nbddp.controller.pool import CellOptions, Pool, find_kept, startup
+from nbddp.controller.pool import CellOptions, Pool, find_kept, startup, taken_back
 from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
@@ -205,7 +205,7 @@ def test_an_attach_that_fails_leaves_no_descriptor_and_the_pool(
             holder.take_back()
     poll_until(lambda: count_descriptors() <= before)
     with monkeypatch.context() as broken:
-        broken.setattr(startup, "resumed_pool", lambda *args, **named: 1 // 0)
+        broken.setattr(taken_back, "resumed_pool", lambda *args, **named: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             holder.take_back()
     poll_until(lambda: count_descriptors() <= before)
@@ -243,7 +243,7 @@ def test_the_names_of_pools(holder: Holder):
     with pytest.raises(BadOptionError, match="there is no pool 'zz' of yours on this machine"):
         find_kept("zz").__enter__()
     holder.pool.detach("5min")
-    with pytest.raises(BadOptionError, match=f"there is no pool 'zz' .*legal: {name}"):
+    with pytest.raises(BadOptionError, match=f"there is no pool 'zz' .*legal: .*{name}"):
         find_kept("zz").__enter__()
     with find_kept(name[:3]) as kept:
         assert kept.options.keep == 300.0

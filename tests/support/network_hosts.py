@@ -161,6 +161,20 @@ class NetworkHost:
             ]
         )
 
+    def keep_apart(self, address: str, open_port: int = 0) -> None:
+        """Drop all packets from and to an address, but those of connections to a port of here."""
+        self._filter(
+            [
+                "add table inet nba",
+                "add chain inet nba in { type filter hook input priority 0 ; }",
+                "add chain inet nba out { type filter hook output priority 0 ; }",
+                f"add rule inet nba in ip saddr {address} tcp dport != {open_port} drop",
+                f"add rule inet nba in ip saddr {address} meta l4proto != tcp drop",
+                f"add rule inet nba out ip daddr {address} tcp sport != {open_port} drop",
+                f"add rule inet nba out ip daddr {address} meta l4proto != tcp drop",
+            ]
+        )
+
     def _filter(self, rules: Sequence[str]) -> None:
         for rule in rules:
             answer = self.run(["nft", rule])

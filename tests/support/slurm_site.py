@@ -13,15 +13,15 @@ from pathlib import Path
 from tests.support.polling import poll_until
 
 _TOOLS = ("slurmctld", "slurmd", "srun", "sinfo", "squeue", "scancel")
-_CONFIGURATION = """
+CONFIGURATION = """
 ClusterName=nbddp
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 AuthType=auth/none
 CredType=cred/none
 SlurmUser=root
 SlurmdUser=root
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+{more}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -72,7 +72,14 @@ class SlurmSite:
             for name, port in zip(self._names, ports[1:], strict=True)
         ]
         self.configuration.write_text(
-            _CONFIGURATION.format(host=host, port=ports[0], folder=folder, nodes="\n".join(lines))
+            CONFIGURATION.format(
+                host=host,
+                address="127.0.0.1",
+                port=ports[0],
+                folder=folder,
+                nodes="\n".join(lines),
+                more="CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+            )
         )
         (folder / "state").mkdir()
         self._daemons = [self._start(["slurmctld", "-D", "-i"])]

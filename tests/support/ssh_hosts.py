@@ -65,8 +65,14 @@ class SshSite:
         self._resources = ExitStack()
         self.python = self._resources.enter_context(python_of_hosts(folder))
 
-    def add_host(self, name: str, delay_ms: int = 0) -> NetworkHost:
-        """Make a host that ssh knows under this name; each packet takes `delay_ms`."""
+    def add_host(self, name: str, delay_ms: int = 0, sshd: str = "") -> NetworkHost:
+        """Make a host that ssh knows under this name.
+
+        Args:
+            name: of the host.
+            delay_ms: each packet takes so long.
+            sshd: a line for the configuration of its sshd.
+        """
         host = self._network.add_host(name, delay_ms)
         Path("/run/sshd").mkdir(exist_ok=True)
         config = self._folder / f"sshd-{name}"
@@ -74,6 +80,7 @@ class SshSite:
             f"ListenAddress {host.address}\nHostKey {self._folder}/host_key\nUsePAM no\n"
             f"StrictModes no\nAuthorizedKeysFile {self._folder}/authorized\nPidFile none\n"
             f"SetEnv PYTHONPATH={_REPOSITORY}\n"
+            f"{sshd}\n"
         )
         log = self._folder / f"sshd-{name}.log"
         words = [_SSHD, "-D", "-e", "-f", str(config)]

@@ -3,6 +3,7 @@
 from nbddp.controller.hub.attachment import Attachment, attach_agents
 from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent, Listeners
+from nbddp.controller.hub.machine_attachment import attach_machines
 from nbddp.controller.hub.rank_requests import RankRequests
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.run import CellEvent, Run
@@ -30,5 +31,6 @@ __all__ = [
     "Transfer",
     "WaitInterrupt",
     "attach_agents",
+    "attach_machines",
     "interrupt_as_error",
 ]

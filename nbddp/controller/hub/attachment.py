@@ -19,7 +19,7 @@ from nbddp.wire.messages import PROTOCOL_VERSION, AgentAttached, AttachAgent, De
 
 #: An agent without a notebook looks for a new one some times a second.
 _ASK_S = 0.1
-_LAST_WORDS_S = 1.0
+LAST_WORDS_S = 1.0
 
 #: An event, its node, and the frames beside it.
 EarlyEvent: TypeAlias = tuple[int, Event, list[bytes]]
@@ -69,7 +69,7 @@ def attach_agents(
     except BaseException:
         for node in attachment.by_node:
             channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
-        channel.close(linger_s=_LAST_WORDS_S)
+        channel.close(linger_s=LAST_WORDS_S)
         raise
     channel.keep_connections()
     return attachment
@@ -112,7 +112,7 @@ def _attach(
         for node, event, frames in channel.receive():
             if isinstance(event, AgentAttached):
                 if event.number == number:
-                    _check_version(event)
+                    check_version(event)
                     attachment.by_node[node] = event
                     attachment.early.append((node, event, frames))
                     missing.discard(node)
@@ -122,7 +122,8 @@ def _attach(
         raise PoolAttachError("the agents of the pool have ended. Next: %ddp start")
 
 
-def _check_version(answer: AgentAttached) -> None:
+def check_version(answer: AgentAttached) -> None:
+    """Raise `PoolAttachError` if an agent speaks another version of the protocol."""
     if answer.version != PROTOCOL_VERSION:
         raise PoolAttachError(
             "the pool was started by another version of nbddp. Next: attach with that one, or let "

@@ -30,7 +30,7 @@ from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import HubEvent, Run
 from nbddp.controller.hub.sender_check import SenderCheck
-from nbddp.controller.hub.transfer import Answer, Transfer
+from nbddp.controller.hub.transfer import OpenTransfers, Transfer
 from nbddp.controller.hub.waiting_commands import WaitingCommands
 from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.recovery import RecoveryMachine
@@ -85,7 +85,6 @@ from nbddp.wire.messages import (
     RankAt,
     RankExited,
     RankRequest,
-    ReleaseSegment,
     Result,
     RunFinished,
     RunsFinished,
@@ -139,7 +138,7 @@ class HubThread:
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
-        self._transfers: dict[str, Transfer] = {}
+        self._transfers = OpenTransfers(self.send_to_ranks)
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
         self.let_go = LetGo()
@@ -274,7 +273,7 @@ class HubThread:
             is_in_cell = at_prompt_of and at_prompt_of == self._machine.active_run_id
             refusal = None if is_in_cell else self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
-                self._transfers[transfer.request_id] = transfer
+                self._transfers.open(transfer)
             else:
                 self._publish()
                 transfer.refuse(refusal)
@@ -305,10 +304,10 @@ class HubThread:
     def close_transfer(self, transfer: Transfer) -> None:
         """Route no more answers, and release the memory of those that were not taken out."""
         for answer in transfer.close():
-            self._release_unwanted(answer)
+            self._transfers.release(answer)
 
-        pop = partial(self._transfers.pop, transfer.request_id, None)
-        self._call(partial(self._waiting.when_whole, pop))
+        close = partial(self._transfers.close, transfer.request_id)
+        self._call(partial(self._waiting.when_whole, close))
 
     def shut_down(self, grace_s: float) -> None:
         """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
@@ -407,7 +406,9 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
+        if node < 0 or isinstance(
+            event, AgentJoined | AgentEnded | JobTimeLeft
+        ):  # a guest has no node
             self._receive_of_machine(node, event)
         elif self.trust.accepts(node, event):
             try:
@@ -416,7 +417,7 @@ class HubThread:
                 _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
-    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft) -> None:
+    def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle a message that only agents on other machines send."""
         if self._remote_nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
@@ -438,8 +439,7 @@ class HubThread:
                 self._put_in_run(event.run_id, event)
                 self._feed(event)
             case ValuePulled() | ValueDescribed() | ValuePushed():
-                if not ((to := self._transfers.get(event.request_id)) and to.put(event, frames)):
-                    self._release_unwanted(event)
+                self._transfers.put(event, frames)
             case SegmentReleased():
                 self._on_segment_released(event.segment, event.rank)
             case Completed() | Inspected() | Debugged() | LogRead():
@@ -463,14 +463,8 @@ class HubThread:
 
     def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
         self._put_in_run(run_id, exited)
-        for transfer in list(self._transfers.values()):
-            transfer.rank_exited(exited)
+        self._transfers.rank_exited(exited)
         self.listeners.rank_exited(exited)
-
-    def _release_unwanted(self, event: Answer) -> None:
-        """Release the shared memory of a pull that was interrupted or has failed."""
-        if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
-            self.send_to_ranks(RankSet((event.rank,)), ReleaseSegment(segment=event.value.segment))
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:

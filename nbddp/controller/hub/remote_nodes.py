@@ -4,7 +4,7 @@ Runs in: the hub thread.
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -25,9 +25,18 @@ from nbddp.controller.state import (
     SilentNode,
 )
 from nbddp.settings import Settings
+from nbddp.system import kept_pools
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
-from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, JobTimeLeft, RefuseAgent
+from nbddp.wire.messages import (
+    AdmitAgent,
+    AgentEnded,
+    AgentHello,
+    AgentJoined,
+    Event,
+    JobTimeLeft,
+    RefuseAgent,
+)
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
@@ -41,6 +50,7 @@ class NodeView:
 
     joined: int = 0  #: agents that have come
     facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
+    pids: tuple[int, ...] = ()  #: of the agents of these nodes
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
@@ -64,10 +74,16 @@ class RemoteNodes:
         token: agents show it.
         lobby: gives them their nodes.
         settings: limits of time.
+        renew: called once a minute, and when an agent has come: this notebook lives.
     """
 
     def __init__(
-        self, channel: RemoteHubChannel, token: str, lobby: Lobby, settings: Settings
+        self,
+        channel: RemoteHubChannel,
+        token: str,
+        lobby: Lobby,
+        settings: Settings,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._token = token
@@ -77,16 +93,32 @@ class RemoteNodes:
         self._job_changes: list[NotifyUser] = []  #: that the user is to be told
         self._look_at = 0.0
         self._warming: set[int] = set()  #: agents that have come and have no rank yet
+        self._renew = renew
+        self._renew_at = 0.0
+        self._pids: dict[int, int] = {}  #: of agents, by guest or node
         self.view = NodeView()
 
-    def receive(
-        self, node: int, event: AgentJoined | AgentEnded | JobTimeLeft, agents: Agents, now: float
-    ) -> str:
-        """Take a message that only agents of other machines send.
+    def resume(self, nodes: Mapping[int, NodeFacts], pids: Mapping[int, int], now: float) -> None:
+        """Go on with agents that another hub has admitted.
 
-        Returns:
-            Why the pool cannot start; empty: it can, or not all agents have come.
+        Args:
+            nodes: the facts about all nodes, also of those that are lost.
+            pids: of their agents.
+            now: `time.monotonic`.
         """
+        self._lobby.nodes, self._pids = dict(nodes), dict(pids)
+        facts = tuple(nodes[node] for node in sorted(nodes))
+        for known in reversed(facts):  # the agent of the first one asks for the time again
+            self._job_ends.note(known, now)
+        self.view = NodeView(
+            len(nodes),
+            facts,
+            tuple(pids[node] for node in sorted(nodes)),
+            job_ends=self._job_ends.of(facts),
+        )
+
+    def receive(self, node: int, event: Event, agents: Agents, now: float) -> str:
+        """Take a message of a guest, or the last one of an agent; see `join` for the result."""
         match event:
             case AgentJoined():
                 return self.join(node, event, agents, now)
@@ -94,7 +126,27 @@ class RemoteNodes:
                 self.end(node, event, agents, now)
             case JobTimeLeft():
                 self.change_job(node, event.left_s, now)
+            case AgentHello():
+                self._turn_away(node, event, agents)
+            case _:
+                pass  # of an agent that has no node any longer
         return ""
+
+    def _turn_away(self, guest: int, hello: AgentHello, agents: Agents) -> None:
+        """Answer an agent that takes this pool for one without a hub.
+
+        The line to an agent whose node is not given up may still work, and has all it has sent.
+        """
+        is_ours = secrets.compare_digest(hello.token.encode(), self._token.encode())
+        facts = self._lobby.nodes.get(hello.node)
+        known = None if facts is None else (facts.host, self._pids[hello.node])
+        if is_ours and hello.node in agents.ended:
+            reason = "the notebook has given it up"
+            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+        elif is_ours and known is not None and known != (hello.host, hello.pid):
+            self._channel.send_to_agent(guest, RefuseAgent(reason="another one has its place"))
+        else:
+            self._channel.turn_away(guest)
 
     def join(self, guest: int, joined: AgentJoined, agents: Agents, now: float) -> str:
         """Take in an agent that has come.
@@ -115,6 +167,7 @@ class RemoteNodes:
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
         self._job_ends.note(joined.facts, now)
+        self._pids[guest] = joined.pid
         # No node is vacant before all have come.
         vacant = agents.ended if self._lobby.nodes else frozenset[int]()
         decision = self._lobby.join(guest, joined, vacant)
@@ -124,16 +177,20 @@ class RemoteNodes:
             self.view,
             joined=self._lobby.joined,
             facts=facts,
+            pids=tuple(self._pids[node] for node in sorted(self._lobby.nodes)),
             job_ends=self._job_ends.of(facts),
         )
         return decision.failure
 
     def _carry_out(self, decision: LobbyDecision, agents: Agents) -> None:
         for guest, reason in decision.refused.items():
+            self._pids.pop(guest, None)
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
         for guest, node in decision.admitted.items():
             self._channel.admit(guest, node)
             agents.revive(node)
+            self._pids[node] = self._pids.pop(guest)
+            self._renew_at = 0.0  # a later notebook has to know which agent has the node
             self._warming.add(node)
             self._channel.send_to_agent(
                 node,
@@ -169,7 +226,14 @@ class RemoteNodes:
         """Forget an agent that has gone before it had a node: another one may come for it."""
         self._channel.forget(guest)
         self._lobby.leave(guest)
+        self._pids.pop(guest, None)
         self.view = replace(self.view, joined=self._lobby.joined)
+
+    def _forget_silent_guests(self, now: float) -> None:
+        """Forget guests that have gone, also those that only wanted to know the port."""
+        for guest in self._channel.guests:
+            if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
+                self._forget_guest(guest)
 
     def silent_notices(self) -> list[NotifyUser]:
         """Return what a user should know who begins a cell now."""
@@ -188,13 +252,14 @@ class RemoteNodes:
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
+        if now >= self._renew_at:
+            self._renew_at = now + kept_pools.RENEW_S
+            self._renew()
         if self._channel.beat(now):
             self._read_clocks()  # the answers to the beat before
         living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         self._warming -= set(pool.ranks.by_node(living))
-        for guest in self._channel.guests:  # also those that only wanted to know the port
-            if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
-                self._forget_guest(guest)
+        self._forget_silent_guests(now)
         if pool.phase is not Phase.UP:
             return []
         silent_after_s = self._settings.silent_after_s

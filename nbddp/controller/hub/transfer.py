@@ -11,7 +11,14 @@ from contextlib import suppress
 from types import TracebackType
 
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
-from nbddp.wire.messages import RankExited, ValueDescribed, ValuePulled, ValuePushed
+from nbddp.wire.messages import (
+    RankExited,
+    RankRequest,
+    ReleaseSegment,
+    ValueDescribed,
+    ValuePulled,
+    ValuePushed,
+)
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 
 #: Seconds between checks of ranks that do not answer.
@@ -204,3 +211,46 @@ def _how_far(stopped: WaitInterrupt) -> str:
         steps = [f"-r {stopped.answered} leaves {them} out"]
     following = f". Next: {', '.join(steps)}" if steps else ""
     return f": {', '.join(parts)}. No variable was changed{following}"
+
+
+class OpenTransfers:
+    """The transfers that wait for answers; the hub thread calls all but `release`.
+
+    Args:
+        send: sends a request to ranks; any thread may call it.
+    """
+
+    def __init__(self, send: Callable[[RankSet, RankRequest], None]) -> None:
+        self._send = send
+        self._by_id: dict[str, Transfer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._by_id
+
+    def open(self, transfer: Transfer) -> None:
+        """Route the answers to a transfer from now on."""
+        self._by_id[transfer.request_id] = transfer
+
+    def close(self, request_id: str) -> None:
+        """Route no more answers to a transfer."""
+        self._by_id.pop(request_id, None)
+
+    def put(self, answer: Answer, frames: list[bytes]) -> None:
+        """Hand an answer to its transfer; if that does not want it, its memory is released."""
+        transfer = self._by_id.get(answer.request_id)
+        if transfer is None or not transfer.put(answer, frames):
+            self.release(answer)
+
+    def rank_exited(self, exited: RankExited) -> None:
+        """Tell all of them that a rank gives no more answers."""
+        for transfer in list(self._by_id.values()):
+            transfer.rank_exited(exited)
+
+    def release(self, answer: Answer) -> None:
+        """Release the shared memory of a pull that was interrupted or has failed."""
+        value = answer.value if isinstance(answer, ValuePulled) else None
+        if value is not None and value.segment >= 0:
+            self._send(RankSet((answer.rank,)), ReleaseSegment(segment=value.segment))

@@ -1,7 +1,14 @@
 """Starts agents: on this machine, or on others through an engine such as ssh or Slurm."""
 
 from nbddp.controller.launch.adopted import AdoptedAgent
-from nbddp.controller.launch.engine import Engine, EngineOptions, LostNode, ReplacingEngine
+from nbddp.controller.launch.engine import (
+    Engine,
+    EngineOptions,
+    LastingEngine,
+    LostNode,
+    ReplacingEngine,
+    mark_of,
+)
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -15,12 +22,14 @@ __all__ = [
     "AdoptedAgent",
     "Engine",
     "EngineOptions",
+    "LastingEngine",
     "LocalAgent",
     "LostNode",
     "RemoteAgent",
     "ReplacingEngine",
     "engine_options",
     "make_engine",
+    "mark_of",
     "notebook_address",
     "objects_text",
 ]

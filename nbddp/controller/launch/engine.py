@@ -9,7 +9,7 @@ shows the lines of a pyproject.toml.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nbddp.wire.launch_specs import Invitation
 
@@ -36,6 +36,9 @@ class EngineOptions:
     kind: str = ""  #: of the object that makes the pods
     namespace: str = ""  #: of Kubernetes
     template: str = ""  #: the path of `--k8s-template`
+    keep_s: float = 0.0  #: for so many seconds the agents outlive the notebook
+    port: int = 0  #: the value of `--port`
+    via: str = ""  #: the login node that runs the commands of the engine; empty: this machine
     arguments: tuple[str, ...] = ()  #: the words of `--slurm`, for the engine's own command
     job: Mapping[str, str] = field(default_factory=dict)  #: the pairs of `--job`
 
@@ -191,3 +194,24 @@ class ReplacingEngine(Engine, Protocol):
 
         It is not called once the agent has come.
         """
+
+
+@runtime_checkable
+class LastingEngine(Engine, Protocol):
+    """An engine of nbddp whose agents can outlive the notebook."""
+
+    def leave(self) -> None:
+        """End what this process has for the agents, which have been let go and go on."""
+
+    def take_back(self, mark: str, invitation: Invitation) -> None:
+        """Go on with the agents that another notebook has left.
+
+        Args:
+            mark: what that one has noted, see `mark_of`.
+            invitation: for agents that come in the places of others.
+        """
+
+
+def mark_of(engine: Engine) -> str:
+    """Return what a later notebook needs to know of the agents, such as the number of a job."""
+    return str(getattr(engine, "mark", ""))

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from nbddp.controller.launch.relay_messages import RELAY_SAYS
 from nbddp.errors import PoolStartError
 from nbddp.settings import AGENT_SAYS
 from nbddp.wire.launch_specs import Invitation
@@ -18,6 +19,8 @@ from nbddp.wire.launch_specs import Invitation
 _LOG_BYTES = 4000
 _LAST_LINES = 8
 _ASK_S = 5.0
+#: For a program to end after SIGTERM.
+_LEAST_S = 1.0
 
 
 def ask(words: Sequence[str]) -> str:
@@ -33,8 +36,9 @@ def ask(words: Sequence[str]) -> str:
 def last_words(output: bytes) -> str:
     """Return the last lines of an output: `` and said: ...``, or that there are none."""
     lines = output[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
-    # What agents say while all is well is no reason.
-    text = "\n".join([line for line in lines if not line.startswith(AGENT_SAYS)][-_LAST_LINES:])
+    # What agents and the relay say while all is well is no reason.
+    marks = (AGENT_SAYS, RELAY_SAYS)
+    text = "\n".join([line for line in lines if not line.startswith(marks)][-_LAST_LINES:])
     return f" and said: {text}" if text else ", and said nothing"
 
 
@@ -91,6 +95,11 @@ class EngineProcess:
         said = last_words(self._log.read())
         return f"ended with exit code {self._process.returncode}{said}"
 
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, if it has ended and `end` was called."""
+        return self._process.returncode
+
     def lines(self, since: int) -> tuple[list[str], int]:
         """Return the lines of its output that end with a line break, and the offset behind them.
 
@@ -113,13 +122,14 @@ class EngineProcess:
         """End the program: by the end of its input, then by SIGTERM, then by SIGKILL.
 
         Args:
-            patience_s: seconds to wait before each of them.
+            patience_s: seconds to wait before each of them; 0: begin with SIGTERM.
         """
         self.close_input()
         for number in (0, signal.SIGTERM, signal.SIGKILL):
             if number and self._process.poll() is None:
                 self._process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(None if number == signal.SIGKILL else patience_s)
+                limit_s = patience_s if number == 0 else max(patience_s, _LEAST_S)
+                self._process.wait(None if number == signal.SIGKILL else limit_s)
                 break
         self._log.close()

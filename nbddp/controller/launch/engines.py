@@ -14,6 +14,7 @@ from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.psij_engine import PsijEngine
 from nbddp.controller.launch.ray_engine import RayEngine
 from nbddp.controller.launch.slurm import SlurmEngine
+from nbddp.controller.launch.slurm_job import SlurmJobEngine
 from nbddp.controller.launch.ssh import SshEngine
 from nbddp.controller.options import ENTRY_POINTS, PSIJ_LAUNCHERS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
@@ -21,7 +22,7 @@ from nbddp.errors import BadOptionError
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
-    "slurm": SlurmEngine,
+    "slurm": lambda options: SlurmJobEngine(options) if options.keep_s else SlurmEngine(options),
     "ray": RayEngine,
     "k8s": K8sEngine,
     **{name: partial(PsijEngine, name) for name in PSIJ_LAUNCHERS},
@@ -42,6 +43,9 @@ def engine_options(options: PoolOptions) -> EngineOptions:
         kind=options.kind,
         namespace=options.namespace,
         template=options.k8s_template,
+        keep_s=options.keep,
+        port=options.port,
+        via=options.via,
         arguments=tuple(shlex.split(options.slurm)),
         job=dict(options.job),
     )

@@ -65,6 +65,14 @@ class ListenEngine:
         """Return nothing: only the agents themselves say what becomes of them."""
         return ""
 
+    def leave(self) -> None:
+        """Remove the file: no agent can join while there is no notebook."""
+        self.stop()
+
+    def take_back(self, mark: str, invitation: Invitation) -> None:
+        """Write the file again: an agent may come in the place of a lost one."""
+        self.start(invitation)
+
     def stop(self) -> None:
         """Remove the file."""
         file, self._file = self._file, None

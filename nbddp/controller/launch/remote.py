@@ -14,12 +14,16 @@ class RemoteAgent:
         node: the number of its node.
         engine: knows whether it can still come.
         host: its machine, if that is known before it comes.
+        outlives_starter: what has started it may end before it, once it has come.
     """
 
-    def __init__(self, node: int, engine: Engine, host: str = "") -> None:
+    def __init__(
+        self, node: int, engine: Engine, host: str = "", *, outlives_starter: bool = False
+    ) -> None:
         self.node = node
         self._engine = engine
         self._host = host
+        self._outlives_starter = outlives_starter
         self._has_come = False
         self._end: AgentEnd | None = None
 
@@ -34,7 +38,8 @@ class RemoteAgent:
 
     def has_exited(self) -> bool:
         """Return whether the agent has ended, or its engine knows that it cannot come."""
-        if self._end is None and (text := self._engine.end(self.node)):
+        follows = not (self._has_come and self._outlives_starter)
+        if self._end is None and follows and (text := self._engine.end(self.node)):
             self._end = AgentEnd("engine", text=text)
         return self._end is not None
 

@@ -1,7 +1,8 @@
 """Agents on the nodes of Slurm: a job of their own, or a step in the allocation of the notebook.
 
 Runs in: the notebook's process. ``srun`` does everything; it ends with the notebook, and with it
-the job. The invitation goes through its standard input, whose end also ends the agents.
+the job. The invitation goes through its standard input, whose end also ends the agents. With
+``--via LOGIN`` the commands of Slurm run on a login node.
 """
 
 import os
@@ -11,18 +12,22 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
-from nbddp.controller.launch.engine_process import EngineProcess, ask
+from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 from nbddp.wire.rank_set import RankSet
 
+if TYPE_CHECKING:
+    from nbddp.controller.launch.commands import Program
+
 _STOP_S = 2.0
 _ASK_EVERY_S = 2.0
 #: Options that replace a default: the short form, and the begin of the long one.
-_CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
+CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
 #: Options about all nodes of the pool, which say nothing about a single one.
 _NODE_OPTIONS = ("-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks", "--exclusive")
 _SINGLE = frozenset({"--exclusive"})  # without a value of its own
@@ -40,23 +45,26 @@ class SlurmEngine:
 
     #: A job may wait in the queue for hours; the stop button ends the wait.
     join_timeout_s: float | None = None
-    owns_address = False
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._process: EngineProcess | None = None
-        self._replaced: dict[int, EngineProcess] = {}  #: by node, those that were started later
+        #: With ``--via`` it is that of the login node.
+        self.owns_address = bool(options.via)
+        self._commands = make_commands(options)
+        self._environ: Mapping[str, str] = {} if options.via else os.environ
+        self._process: Program | None = None
+        self._replaced: dict[int, Program] = {}  #: by node, those that were started later
         #: What ``srun`` has written about tasks, and the end of the lines that were read.
         self._read: tuple[Mapping[int, str], int] = ({}, 0)
         self._job_name = ""
         self._asked_name = ""  #: of the job that is awaited
-        self._job = os.environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
+        self._job = self._environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
         self._state = ""
         self._ask_at = 0.0
 
     def address(self) -> str:
-        """Return the address of this machine's default route."""
-        return network.own_address()
+        """Return the address of this machine's default route; with ``--via`` the loopback."""
+        return "127.0.0.1" if self._options.via else network.own_address()
 
     def start(self, invitation: Invitation) -> None:
         """Start ``srun``.
@@ -64,17 +72,20 @@ class SlurmEngine:
         Raises:
             PoolStartError: there is none here.
         """
-        if shutil.which("srun") is None:
+        if not self._options.via and shutil.which("srun") is None:
             raise PoolStartError(
                 "the pool did not start: there is no srun on this machine. Next: start the "
-                "notebook on a login node or in an allocation of Slurm, or use --launcher ssh"
+                "notebook on a login node or in an allocation of Slurm, name a login node that ssh "
+                "reaches with --via, or use --launcher ssh"
             )
         self._job_name = self._asked_name = f"nbddp-{invitation.pool_id}"
-        words = srun_words(self._options, self._job_name, os.environ)
-        self._process = EngineProcess(words, invitation)
+        words = srun_words(self._options, self._job_name, self._environ)
+        self._process = self._commands.start(words, invitation)
 
     def state(self) -> str:
         """Return the state of the job in the queue: ``Slurm job 4711: PENDING (Priority)``."""
+        if connecting := self._commands.state():
+            return connecting
         if time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _ASK_EVERY_S
             self._state = self._ask_queue() or self._state
@@ -83,17 +94,20 @@ class SlurmEngine:
     def _ask_queue(self) -> str:
         is_own = self._asked_name != self._job_name or not self._job
         choice = ["-n", self._asked_name] if is_own else ["-j", self._job]
-        return job_state(ask(["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"]))
+        return job_state(self._commands.ask(["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"]))
 
     def end(self, node: int) -> str:
         """Return how ``srun`` has ended, and what it has written."""
+        if failure := self._commands.failure():
+            return failure
         later, process = self._replaced.get(node), self._process
         if later is None and process is not None and (how := self._task_ends(process).get(node)):
             return f"srun says: {how}"
         how = process.end() if later is None and process else later.end() if later else ""
-        return how and f"srun {how}. Next: try `srun hostname` in a terminal"
+        where = f"on {self._options.via}" if self._options.via else "in a terminal"
+        return how and f"srun {how}. Next: try `srun hostname` {where}"
 
-    def _task_ends(self, process: EngineProcess) -> Mapping[int, str]:
+    def _task_ends(self, process: "Program") -> Mapping[int, str]:
         """Return what ``srun`` has written about tasks that ended while others go on."""
         ends, since = self._read
         lines, end = process.lines(since)
@@ -114,7 +128,7 @@ class SlurmEngine:
             if not name.startswith(_ALLOCATION) or name == _KEPT_ENV
         }
         self._asked_name, self._state, self._ask_at = name, "", 0.0
-        self._replaced[lost.node] = EngineProcess(words, invitation, env)
+        self._replaced[lost.node] = self._commands.start(words, invitation, env)
 
     def _is_well(self, lost: LostNode) -> bool:
         """Return whether the job of a lost agent still has its node."""
@@ -122,8 +136,8 @@ class SlurmEngine:
             return False
         # A job goes on without a node that was down, also when that is well again.
         words = ["squeue", "-h", "-j", lost.job, "-w", lost.place, "-t", "RUNNING", "-o", "%i"]
-        return bool(ask(words).strip()) and can_take_step(
-            ask(["sinfo", "-h", "-N", "-n", lost.place, "-o", "%T"])
+        return bool(self._commands.ask(words).strip()) and can_take_step(
+            self._commands.ask(["sinfo", "-h", "-N", "-n", lost.place, "-o", "%T"])
         )
 
     def withdraw(self, node: int) -> None:
@@ -139,6 +153,7 @@ class SlurmEngine:
         process, self._process = self._process, None
         if process is not None:
             process.stop(_STOP_S)
+        self._commands.stop()
 
 
 def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]) -> list[str]:
@@ -152,7 +167,7 @@ def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]
     words = _srun(options, options.nnodes, job_name)
     if "SLURM_JOB_ID" in environ:
         words.append("--overlap")  # or the step waits for the processors of the notebook's own
-    return [*words, *options.arguments, *_agent(options)]
+    return [*words, *options.arguments, *agent_words(options)]
 
 
 def replacement_words(
@@ -171,7 +186,7 @@ def replacement_words(
         # The step that was lost may still hold the processors.
         words += [f"--jobid={lost.job}", f"--nodelist={lost.place}", "--overlap"]
     arguments = without_node_options(options.arguments)
-    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *_agent(options)]
+    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *agent_words(options)]
 
 
 def without_node_options(arguments: Sequence[str]) -> list[str]:
@@ -232,14 +247,21 @@ def _srun(options: EngineOptions, nnodes: int, job_name: str) -> list[str]:
         "--cpu-bind=none",
         "--unbuffered",
     ]
-    if not any(word.startswith(_CPU_OPTIONS) for word in options.arguments):
+    if not any(word.startswith(CPU_OPTIONS) for word in options.arguments):
         # One task gets one processor else, and all ranks of the node with it.
         words.append(f"--cpus-per-task={options.nproc_per_node}")
     return words
 
 
-def _agent(options: EngineOptions) -> list[str]:
-    return [options.python or sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+def agent_words(options: EngineOptions, source: str = "-") -> list[str]:
+    """Return the command that starts an agent.
+
+    Args:
+        options: of the user.
+        source: of the invitation; ``-``: its standard input.
+    """
+    python = options.python or sys.executable
+    return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
 def job_state(answer: str) -> str:

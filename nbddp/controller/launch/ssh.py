@@ -2,27 +2,26 @@
 
 Runs in: the notebook's process. The user's own ``ssh`` runs, with its configuration, keys, agents
 and jump hosts. The invitation goes through its standard input; when that ends, because the notebook
-has ended, the agent ends as well.
+has ended, the agent ends as well. With ``--via LOGIN`` it is the ssh of a login node.
 """
 
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
-from nbddp.controller.launch.engine_process import EngineProcess, ask
+from nbddp.controller.launch.engine_process import ask
+from nbddp.controller.launch.relayed_commands import make_commands
+from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.errors import BadOptionError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
+if TYPE_CHECKING:
+    from nbddp.controller.launch.commands import Program
+
 _JOIN_S = 60.0
 _STOP_S = 1.0
-#: Without the last two a connection that was cut when the notebook ended would never end.
-_OPTIONS = (
-    "BatchMode=yes",
-    "ConnectTimeout=10",
-    "ServerAliveInterval=15",
-    "ServerAliveCountMax=4",
-)
 
 
 class SshEngine:
@@ -33,7 +32,6 @@ class SshEngine:
     """
 
     join_timeout_s: float | None = _JOIN_S
-    owns_address = False
 
     def __init__(self, options: EngineOptions) -> None:
         if len(options.hosts) < options.nnodes:
@@ -43,13 +41,16 @@ class SshEngine:
                 "legal: --hosts a,b or --hostfile FILE"
             )
         self._options = options
+        #: With ``--via`` it is that of the login node.
+        self.owns_address = bool(options.via)
+        self._commands = make_commands(options, towards=options.hosts[0])
         self._hosts = list(options.hosts[: options.nnodes])  #: by node
         self._spare_hosts = list(options.hosts[options.nnodes :])
-        self._processes: dict[int, EngineProcess] = {}
+        self._processes: dict[int, Program] = {}
 
     def address(self) -> str:
-        """Return the address of this machine towards the first host; of the tunnel: loopback."""
-        if self._options.tunnel:
+        """Return the address of this machine towards the first host; of a tunnel: loopback."""
+        if self._options.tunnel or self._options.via:
             return "127.0.0.1"
         host = self._options.hosts[0]
         try:
@@ -69,25 +70,28 @@ class SshEngine:
     def _start_agent(self, node: int, invitation: Invitation) -> None:
         python = shlex.quote(self._options.python or sys.executable)
         command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
-        argv = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
+        forward = ""
         if self._options.tunnel:
             port = network.split_address(invitation.addresses[0])[1]
             # The far end listens on its loopback only; CURVE protects it from other users.
-            argv += ["-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:{port}"]
-        words = [*argv, *self._options.arguments, self._hosts[node], command]
-        self._processes[node] = EngineProcess(words, invitation)
+            forward = f"{port}:127.0.0.1:{port}"
+        words = ssh_words(self._hosts[node], command, forward, self._options.arguments)
+        self._processes[node] = self._commands.start(words, invitation)
 
     def state(self) -> str:
         """Return the hosts."""
-        return f"ssh to {', '.join(self._hosts)}"
+        return self._commands.state() or f"ssh to {', '.join(self._hosts)}"
 
     def end(self, node: int) -> str:
         """Return how the ssh of a node has ended, and what it has written."""
+        if failure := self._commands.failure():
+            return failure
         process = self._processes.get(node)
         how = process.end() if process is not None else ""
         host = self._hosts[node]
+        where = f"on {self._options.via}" if self._options.via else "in a terminal"
         return how and (
-            f"ssh {how}. Next: try `ssh {host}` in a terminal; --python PATH names the Python there"
+            f"ssh {how}. Next: try `ssh {host}` {where}; --python PATH names the Python there"
         )
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
@@ -110,10 +114,30 @@ class SshEngine:
 
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""
+        self._end_processes(_STOP_S)
+        self._commands.stop()
+
+    @property
+    def mark(self) -> str:
+        """The hosts of the nodes, then the spare ones, in the order in which they are used."""
+        return ",".join([*self._hosts, *self._spare_hosts])
+
+    def leave(self) -> None:
+        """End each ssh; the agents have been let go."""
+        self._end_processes(0.0)
+
+    def take_back(self, mark: str, invitation: Invitation) -> None:
+        """Go on with agents that another notebook has started: no ssh is needed."""
+        hosts = mark.split(",")
+        if sorted(hosts) == sorted(self._options.hosts):
+            self._hosts = hosts[: self._options.nnodes]
+            self._spare_hosts = hosts[self._options.nnodes :]
+
+    def _end_processes(self, patience_s: float) -> None:
         for process in self._processes.values():
             process.close_input()
         for process in self._processes.values():
-            process.stop(_STOP_S)
+            process.stop(patience_s)
         self._processes.clear()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nbddp.controller.options.launcher_checks import check_kept
 from nbddp.durations import parse_duration, write_duration
 from nbddp.errors import BadOptionError, NoTorchError
 from nbddp.system import process_tree
@@ -68,12 +69,16 @@ def check_seconds(name: str, value: Any) -> None:
         raise BadOptionError(f"{name} {value:g} is not a positive number of seconds")
 
 
-def checked_keep(keep: Any, *, has_machines: bool, command: str = "--keep") -> float:
+def checked_keep(
+    keep: Any, *, launcher: str, tunnel: bool = False, via: str = "", command: str = "--keep"
+) -> float:
     """Return the seconds for which a pool outlives its notebook; 0: it does not.
 
     Args:
         keep: seconds, or text such as ``4h``; None or 0: it does not.
-        has_machines: the nodes are machines of their own.
+        launcher: starts the agents.
+        tunnel: whether ssh carries the connections to other machines.
+        via: the login node whose ssh does; empty: there is none.
         command: names the option.
 
     Raises:
@@ -90,11 +95,7 @@ def checked_keep(keep: Any, *, has_machines: bool, command: str = "--keep") -> f
         raise BadOptionError(
             f"{command} {keep} is too long; legal: up to {write_duration(_LONGEST_KEEP_S)}"
         )
-    if has_machines:
-        raise BadOptionError(
-            f"{command} goes with pools on the notebook's machine: agents on other machines end "
-            "with their notebook. Next: leave out one of the two"
-        )
+    check_kept(launcher, tunnel=tunnel, via=via, command=command)
     if not process_tree.IS_LINUX:
         raise BadOptionError(f"{command} needs Linux, where a process can watch another one")
     return float(seconds)

@@ -18,6 +18,7 @@ PSIJ_LAUNCHERS = ("pbs", "lsf", "flux", "psij")
 TAKEN_BY = {
     "hosts": ("ssh",),
     "tunnel": ("ssh",),
+    "via": ("slurm", "ssh"),
     "slurm": ("slurm",),
     "image": ("k8s",),
     "kind": ("k8s",),
@@ -40,6 +41,8 @@ LAUNCHERS = {
 }
 #: The objects of Kubernetes that can make the pods.
 KINDS = ("job", "jobset", "trainjob")
+#: The launchers whose agents can outlive the notebook.
+KEPT_BY = (LOCAL, "ssh", "slurm", "listen")
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
@@ -71,6 +74,11 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
                 f"--{name.replace('_', '-')} goes with --launcher {' or '.join(takers)}, and the "
                 f"launcher is {launcher}; leave out one of the two"
             )
+    if options.get("via") and options.get("tunnel"):
+        raise BadOptionError(
+            "--via and --tunnel are two ways for agents to reach the notebook; leave out one of "
+            "the two"
+        )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(
             "--init file needs a file that all machines share; legal with --launcher "
@@ -90,6 +98,37 @@ def checked_job(job: Any) -> dict[str, str]:
     ):
         raise BadOptionError(f"job is {job!r}; legal: a mapping of names to text")
     return dict(pairs)
+
+
+def check_kept(launcher: str, *, tunnel: bool, via: str, command: str) -> None:
+    """Check that the agents of a launcher can outlive the notebook.
+
+    Args:
+        launcher: the value of ``--launcher``.
+        tunnel: whether ssh carries the connections.
+        via: the login node whose ssh does; empty: there is none.
+        command: names what the user has typed.
+
+    Raises:
+        BadOptionError: they cannot; the message says what the user can do.
+    """
+    if launcher not in KEPT_BY:
+        raise BadOptionError(
+            f"{command} goes with --launcher {', '.join(KEPT_BY)}: agents of --launcher {launcher} "
+            "end with their notebook. Next: `%ddp listen --keep 4h`, and start the agents yourself "
+            "with one of the lines that it prints"
+        )
+    if tunnel:
+        raise BadOptionError(
+            f"{command} does not go with --tunnel, which ends with the notebook: its agents would "
+            "find no other one. Next: leave out one of the two"
+        )
+    if via:
+        raise BadOptionError(
+            f"{command} does not go with --via, whose ssh ends with the notebook, and the agents "
+            f"with it. Next: leave out one of the two, or start the notebook on {via}, where no "
+            "--via is needed"
+        )
 
 
 def count_nodes(launcher: str, hosts: Sequence[str]) -> int:

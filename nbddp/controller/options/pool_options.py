@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from nbddp.controller.options import line_option
 from nbddp.controller.options.checks import (
+    DEFAULT_KEEP_S,
     check_backend,
     check_choice,
     check_devices,
@@ -38,6 +39,7 @@ from nbddp.controller.options.launcher_checks import (
     launcher_names,
 )
 from nbddp.controller.options.line_option import LineOption
+from nbddp.errors import BadOptionError
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
 #: More ranks than this on one machine are a slip of the finger.
@@ -187,6 +189,14 @@ class PoolOptions:
         default=False,
         metadata=_on_line("--tunnel", help="ssh carries the connections to the notebook"),
     )
+    via: str = field(
+        default="",
+        metadata=_on_line(
+            "--via",
+            metavar="LOGIN",
+            help="the login node, reached by ssh, on which srun or ssh starts the agents",
+        ),
+    )
     address: str = field(
         default="",
         metadata=_on_line(
@@ -330,7 +340,38 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
-            keep=checked_keep(asked.keep, has_machines=asked.has_machines),
+            keep=checked_keep(
+                asked.keep, launcher=asked.launcher, tunnel=asked.tunnel, via=asked.via
+            ),
+        )
+
+    def keep_after_detach(self, keep: str | float | None) -> float:
+        """Check for how long a pool is kept that is let go.
+
+        Args:
+            keep: seconds, or text such as ``4h``; None: as the pool was started, or 2 hours.
+
+        Returns:
+            The time in seconds.
+
+        Raises:
+            BadOptionError: it is not legal, or the agents end with their notebook.
+
+        Example:
+            >>> pool.options.keep_after_detach(None)
+            7200.0
+        """
+        if self.launcher == "slurm" and not self.keep and not self.via:
+            raise BadOptionError(
+                "the pool is not let go: its agents are a step of srun, which ends with this "
+                "notebook. Next: %ddp start --launcher slurm --keep 4h, which uses sbatch"
+            )
+        return checked_keep(
+            keep or self.keep or DEFAULT_KEEP_S,
+            launcher=self.launcher,
+            tunnel=self.tunnel,
+            via=self.via,
+            command="%ddp detach" if keep is None else "--keep",
         )
 
     @property

@@ -83,6 +83,11 @@ def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
             f"pool {pool.pool_id} is attached to process {pool.pid}. Next: %ddp detach there, or "
             "end that kernel"
         )
+    if pool.state == "elsewhere":
+        raise BadOptionError(
+            f"the agents of pool {pool.pool_id} connect to {pool.notebook_host}. Next: %ddp attach "
+            f"{pool.pool_id} there"
+        )
     if pool.state == "ended":
         raise BadOptionError(f"pool {pool.pool_id} has ended: {pool.reason}. Next: %ddp start")
     return pool

@@ -17,11 +17,9 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import (
-    DEFAULT_KEEP_S,
     PoolOptions,
     check_seconds,
     check_text,
-    checked_keep,
 )
 from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
@@ -644,7 +642,7 @@ class Pool:
             The time for which the pool is kept, in seconds.
 
         Raises:
-            BadOptionError: ``keep`` is not legal, or the pool has agents on other machines.
+            BadOptionError: ``keep`` is not legal, or the agents end with this process.
             PoolAttachError: the pool cannot be let go now.
             PoolBrokenError: the pool was stopped or let go before.
             PoolBusyError: another thread restarts the pool.
@@ -657,9 +655,7 @@ class Pool:
             >>> pool.pull("step")
             [7, 7]
         """
-        keep_s = checked_keep(
-            keep or self.options.keep or DEFAULT_KEEP_S, has_machines=self.options.has_machines
-        )
+        keep_s = self.options.keep_after_detach(keep)
         self._processes.let_go(keep_s, self._cells.last_run)
         return keep_s
 

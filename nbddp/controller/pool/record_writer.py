@@ -4,15 +4,22 @@ Runs in: the notebook's process, in the thread that starts the pool or lets it g
 """
 
 import os
-from collections.abc import Iterable
+import platform
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from nbddp.controller.launch import LocalAgent
+import msgspec
+
+from nbddp.controller.hub import HubThread
+from nbddp.controller.launch import Engine, LocalAgent, mark_of
 from nbddp.controller.options import PoolOptions
+from nbddp.errors import PoolAttachError
 from nbddp.system import kept_pools
-from nbddp.system.kept_pools import PoolRecord, ProcessId
+from nbddp.system.kept_pools import MachinesRecord, PoolRecord, ProcessId
+from nbddp.wire.channels import RemoteHubChannel
 
 
 class RecordWriter:
@@ -33,6 +40,10 @@ class RecordWriter:
         self.token = ""  #: secret of the agents
         self.socket_path = Path()  #: of the hub
         self.last: PoolRecord | None = None  #: as it was written last
+        #: Describes agents on other machines; None: there are none, or they were let go.
+        self.machines: Callable[[], MachinesRecord] | None = None
+        self._folder: Path | None = None  #: of the record
+        self._lock = threading.Lock()  #: around what the hub thread writes as well
 
     def take_over(self, record: PoolRecord) -> int:
         """Go on with the record of another notebook; return how often the pool was taken back."""
@@ -42,16 +53,30 @@ class RecordWriter:
         return self._attachments
 
     def write(
-        self, folder: Path, agents: Iterable[LocalAgent], keep_s: float, *, is_attached: bool = True
+        self,
+        folder: Path | None,
+        agents: Iterable[LocalAgent],
+        keep_s: float,
+        *,
+        is_attached: bool = True,
     ) -> None:
-        """Write the record.
+        """Write the record; that of a pool on other machines only if it is kept.
 
         Args:
-            folder: of the pool.
+            folder: of the pool; None: its agents are on other machines.
             agents: by node.
             keep_s: for so many seconds the pool lives without a notebook; 0: it ends with it.
             is_attached: whether this process has the pool.
+
+        Raises:
+            PoolAttachError: there is no place for the record of a pool on other machines.
         """
+        machines = None
+        if folder is None:
+            if not keep_s or self.machines is None:
+                self.put(None)
+                return
+            folder, machines = self._make_folder(), self.machines()
         record = PoolRecord(
             pool_id=self._pool_id,
             described=self._options.describe(),
@@ -66,16 +91,74 @@ class RecordWriter:
             token=self.token if keep_s else "",
             use_arena=self._use_arena,
             attachments=self._attachments,
+            machines=machines,
         )
-        self.put(folder, record)
+        self._folder = folder
+        self.put(record)
 
-    def renew(self, folder: Path, agents: Iterable[LocalAgent]) -> None:
+    def rewrite(self, folder: Path | None, agents: Iterable[LocalAgent]) -> None:
         """Write the record again, since agents were replaced."""
         self.write(folder, agents, 0.0 if self.last is None else self.last.keep_s)
 
-    def put(self, folder: Path, record: PoolRecord | None) -> None:
+    def _make_folder(self) -> Path:
+        try:
+            return kept_pools.folder_of_machines(self._pool_id)
+        except OSError as error:
+            raise PoolAttachError(
+                f"{error.filename} cannot be made ({error.strerror}), and a pool on other "
+                "machines is kept by its record there. Next: make room there, or leave out --keep"
+            ) from None
+
+    def put(self, record: PoolRecord | None) -> None:
         """Write a record that was written before; None: there was none."""
-        self.last = record
-        if record is not None:
-            with suppress(OSError):  # the disk is full: the pool works all the same
+        with self._lock:
+            self.last = record
+            if record is not None and self._folder is not None:
+                with suppress(OSError):  # the disk is full: the pool works all the same
+                    kept_pools.write(self._folder, record)
+                return
+        if record is None:
+            self.remove_of_machines()
+
+    def renew(self) -> None:
+        """Note that this process lives, and which agents there are. The hub thread calls this."""
+        with self._lock:
+            folder, machines, last = self._folder, self.machines, self.last
+            if folder is None or machines is None or last is None:
+                return
+            record = msgspec.structs.replace(last, machines=machines())
+            if record == last:
+                kept_pools.renew(folder)
+                return
+            self.last = record
+            with suppress(OSError):
                 kept_pools.write(folder, record)
+
+    def remove_of_machines(self) -> None:
+        """Remove the record of a pool on other machines, if this process has the pool."""
+        if self.machines is not None and self._folder is not None:
+            kept_pools.remove_folder_of_machines(self._folder)
+            self._folder = None
+
+
+def machines_record(
+    hub: HubThread, engine: Engine, channel: RemoteHubChannel, address: str
+) -> MachinesRecord:
+    """Describe agents on other machines for another notebook.
+
+    Args:
+        hub: knows the machines.
+        engine: has started the agents.
+        channel: to them.
+        address: of this machine.
+    """
+    nodes = hub.nodes
+    return MachinesRecord(
+        notebook_host=platform.node(),
+        address=address,
+        port=channel.port,
+        keys=msgspec.to_builtins(channel.keys),
+        hosts=tuple(facts.host for facts in nodes.facts),
+        pids=nodes.pids,
+        mark=mark_of(engine),
+    )

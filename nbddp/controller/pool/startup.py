@@ -12,16 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from nbddp.controller.diagnosis import Sources
-from nbddp.controller.hub import HubThread, Listeners, RemoteNodes, Run, attach_agents
+from nbddp.controller.hub import HubThread, Listeners, RemoteNodes
 from nbddp.controller.launch import (
-    AdoptedAgent,
     Engine,
+    LastingEngine,
     LocalAgent,
     RemoteAgent,
     engine_options,
@@ -32,9 +32,9 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.guarded_diagnosis import GuardedDiagnosis
 from nbddp.controller.pool.joining_agents import JoiningAgents
 from nbddp.controller.pool.kept_pool import KeptPool
-from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.node_replacement import EngineAgents, LocalAgents, replace_nodes
-from nbddp.controller.pool.record_writer import RecordWriter
+from nbddp.controller.pool.record_writer import RecordWriter, machines_record
+from nbddp.controller.pool.taken_back import Taking
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     DETACHED,
@@ -45,13 +45,10 @@ from nbddp.controller.state import (
     PoolMachine,
     PoolSnapshot,
     RestartRequested,
-    joining_ranks,
-    kept_cell,
-    resumed_pool,
 )
 from nbddp.errors import BadOptionError, PoolAttachError, PoolStartError
 from nbddp.settings import Settings
-from nbddp.system import kept_pools, network, pool_folder
+from nbddp.system import network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
 from nbddp.wire.channels import (
     HubChannel,
@@ -61,17 +58,17 @@ from nbddp.wire.channels import (
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import PoolSpec
 
+if TYPE_CHECKING:
+    from nbddp.controller.pool.left_cell import LeftCell
+
 _LOCAL_HOST = "127.0.0.1"
 #: An agent that still starts may be blocked in the import of torch; it is not waited for.
 _STARTING_GRACE_S = 0.3
 _KILLED_S = 2.0
 #: An agent that does not say in this time that its ranks have ended is blocked.
 _ANSWER_S = 3.0
-#: For agents to answer to a notebook that takes them back, or lets them go.
-_ATTACH_S = 10.0
+#: For agents to answer to a notebook that lets them go.
 _LET_GO_S = 5.0
-#: Questions of a hub have numbers that no hub before it has used.
-_NUMBERS_OF_A_HUB = 1 << 24
 _STOPPED = "the pool did not start: it was stopped"
 
 
@@ -163,8 +160,7 @@ class PoolStartup:
         else:
             self._hub = self._start_local_agents(token, self._folder)
         self._wait_until_up(self._hub, is_interrupted)
-        if self._folder is not None:
-            self._record.write(self._folder, self._local, options.keep)
+        self._record.write(self._folder, self._local, options.keep)
         return self._hub
 
     def _take_back(self, kept: KeptPool, is_interrupted: Callable[[], bool]) -> HubThread:
@@ -174,56 +170,34 @@ class PoolStartup:
             KeyboardInterrupt: the user has interrupted the wait; the pool goes on alone.
             PoolAttachError: its agents do not answer.
         """
+        taking = Taking(
+            self._options,
+            self._settings,
+            self._record.take_over(kept.record),
+            self._recovery_of,
+            self._on_segment_released,
+            self._store_place("" if kept.record.machines else _LOCAL_HOST),
+            self.listeners,
+            self._record.renew,
+        )
         with ExitStack() as undone:  # after a failure: no descriptor stays, and no process ends
-            hub, agents = self._attach(kept, is_interrupted, undone)
-            hub.start(agents)
+            self._hold_fd = pool_folder.hold(kept.folder)
+            undone.callback(self._release_folder)
+            taken = taking.take(kept, is_interrupted, undone)
+            taken.hub.start(taken.local, taken.remote)
             undone.pop_all()
-        self._hub, self._folder = hub, kept.folder
-        self._local += agents
-        self._record.write(kept.folder, agents, kept.record.keep_s)
-        return hub
-
-    def _attach(
-        self, kept: KeptPool, is_interrupted: Callable[[], bool], undone: ExitStack
-    ) -> tuple[HubThread, list[AdoptedAgent]]:
-        record = kept.record
-        attachments = self._record.take_over(record)
-        self._hold_fd = pool_folder.hold(kept.folder)
-        undone.callback(self._release_folder)
-        agents: list[AdoptedAgent] = []
-        for node, process in enumerate(record.agents):
-            agents.append(AdoptedAgent(node, process, record.pool_id, kept.folder))
-            undone.callback(agents[-1].close)
-        channel = HubChannel(Path(record.hub), record.token, len(record.agents), takes_back=True)
-        undone.callback(channel.close)
-        attachment = attach_agents(
-            channel,
-            agents,
-            kept_pools.ProcessId.of(os.getpid()),
-            keep_s=record.keep_s,
-            limit_s=_ATTACH_S,
-            is_interrupted=is_interrupted,
-        )
-        answers = attachment.agents
-        host, port = self._store_place(_LOCAL_HOST)
-        execute = kept_cell(answers)
-        pool = resumed_pool(
-            answers, execute, self._settings, time.monotonic(), host=host, port=port
-        )
-        recovery = self._recovery_of(pool, attachments * _NUMBERS_OF_A_HUB + 1)
-        recovery.resume(joining_ranks(answers))
-        self._generation = pool.spec.generation
-        hub = HubThread(channel, record.token, recovery, self._on_segment_released)
-        undone.callback(hub.discard)
-        cell, run = pool.run, None
-        if cell is not None and execute is not None:
-            run = Run(cell.run_id, cell.ranks, self._settings.output_backlog_bytes)
-            self.left_cell = LeftCell(run, execute)
-            run.on_shown = partial(hub.settle, run.run_id)
-        if self.listeners is not None:
-            hub.listeners = self.listeners
-        hub.resume(run, attachment.early)
-        return hub, agents
+        self._hub, self._generation, self._engine = taken.hub, taken.generation, taken.engine
+        if taken.engine is not None and taken.invitation is not None:
+            launcher = self._options.launcher
+            self._engine_agents = EngineAgents(taken.engine, launcher, taken.invitation)
+        self.left_cell = taken.left_cell
+        self._local += taken.local
+        self._remote += taken.remote
+        self._record.machines = taken.machines
+        if taken.machines is None:
+            self._folder = kept.folder
+        self._record.write(self._folder, self._local, kept.record.keep_s)
+        return taken.hub
 
     def let_go(self, keep_s: float) -> None:
         """Let the processes go on without this one, for ``keep_s`` seconds.
@@ -232,24 +206,31 @@ class PoolStartup:
             PoolAttachError: they cannot; the pool is as it was.
         """
         hub = self._hub
-        if hub is None or not hub.is_alive or self._folder is None:
+        if hub is None or not hub.is_alive:
             raise PoolAttachError("the pool has no hub any longer. Next: %ddp stop")
         before = self._record.last
         self._record.write(self._folder, self._local, keep_s)
         hub.ask_to_go_on(keep_s)
         problem = hub.let_go.wait(self._living_nodes, _LET_GO_S)
         if problem:
-            self._record.put(self._folder, before)
+            self._record.put(before)
             raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: try again")
         hub.leave(DETACHED)
         self._record.write(self._folder, self._local, keep_s, is_attached=False)
         while self._local:
             self._local.pop().close()
+        self._remote.clear()
+        engine, self._engine = self._engine, None
+        self._engine_agents = None
+        if isinstance(engine, LastingEngine):
+            engine.leave()
         self._release_folder()
+        self._record.machines = None
         self._folder = None  # it is not ours any longer: `end` must not remove it
 
     def _living_nodes(self) -> set[int]:
-        return {agent.node for agent in self._local if not agent.has_exited()}
+        agents: list[LocalAgent | RemoteAgent] = [*self._local, *self._remote]
+        return {agent.node for agent in agents if not agent.has_exited()}
 
     def _start_local_agents(self, token: str, folder: Path) -> HubThread:
         options = self._options
@@ -287,7 +268,8 @@ class PoolStartup:
         engine = make_engine(options.launcher, engine_options(options))
         address = notebook_address(engine, options.address)
         try:
-            channel = RemoteHubChannel(address, options.port)
+            # With --via, --port is that of the login node.
+            channel = RemoteHubChannel(address, 0 if options.via else options.port)
         except OSError as error:
             raise PoolStartError(
                 f"the pool did not start: the notebook cannot listen on {address}, port "
@@ -295,23 +277,31 @@ class PoolStartup:
                 f"with --address; it has {', '.join(a for _, a in network.interfaces())}"
             ) from None
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        nodes = RemoteNodes(channel, token, Lobby(options.nnodes, python), self._settings)
+        lobby = Lobby(options.nnodes, python)
+        nodes = RemoteNodes(channel, token, lobby, self._settings, self._record.renew)
         self._hub = HubThread(
             channel, token, self._make_machines(""), self._on_segment_released, nodes
         )
         hosts = [*options.hosts[: options.nnodes], *[""] * options.nnodes]
-        self._remote += [RemoteAgent(node, engine, hosts[node]) for node in range(options.nnodes)]
+        self._remote += [
+            RemoteAgent(node, engine, hosts[node], outlives_starter=options.keep > 0)
+            for node in range(options.nnodes)
+        ]
         self._hub.start(remote=self._remote)
         self._engine = engine
-        invitation = channel.invitation(self._pool_id, [address], token, options.tunnel)
+        invitation = channel.invitation(
+            self._pool_id, [address], token, options.tunnel, options.keep
+        )
         self._engine_agents = EngineAgents(engine, options.launcher, invitation)
         engine.start(invitation)
         self._joining = JoiningAgents(
             engine,
             options.nnodes,
-            f"{address}:{channel.port}",
+            f"the relay on {options.via}" if options.via else f"{address}:{channel.port}",
             is_told_late=options.launcher == "listen",
         )
+        hub = self._hub
+        self._record.machines = lambda: machines_record(hub, engine, channel, address)
         return self._hub
 
     def _make_machines(self, default_host: str) -> RecoveryMachine:
@@ -354,8 +344,7 @@ class PoolStartup:
         hub, source = self._hub, self._engine_agents or LocalAgents(self._local, self._start_agent)
         if hub is not None:
             replace_nodes(source, nodes, hub, is_interrupted, on_progress)
-        if self._folder is not None:
-            self._record.renew(self._folder, self._local)
+        self._record.rewrite(self._folder, self._local)
 
     def nodes_to_replace(self) -> frozenset[int]:
         """The nodes that a restart of the pool replaces: lost and silent ones, beside others.
@@ -414,6 +403,7 @@ class PoolStartup:
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
+            self._record.remove_of_machines()
             self._release_folder()
 
     def _release_folder(self) -> None:

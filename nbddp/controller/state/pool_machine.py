@@ -104,8 +104,14 @@ class PoolMachine:
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
 
-    def resume(self, run: CellRun | None) -> None:
-        """Go on with ranks that live already, and with the cell that they are in, if any."""
+    def resume(self, run: CellRun | None, hosts: Mapping[int, str]) -> None:
+        """Go on with ranks that live already.
+
+        Args:
+            run: of the cell that they are in; None: there is none.
+            hosts: names of the nodes, if they are machines of their own.
+        """
+        self._hosts = dict(hosts)
         self.phase = Phase.UP
         self._starts_until = None
         self.run = run

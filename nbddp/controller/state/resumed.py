@@ -36,17 +36,20 @@ def resumed_pool(
         execute: the cell that goes on, see `kept_cell`; None: there is none.
         settings: limits of time.
         now: `time.monotonic` of the caller.
-        host: address on which a later store listens.
+        host: address on which a later store listens; empty: that of node 0.
         port: of that store; 0: any.
     """
     first = attached[0]
+    if first.node == 0 and first.facts is not None:
+        host = host or first.facts.address
     machine = PoolMachine(first.pool, settings, now, host=host, port=port)
     machine.master = (first.master_addr, first.master_port)
     machine.store_is_lost = any(agent.store_is_lost for agent in attached)
     kept = {each.rank: each for agent in attached for each in agent.ranks}
     for rank in machine.ranks:
         _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
-    machine.resume(_last_cell(machine, attached, execute, now))
+    hosts = {each.node: each.facts.host for each in attached if each.facts is not None}
+    machine.resume(_last_cell(machine, attached, execute, now), hosts)
     return machine
 
 

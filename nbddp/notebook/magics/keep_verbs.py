@@ -25,7 +25,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
         keep: for so many seconds; None: as the pool was started, or 2 hours.
 
     Raises:
-        BadOptionError: the time is not legal, or the pool has agents on other machines.
+        BadOptionError: the time is not legal, or the agents end with this kernel.
         NoPoolError: no pool is running.
         PoolAttachError: the pool cannot be let go now.
     """

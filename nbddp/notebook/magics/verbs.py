@@ -133,7 +133,7 @@ def _start_parser() -> Parser:
 
 def _listen_parser() -> Parser:
     parser = Parser("%ddp listen", bare="-n", meant=_MEANT_RANKS)
-    for name in ("nproc_per_node", "nnodes", "address", "port"):
+    for name in ("nproc_per_node", "nnodes", "address", "port", "keep"):
         LINE_OPTIONS[name].add_to(parser)
     return parser
 

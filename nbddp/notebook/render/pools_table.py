@@ -9,6 +9,8 @@ from datetime import datetime
 from nbddp.system.kept_pools import KnownPool
 
 _HEADINGS = ("pool", "ranks", "options", "state", "since", "until", "kernel")
+#: So many machines are named.
+_NAMED = 4
 
 
 def moment(at: float, now: float) -> str:
@@ -32,7 +34,10 @@ def pools_table(pools: Sequence[KnownPool], now: float, pid: int) -> str:
         pid: of this process.
     """
     rows = [_HEADINGS, *(_row(pool, now, pid) for pool in pools)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    if any(pool.hosts for pool in pools):
+        nodes = ["nodes", *(_nodes(pool.hosts) for pool in pools)]
+        rows = [(*row, cell) for row, cell in zip(rows, nodes, strict=True)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
@@ -45,6 +50,8 @@ def _row(pool: KnownPool, now: float, pid: int) -> tuple[str, ...]:
     kernel = ""
     if pool.pid:
         kernel = "this one" if pool.pid == pid else f"process {pool.pid}"
+    elif pool.notebook_host:
+        kernel = f"on {pool.notebook_host}"
     return (
         pool.pool_id,
         str(pool.world_size),
@@ -54,3 +61,9 @@ def _row(pool: KnownPool, now: float, pid: int) -> tuple[str, ...]:
         "" if pool.until is None else moment(pool.until, now),
         kernel,
     )
+
+
+def _nodes(hosts: Sequence[str]) -> str:
+    """``n1, n2``; of many, the first ones and the count of the others."""
+    named = ", ".join(hosts[:_NAMED])
+    return named if len(hosts) <= _NAMED else f"{named} and {len(hosts) - _NAMED} others"

@@ -23,7 +23,7 @@ from nbddp.system import process_tree
 from nbddp.wire.channels.hub import AgentsChannel
 from nbddp.wire.channels.session import Session, begins_session
 from nbddp.wire.channels.sockets import Frame, keep_alive, send_frames
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.launch_specs import Invitation, PoolKeys
 
 #: Connections that may wait to be accepted: all agents of a large pool at once.
 _BACKLOG = 1024
@@ -32,6 +32,12 @@ _HANDSHAKE_S = 10.0
 _MAX_GUESTS = 4096
 #: Each agent is asked for its time so often.
 BEAT_S = 1.0
+
+
+def _fresh_keys() -> PoolKeys:
+    """Make the keys of a pool."""
+    server, agents = zmq.curve_keypair(), zmq.curve_keypair()
+    return PoolKeys(*(key.decode() for key in (*server, *agents)))
 
 
 @dataclass
@@ -51,18 +57,19 @@ class RemoteHubChannel(AgentsChannel):
     Args:
         host: address of this machine at which the agents reach it; a number, as ``10.0.0.1``.
         port: 0: any free one.
+        keys: of a pool that had another hub; None: fresh ones.
 
     Raises:
         OSError: this machine does not have the address, or the port is taken.
     """
 
-    def __init__(self, host: str, port: int = 0) -> None:
+    def __init__(self, host: str, port: int = 0, keys: PoolKeys | None = None) -> None:
         super().__init__()
         self._zap = self._context.socket(zmq.REP)
         self._zap.linger = 0
         self._zap.bind("inproc://zeromq.zap.01")
-        server, agents = zmq.curve_keypair(), zmq.curve_keypair()
-        self._agents_key = agents[0]
+        self.keys = keys or _fresh_keys()
+        self._agents_key = self.keys.public_key.encode()
         self._lines: dict[bytes, _Line] = {}
         self._numbers: dict[bytes, int] = {}
         self._guests = 0
@@ -71,7 +78,8 @@ class RemoteHubChannel(AgentsChannel):
         self.refused_keys = 0
         socket = self._socket
         socket.curve_server = True
-        socket.curve_publickey, socket.curve_secretkey = server
+        socket.curve_publickey = self.keys.server_key.encode()
+        socket.curve_secretkey = self.keys.server_secret.encode()
         socket.zap_domain = b"nbddp"
         socket.backlog = _BACKLOG
         socket.handshake_ivl = int(_HANDSHAKE_S * 1000)
@@ -84,10 +92,14 @@ class RemoteHubChannel(AgentsChannel):
             self.close()
             raise OSError(error.errno, os.strerror(error.errno or 0)) from None
         self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-        self._keys = (server[0].decode(), agents[0].decode(), agents[1].decode())
 
     def invitation(
-        self, pool_id: str, addresses: Sequence[str], token: str, is_tunnelled: bool = False
+        self,
+        pool_id: str,
+        addresses: Sequence[str],
+        token: str,
+        is_tunnelled: bool = False,
+        keep_s: float = 0.0,
     ) -> Invitation:
         """Make what an agent needs to join.
 
@@ -96,19 +108,20 @@ class RemoteHubChannel(AgentsChannel):
             addresses: of this machine, in the order in which an agent tries them.
             token: the agent shows it in its first message.
             is_tunnelled: the agents reach these addresses on their own machines.
+            keep_s: for so many seconds the agents go on after the end of this process.
         """
-        server_key, public_key, secret_key = self._keys
         return Invitation(
             pool_id=pool_id,
             addresses=tuple(f"tcp://{address}:{self.port}" for address in addresses),
             token=token,
-            server_key=server_key,
-            public_key=public_key,
-            secret_key=secret_key,
+            server_key=self.keys.server_key,
+            public_key=self.keys.public_key,
+            secret_key=self.keys.secret_key,
             is_tunnelled=is_tunnelled,
             host=platform.node(),
             pid=os.getpid(),
             started=process_tree.start_time(os.getpid()),
+            keep_s=keep_s,
         )
 
     @property
@@ -149,6 +162,13 @@ class RemoteHubChannel(AgentsChannel):
         for line in self._lines.values():
             line.session.ping(time.monotonic_ns())
         return True
+
+    def turn_away(self, guest: int) -> None:
+        """Let a guest come again later, with another connection."""
+        line = self._lines.get(self._peers.identity(guest))
+        if line is not None:
+            line.session.refuse()
+        self.forget(guest)
 
     def silence_s(self, node: int, now: float) -> float:
         """Return for how many seconds nothing was heard of the agent of this node."""

@@ -18,6 +18,7 @@ from nbddp.wire.channels.uplink import Uplink
 from nbddp.wire.launch_specs import Invitation
 
 _RECONNECT_S = (0.1, 1.0)
+_WAITING_S = (0.25, 2.0)
 _CONNECT_S = 2.0
 #: The hub's process has ended if its machine refuses connections for this long.
 _REFUSED_S = 4.0
@@ -33,12 +34,21 @@ class RemoteUplink(Uplink):
         invitation: of the hub.
         address: the one of its addresses that this machine reaches.
         patience_s: the agent has to end if it hears nothing of the hub for this long.
+        is_waiting: there may be no hub for hours; the owner calls `connect`, and makes another one
+            as soon as this one has a `lost_reason`.
 
     Raises:
         AgentJoinError: the keys of the invitation are no keys.
     """
 
-    def __init__(self, invitation: Invitation, address: str, patience_s: float) -> None:
+    def __init__(
+        self,
+        invitation: Invitation,
+        address: str,
+        patience_s: float,
+        *,
+        is_waiting: bool = False,
+    ) -> None:
         super().__init__(f"agent-{secrets.token_hex(16)}".encode())
         self._host, self._port = network.split_address(address)
         self.patience_s = patience_s
@@ -54,7 +64,8 @@ class RemoteUplink(Uplink):
                 "the invitation has keys that are none: it was altered, or cut. Next: use the file "
                 "or the line that the notebook shows now"
             ) from None
-        socket.reconnect_ivl, socket.reconnect_ivl_max = (int(s * 1000) for s in _RECONNECT_S)
+        every_s = _WAITING_S if is_waiting else _RECONNECT_S
+        socket.reconnect_ivl, socket.reconnect_ivl_max = (int(s * 1000) for s in every_s)
         socket.connect_timeout = int(_CONNECT_S * 1000)
         keep_alive(socket)
         self._monitor = socket.get_monitor_socket(
@@ -69,10 +80,34 @@ class RemoteUplink(Uplink):
         self._refused_since: float | None = None
         self._probe_at = 0.0
         self._refusal = ""
+        self._loss = ""  #: while it waits: why no hub can take this connection over any longer
         #: Whether the hub has ever shown that it has the key of the invitation.
         self.has_met_hub = False
         self._meets_until = time.monotonic() + _HANDSHAKE_S
-        socket.connect(address)
+        self._is_waiting = is_waiting
+        self._address = address
+        if not is_waiting:
+            self.connect()
+
+    def connect(self) -> None:
+        """Connect to the hub, as soon as there is one."""
+        self._socket.connect(self._address)
+
+    def begin_service(self) -> None:
+        """Serve the hub that has come: from now on its silence counts."""
+        self._is_waiting = False
+        self._heard_at = time.monotonic()
+        self._loss = ""
+
+    @property
+    def silence_s(self) -> float:
+        """For how many seconds nothing was heard of the hub."""
+        return time.monotonic() - self._heard_at
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether nothing was heard of the hub for too long."""
+        return self.silence_s > self.patience_s
 
     @property
     def side_sockets(self) -> "Sequence[zmq.Socket[bytes]]":
@@ -89,8 +124,8 @@ class RemoteUplink(Uplink):
         now = time.monotonic()
         if self._session.is_refused:
             return "the hub has given this agent up"
-        if self._refusal:
-            return self._refusal
+        if self._refusal or self._is_waiting:  # another hub does not know what this one has seen
+            return self._refusal or self._loss
         if not self.has_met_hub and now >= self._meets_until:
             return (
                 f"tcp://{self._host}:{self._port} takes connections, and nothing there answers to "
@@ -98,7 +133,7 @@ class RemoteUplink(Uplink):
                 "was altered, or a firewall drops what follows. Next: use the file or the line "
                 "that the notebook shows now; `nbddp agent --connect FILE --check` tries again"
             )
-        if now - self._heard_at > self.patience_s:
+        if self.is_out_of_patience:
             return f"nothing was heard of the notebook for {self.patience_s:g} s"
         if not self._is_connected and now >= self._probe_at:
             self._probe_at = now + _PROBE_EVERY_S
@@ -135,5 +170,6 @@ class RemoteUplink(Uplink):
                 self._session.resume()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._is_connected = False
+                self._loss = "the connection has ended"
             else:
                 self._refusal = "the hub does not know the key of this agent"

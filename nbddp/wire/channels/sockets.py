@@ -155,6 +155,9 @@ class Poller:
     def remove(self, source: Channel | HasFileno | int) -> None:
         """Stop waiting for ``source``."""
         self._poller.unregister(_pollable(source))
+        if isinstance(source, Channel):
+            for socket in source.side_sockets:
+                self._poller.unregister(socket)
 
     def also_writable(self, channel: Channel, wanted: bool) -> None:
         """Wait for room in ``channel`` as well, or stop waiting for it."""

@@ -11,7 +11,14 @@ from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentEnded, AgentJoined, JobTimeLeft
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentEnded,
+    AgentHello,
+    AgentJoined,
+    JobTimeLeft,
+    RefuseAgent,
+)
 from tests.support.machines import Pool
 
 FACTS = NodeFacts(
@@ -44,6 +51,9 @@ class Line:
 
     def send_to_agent(self, node: int, request: Any) -> None:
         self.sent.append(request)
+
+    def turn_away(self, guest: int) -> None:
+        self.sent.append(guest)
 
 
 class Scene:
@@ -136,3 +146,23 @@ def test_sigterm_at_the_end_of_the_job_is_its_time_limit():
         taken = AgentEnded(node=0, end=AgentEnd("taken-away", 15, "4711"))
         scene.nodes.receive(0, taken, agents, now)
         assert [end.cause for end in ends] == [cause]
+
+
+def test_an_agent_whose_place_another_has_taken_is_told_so_and_the_one_that_has_it_is_not():
+    scene = Scene()
+    assert scene.nodes.view.pids == (1,)
+    scene.line.sent.clear()
+    for host, pid in (("n1", 1), ("n1", 2), ("n2", 1)):
+        hello = AgentHello(version=PROTOCOL_VERSION, token="t", node=0, pid=pid, host=host)
+        assert scene.nodes.receive(-2, hello, Agents(), 101.0) == ""
+    refusal = RefuseAgent(reason="another one has its place")
+    assert scene.line.sent == [-2, refusal, refusal]
+
+
+def test_a_pool_that_is_taken_back_goes_on_with_its_nodes_and_the_newest_end_of_a_job():
+    line = Line()
+    nodes = RemoteNodes(cast("RemoteHubChannel", line), "t", Lobby(2, "3"), Settings())
+    of_job = replace(FACTS, scheduler="slurm", job="4711", job_left_s=7200.0)
+    nodes.resume({0: of_job, 1: replace(of_job, host="n2", job_left_s=60.0)}, {0: 7, 1: 8}, 100.0)
+    assert (nodes.view.joined, nodes.view.pids) == (2, (7, 8))
+    assert [end.ends_at for end in nodes.view.job_ends] == [7300.0]

@@ -2,7 +2,9 @@
 
 import importlib.util
 import shutil
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,13 +14,16 @@ from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import (
     Engine,
     EngineOptions,
+    LastingEngine,
     LostNode,
     ReplacingEngine,
+    commands,
     driver_process,
     driver_report,
+    engine_process,
     make_engine,
-    slurm,
-    ssh,
+    mark_of,
+    slurm_job,
 )
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.slurm import replacement_words, task_ends
@@ -68,7 +73,7 @@ def test_ssh_takes_a_spare_host_and_the_lost_one_is_the_next_spare(
     monkeypatch: pytest.MonkeyPatch,
 ):
     programs = Programs()
-    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    monkeypatch.setattr(commands, "EngineProcess", programs)
     engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b", "c")))
     engine.start(INVITATION)
     assert [host_of(words) for words in programs.started] == ["a", "b"]
@@ -82,11 +87,66 @@ def test_ssh_takes_a_spare_host_and_the_lost_one_is_the_next_spare(
 
 def test_ssh_without_a_spare_host_takes_the_same_one(monkeypatch: pytest.MonkeyPatch):
     programs = Programs()
-    monkeypatch.setattr(ssh, "EngineProcess", programs)
+    monkeypatch.setattr(commands, "EngineProcess", programs)
     engine = replacing_engine("ssh", EngineOptions(2, 1, hosts=("a", "b")))
     engine.start(INVITATION)
     engine.replace(LostNode(0), INVITATION)
     assert [host_of(words) for words in programs.started] == ["a", "b", "a"]
+
+
+def test_ssh_goes_on_with_the_hosts_of_the_last_notebook(monkeypatch: pytest.MonkeyPatch):
+    programs = Programs()
+    monkeypatch.setattr(commands, "EngineProcess", programs)
+    options = EngineOptions(2, 1, hosts=("a", "b", "c"))
+    first, second = replacing_engine("ssh", options), replacing_engine("ssh", options)
+    first.start(INVITATION)
+    first.replace(LostNode(1), INVITATION)
+    assert isinstance(second, LastingEngine)
+    second.take_back(mark_of(first), INVITATION)
+    assert (second.state(), second.end(1)) == ("ssh to a, c", "")
+    second.replace(LostNode(0), INVITATION)
+    assert second.state() == "ssh to b, c"
+
+
+def test_the_agent_of_a_kept_job_is_replaced_by_a_job_that_is_kept_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    asked: list[list[str]] = []
+    queued: list[list[str]] = []
+
+    def queue(words: list[str], **_: Any) -> Any:
+        queued.append(words)
+        return SimpleNamespace(returncode=0, stdout=f"47{len(queued)}\n")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def ask(words: list[str]) -> str:
+        asked.append(words)
+        return ""
+
+    monkeypatch.setattr(subprocess, "run", queue)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(slurm_job, "ask", ask)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    options = EngineOptions(2, 1, keep_s=60.0, arguments=("-N", "2", "--time=5"))
+    first, second = replacing_engine("slurm", options), replacing_engine("slurm", options)
+    first.start(INVITATION)
+    first.replace(LostNode(1), INVITATION)
+    assert "--nodes=1" in queued[1]
+    assert "-N" not in queued[1]
+    assert "env NBDDP_NODE=1" in queued[1][-1]
+    assert mark_of(first) == "471,1:472"
+    assert first.state() == "Slurm job 472"
+    assert isinstance(first, LastingEngine)
+    assert isinstance(second, LastingEngine)
+    first.leave()
+    second.take_back(mark_of(first), INVITATION)
+    second.replace(LostNode(1), INVITATION)
+    assert asked[-1] == ["scancel", "472"]
+    assert mark_of(second) == "471,1:473"
+    second.stop()
+    assert asked[-2:] == [["scancel", "471"], ["scancel", "473"]]
+    assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +162,8 @@ def test_slurm_takes_a_step_on_a_node_that_is_well_and_else_a_job(
     answers: dict[str, str], *, is_step: bool, monkeypatch: pytest.MonkeyPatch
 ):
     programs = Programs()
-    monkeypatch.setattr(slurm, "EngineProcess", programs)
-    monkeypatch.setattr(slurm, "ask", lambda words: answers[words[0]])
+    monkeypatch.setattr(commands, "EngineProcess", programs)
+    monkeypatch.setattr(engine_process, "ask", lambda words: answers[words[0]])
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CONF", "/c")

@@ -29,15 +29,22 @@ def test_other_texts_are_refused_with_the_legal_units(text: str):
 
 @pytest.mark.parametrize("value", [None, 0, 0.0])
 def test_a_pool_is_not_kept_unless_it_is_asked_for(value: Any):
-    assert checked_keep(value, has_machines=False) == 0.0
+    assert checked_keep(value, launcher="local") == 0.0
 
 
 @pytest.mark.parametrize("value", ["0s", "4", -1, float("nan"), True, "31d", float("inf"), [1]])
 def test_a_wrong_time_is_refused(value: Any):
     with pytest.raises(BadOptionError, match="legal:"):
-        checked_keep(value, has_machines=False)
+        checked_keep(value, launcher="local")
 
 
-def test_agents_on_other_machines_are_not_kept():
-    with pytest.raises(BadOptionError, match="end with their notebook"):
-        checked_keep("4h", has_machines=True)
+def test_agents_that_end_with_their_notebook_are_not_kept():
+    for launcher in ("ray", "k8s", "psij", "pbs", "lsf", "flux", "of-a-package"):
+        with pytest.raises(BadOptionError, match=f"{launcher} end with their notebook. Next: "):
+            checked_keep("4h", launcher=launcher)
+    with pytest.raises(BadOptionError, match="--keep does not go with --tunnel"):
+        checked_keep("4h", launcher="ssh", tunnel=True)
+    for launcher in ("ssh", "slurm"):
+        with pytest.raises(BadOptionError, match=r"--keep does not go with --via.* on login1"):
+            checked_keep("4h", launcher=launcher, via="login1")
+    assert checked_keep("4h", launcher="ssh") == 4 * 3600.0

@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "hosts": ("a", "b"),
     "python": "/opt/python",
     "tunnel": True,
+    "via": "login",
     "address": "10.0.0.1",
     "port": 7777,
     "slurm": "--partition=gpu --time=10",
@@ -45,8 +46,9 @@ OTHER: dict[str, Any] = {
     "plain": True,
 }
 OF_K8S = ("image", "kind", "namespace", "k8s_template")
+OF_SSH = ("hosts", "tunnel", "via")
 #: For whatever starts the agents, and not for ranks.
-OF_ENGINES = ("cluster", "hosts", "python", "tunnel", "address", "port", "slurm", "job", *OF_K8S)
+OF_ENGINES = ("cluster", *OF_SSH, "python", "address", "port", "slurm", "job", *OF_K8S)
 #: For agents, and not for ranks.
 OF_AGENTS = ("keep",)
 #: What an option needs beside itself.
@@ -54,6 +56,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "hosts": {"launcher": "ssh"},
     "python": {"launcher": "ssh"},
     "tunnel": {"launcher": "ssh"},
+    "via": {"launcher": "slurm"},
     "port": {"launcher": "listen"},
     "address": {"launcher": "listen"},
     "slurm": {"launcher": "slurm"},
@@ -66,10 +69,10 @@ SETS: list[dict[str, Any]] = [
     {
         name: value
         for name, value in OTHER.items()
-        if name not in ("init", "slurm", "job", *OF_K8S, "keep")
+        if name not in ("init", "slurm", "job", *OF_K8S, "keep", "via")
     },
     {"cluster": "lab", "nproc_per_node": 5},
-    {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
+    {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3, "via": "login"},
     {"launcher": "k8s", "nnodes": 3} | {name: OTHER[name] for name in OF_K8S},
     {"launcher": "pbs", "job": {"queue": "gpu", "pbs.c": "n"}, "nnodes": 3},
 ]
@@ -157,7 +160,7 @@ def test_there_are_no_other_options():
         PoolOptions.checked(2, nnode=2)
 
 
-@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm", "job", *OF_K8S])
+@pytest.mark.parametrize("name", [*OF_SSH, "python", "port", "slurm", "job", *OF_K8S])
 def test_an_option_of_a_launcher_is_refused_without_it(name: str):
     with pytest.raises(BadOptionError, match=rf"--{name.replace('_', '-')} goes with --launcher"):
         PoolOptions.checked(**{name: OTHER[name]})

@@ -29,3 +29,23 @@ def test_a_line_for_each_pool_and_the_reason_of_an_end():
     assert len(detached.split()) == 9  # ten days later: with a date
     assert "ended" in ended
     assert reason == "dddd: nobody attached"
+
+
+def test_machines_are_named_and_where_a_pool_can_be_attached():
+    def known(name: str, **fields: object) -> KnownPool:
+        return KnownPool(name, Path("/f"), "-n 1", 2, "elsewhere", NOW, NOW, **fields)  # type: ignore[arg-type]
+
+    table = pools_table(
+        [
+            known("aaaa", hosts=("n1", "n2"), notebook_host="login2"),
+            known("bbbb", hosts=tuple(f"n{number}" for number in range(7))),
+            known("cccc"),
+        ],
+        NOW,
+        7,
+    )
+    heading, two, seven, none = table.splitlines()
+    assert heading.split()[-2:] == ["kernel", "nodes"]
+    assert two.endswith("on login2  n1, n2")
+    assert seven.endswith("n0, n1, n2, n3 and 3 others")
+    assert none.startswith("cccc")

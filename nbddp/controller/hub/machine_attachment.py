@@ -1,0 +1,120 @@
+"""Takes back the agents on other machines that another notebook has left.
+
+Runs in: the notebook's process, in the thread that attaches, before there is a hub thread.
+
+    agents --AgentHello--> this port, which they know
+    agents <--AttachAgent-- Attachment <--AgentAttached, kept events-- agents
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from nbddp.controller.hub.attachment import LAST_WORDS_S, Attachment, check_version
+from nbddp.errors import PoolAttachError
+from nbddp.wire.channels import Poller, RemoteHubChannel
+from nbddp.wire.messages import (
+    AgentAttached,
+    AgentHello,
+    AttachAgent,
+    DetachAgent,
+    RefuseAgent,
+)
+
+_LOOK_S = 0.1
+
+
+def attach_machines(
+    channel: RemoteHubChannel,
+    token: str,
+    agents: Sequence[tuple[str, int]],
+    *,
+    keep_s: float,
+    first_s: float,
+    all_s: float,
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> Attachment:
+    """Take the agents that come, until all have come.
+
+    Args:
+        channel: at the address and with the keys that the agents know; closed after a failure.
+        token: agents show it.
+        agents: host and process of each, by node; another one had its node before.
+        keep_s: for so long the agents go on if this fails.
+        first_s: time for the first agent, in seconds.
+        all_s: time for all of them; those that have not come then are lost.
+        is_interrupted: asked again and again.
+
+    Raises:
+        KeyboardInterrupt: the user has interrupted the wait.
+        PoolAttachError: no agent comes, or one is of another version of nbddp.
+    """
+    arrivals = _Arrivals(channel, token, agents)
+    try:
+        arrivals.wait(first_s, all_s, is_interrupted)
+    except BaseException:
+        for node in arrivals.attachment.by_node:
+            channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
+        channel.close(linger_s=LAST_WORDS_S)
+        raise
+    return arrivals.attachment
+
+
+class _Arrivals:
+    """The agents that have come."""
+
+    def __init__(
+        self, channel: RemoteHubChannel, token: str, agents: Sequence[tuple[str, int]]
+    ) -> None:
+        self._channel = channel
+        self._token = token.encode()
+        self._agents = agents
+        self._number = secrets.token_hex(16)
+        self.attachment = Attachment()
+
+    def wait(self, first_s: float, all_s: float, is_interrupted: Callable[[], bool]) -> None:
+        """Wait for the first agent, then for the others; see `attach_machines`."""
+        poller = Poller()
+        poller.add(self._channel)
+        by_node = self.attachment.by_node
+        began = time.monotonic()
+        while len(by_node) < len(self._agents):
+            if is_interrupted():
+                raise KeyboardInterrupt
+            if time.monotonic() - began >= (all_s if by_node else first_s):
+                break
+            poller.wait(_LOOK_S)
+            self._channel.beat(time.monotonic())
+            self._receive()
+        if not by_node:
+            raise PoolAttachError(
+                f"no agent of the pool has come in {first_s:g} s: their machines are off, they "
+                "were ended, or do not reach this one. Next: try again; the pool ends by itself "
+                "when its time is over"
+            )
+
+    def _receive(self) -> None:
+        """Take what has come: an agent that says hello is asked, one that answers is taken."""
+        request = AttachAgent(number=self._number, controller_pid=0, started=0)
+        for sender, event, frames in self._channel.receive():
+            if sender >= 0:
+                self.attachment.early.append((sender, event, frames))
+            elif isinstance(event, AgentHello) and self._is_ours(event):
+                if self._agents[event.node] == (event.host, event.pid):
+                    self._channel.send_to_agent(sender, request)
+                else:
+                    refusal = RefuseAgent(reason="another one has its place")
+                    self._channel.send_to_agent(sender, refusal)
+            elif isinstance(event, AgentAttached) and self._is_ours(event):
+                check_version(event)
+                self._channel.admit(sender, event.node)
+                self.attachment.by_node[event.node] = event
+                self.attachment.early.append((event.node, event, frames))
+
+    def _is_ours(self, event: AgentHello | AgentAttached) -> bool:
+        is_wanted = (
+            0 <= event.node < len(self._agents) and event.node not in self.attachment.by_node
+        )
+        if isinstance(event, AgentAttached) and event.number != self._number:
+            return False  # of another attempt
+        return is_wanted and secrets.compare_digest(event.token.encode(), self._token)

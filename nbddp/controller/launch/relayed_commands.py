@@ -1,0 +1,269 @@
+"""The commands of a login node that the notebook reaches by ssh only: ``--via LOGIN``.
+
+Runs in: the notebook's process. One ``ssh`` runs the relay on the login node, and forwards a socket
+from there to the port of the notebook. Its standard input is the lifeline of all that runs there.
+"""
+
+import itertools
+import secrets
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nbddp.controller.launch import relay_messages
+from nbddp.controller.launch.commands import Commands, OwnCommands, Program
+from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine_process import EngineProcess, ask
+from nbddp.controller.launch.relay_messages import (
+    Answer,
+    AskProgram,
+    Beat,
+    Listening,
+    ProgramEnded,
+    ProgramOutput,
+    Request,
+    RunProgram,
+    StopProgram,
+)
+from nbddp.controller.launch.ssh_words import ssh_words
+from nbddp.settings import Settings
+from nbddp.system import network
+from nbddp.wire.launch_specs import Invitation
+
+_RELAY = "nbddp.controller.launch.relay"
+_STOP_S = 8.0
+_ANSWER_S = 5.0
+_POLL_S = 0.02
+#: The notebook is heard so many times in the patience of the relay.
+_BEATS = 12
+#: The exit code of ssh itself.
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True)
+class RelayPlace:
+    """The login node, and where its relay listens."""
+
+    login: str  #: as the user's ssh knows it
+    python: str = ""  #: the interpreter there; empty: the path of this one
+    address: str = ""  #: for agents; empty: that towards the nodes
+    port: int = 0  #: 0: any free one
+    towards: str = ""  #: one of the nodes; empty: ask Slurm
+
+    def arguments(self, socket_path: str, patience_s: float) -> list[str]:
+        """Return the words of the relay's command line."""
+        towards = ["--towards", self.towards] if self.towards else ["--slurm"]
+        words = ["--socket", socket_path, "--port", str(self.port), *towards]
+        if self.address:
+            words += ["--address", self.address]
+        return [*words, "--patience", f"{patience_s:g}"]
+
+
+@dataclass
+class _Told:
+    """What the relay has told."""
+
+    place: str = ""  #: where it listens
+    started: set[int] = field(default_factory=set)  #: the programs that it was asked for
+    answers: dict[int, str] = field(default_factory=dict)
+    ends: dict[int, str] = field(default_factory=dict)
+    lines: dict[int, list[str]] = field(default_factory=dict)
+
+
+class RelayedCommands:
+    """Runs commands on a login node, through one ssh that the first program starts."""
+
+    def __init__(self, place: RelayPlace) -> None:
+        self._place = place
+        self._ssh: EngineProcess | None = None
+        self._forward = ""
+        self._lock = threading.Lock()  # for all that follows, and the input of ssh
+        self._told = _Told()
+        self._since = 0
+        self._numbers = itertools.count()
+        self._beat_at = 0.0
+        self._patience_s = Settings.from_env().patience_s
+
+    def start(
+        self, words: Sequence[str], invitation: Invitation, env: Mapping[str, str] | None = None
+    ) -> Program:
+        """Start a program there.
+
+        Raises:
+            PoolStartError: this machine has no ssh.
+        """
+        if self._ssh is None or self._ssh.end():
+            self.stop()  # a relay that heard nothing of the notebook has ended
+            self._connect(invitation)
+        number = next(self._numbers)
+        self._told.started.add(number)
+        self._say(RunProgram(number, tuple(words)))
+        return RelayedProgram(self, number, words[0])
+
+    def _connect(self, invitation: Invitation) -> None:
+        place = self._place
+        port = network.split_address(invitation.addresses[0])[1]
+        # A file that only the user can open; a port could be taken by another one.
+        far = f"/tmp/nbddp-{secrets.token_hex(8)}.sock"  # noqa: S108 - sshd makes it, with 0600
+        self._forward = f"{far}:127.0.0.1:{port}"
+        words = [self._python, "-P", "-m", _RELAY, *place.arguments(far, self._patience_s)]
+        # sshd leaves the socket, and so does a relay that could not start.
+        command = f"{shlex.join(words)} || sh -c 'rm -f {far}; exit 1'"
+        ssh = EngineProcess(ssh_words(place.login, command, self._forward), invitation)
+        with self._lock:
+            how = f"ended with the ssh to {place.login}"
+            self._told = _Told(ends=dict.fromkeys(self._told.started, how) | self._told.ends)
+            self._since, self._ssh = 0, ssh
+
+    @property
+    def _python(self) -> str:
+        return self._place.python or sys.executable
+
+    def ask(self, words: Sequence[str]) -> str:
+        """Run a command that ends soon there."""
+        if not self._read().place:
+            return ""
+        number = next(self._numbers)
+        self._say(AskProgram(number, tuple(words)))
+        give_up_at = time.monotonic() + _ANSWER_S
+        while time.monotonic() < give_up_at and not self.failure():
+            if (answer := self._read().answers.pop(number, None)) is not None:
+                return answer
+            time.sleep(_POLL_S)
+        return ""
+
+    def state(self) -> str:
+        """Say that ssh connects."""
+        return "" if self._read().place else f"ssh to {self._place.login}"
+
+    def failure(self) -> str:
+        """Return why the relay has ended."""
+        ssh = self._ssh
+        if ssh is None:
+            return ""
+        if time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + self._patience_s / _BEATS
+            self._say(Beat())
+        how = ssh.end()
+        return how and f"ssh to {self._place.login} {how}. Next: {self._advice(ssh.exit_code, how)}"
+
+    def _advice(self, exit_code: int | None, how: str) -> str:
+        login = self._place.login
+        if "forwarding failed" in how or "has made no socket" in how:
+            return (
+                f"the sshd of {login} forwards nothing (AllowTcpForwarding, "
+                "AllowStreamLocalForwarding, DisableForwarding): ask its administrator, or run the "
+                "notebook there"
+            )
+        if "No module named" in how:
+            return (
+                f"{self._python} on {login} has no nbddp, or another version: install it there, or "
+                "name another Python with --python PATH"
+            )
+        if "cannot listen" in how:
+            return f"--address IP and --port N are those of {login}, for the nodes"
+        if exit_code == _SSH_FAILED and not self._read().place:
+            return f"try `ssh {login}` in a terminal"
+        if not self._read().place:
+            return f"--python PATH names the Python of {login}; now it is {self._python}"
+        return f"the pool ends with this connection; try `ssh {login}`, then start again"
+
+    def stop(self) -> None:
+        """End the relay and all that it has started."""
+        ssh, self._ssh = self._ssh, None
+        if ssh is not None:
+            ssh.stop(_STOP_S)
+            # A connection that ssh shares (ControlMaster) would go on to forward the socket.
+            ask(["ssh", "-O", "cancel", "-R", self._forward, self._place.login])
+
+    # --- of programs -----------------------------------------------------------------------------
+
+    def program_end(self, number: int, name: str) -> str:
+        """Return how a program has ended; empty: it runs."""
+        how = self._read().ends.get(number)
+        if how == "":
+            return (
+                f"cannot be run: {self._place.login} has no {name} in PATH, neither for `ssh "
+                f"{self._place.login}` nor in a login shell"
+            )
+        return how or ""
+
+    def program_lines(self, number: int) -> list[str]:
+        """Return what a program has written."""
+        return self._read().lines.get(number, [])
+
+    def stop_program(self, number: int) -> None:
+        """Begin to end a program."""
+        self._say(StopProgram(number))
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def _say(self, request: Request) -> None:
+        with self._lock:
+            if self._ssh is not None:
+                self._ssh.say(relay_messages.request_line(request))
+
+    def _read(self) -> _Told:
+        """Return what the relay has told so far."""
+        with self._lock:
+            if self._ssh is not None:
+                lines, self._since = self._ssh.lines(self._since)
+                for report in relay_messages.read_reports(lines):
+                    match report:
+                        case Listening(address=address):
+                            self._told.place = address
+                        case Answer(number=number, text=text):
+                            self._told.answers[number] = text
+                        case ProgramEnded(number=number, how=how):
+                            self._told.ends[number] = how
+                        case ProgramOutput(number=number, lines=output):
+                            self._told.lines.setdefault(number, []).extend(output)
+            return self._told
+
+
+def make_commands(options: EngineOptions, towards: str = "") -> Commands:
+    """Return the commands that start agents: those of ``--via``, or of this machine.
+
+    Args:
+        options: of the user.
+        towards: a host that the agents run on; empty: ask Slurm.
+    """
+    if not options.via:
+        return OwnCommands()
+    place = RelayPlace(options.via, options.python, options.address, options.port, towards)
+    return RelayedCommands(place)
+
+
+class RelayedProgram:
+    """A program on the login node.
+
+    Args:
+        commands: of that machine.
+        number: of the program.
+        name: the first word of its command line.
+    """
+
+    def __init__(self, commands: RelayedCommands, number: int, name: str) -> None:
+        self._commands = commands
+        self._number = number
+        self._name = name
+
+    def end(self) -> str:
+        """Return how it has ended; empty: it runs."""
+        return self._commands.program_end(self._number, self._name)
+
+    def lines(self, since: int) -> tuple[list[str], int]:
+        """Return its lines from the number ``since`` on, and how many there are."""
+        lines = self._commands.program_lines(self._number)
+        return lines[since:], len(lines)
+
+    def close_input(self) -> None:
+        """Begin to end it."""
+        self._commands.stop_program(self._number)
+
+    def stop(self, patience_s: float) -> None:
+        """Begin to end it; the relay waits, with a patience of its own."""
+        self._commands.stop_program(self._number)

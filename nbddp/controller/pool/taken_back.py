@@ -1,0 +1,243 @@
+"""Makes the hub of a pool that another notebook has left, from what its agents say.
+
+Runs in: the notebook's process, in the thread that takes the pool back.
+
+    record of the pool --> connection --AttachAgent--> agents --> PoolMachine, HubThread
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nbddp.controller.hub import (
+    Attachment,
+    HubThread,
+    Listeners,
+    RemoteNodes,
+    Run,
+    attach_agents,
+    attach_machines,
+)
+from nbddp.controller.launch import (
+    AdoptedAgent,
+    Engine,
+    LastingEngine,
+    RemoteAgent,
+    engine_options,
+    make_engine,
+)
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.kept_pool import KeptPool
+from nbddp.controller.pool.left_cell import LeftCell
+from nbddp.controller.pool.record_writer import machines_record
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.state import Lobby, PoolMachine, joining_ranks, kept_cell, resumed_pool
+from nbddp.errors import PoolAttachError
+from nbddp.settings import Settings
+from nbddp.system.kept_pools import MachinesRecord, ProcessId
+from nbddp.wire.channels import AgentsChannel, HubChannel, RemoteHubChannel
+from nbddp.wire.launch_specs import Invitation, PoolKeys
+from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, AgentEnd, NodeFacts
+
+#: For the agents of this machine to answer.
+_ATTACH_S = 10.0
+#: For the first agent of another machine, which tries to connect every two seconds.
+_FIRST_S = 20.0
+#: Questions of a hub have numbers that no hub before it has used.
+_NUMBERS_OF_A_HUB = 1 << 24
+
+
+@dataclass
+class TakenBack:
+    """The pool in this process; its hub has not been started."""
+
+    hub: HubThread
+    generation: int
+    local: Sequence[AdoptedAgent] = ()
+    remote: list[RemoteAgent] = field(default_factory=list)
+    engine: Engine | None = None
+    invitation: Invitation | None = None  #: for agents that come in the places of others
+    #: The cell that ran while there was no notebook, as the agents were sent it.
+    left_cell: LeftCell | None = None
+    machines: Callable[[], MachinesRecord] | None = None  #: for the record of the pool
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What a pool needs in this process."""
+
+    options: PoolOptions
+    settings: Settings
+    attachments: int  #: how often it was taken back
+    make_recovery: Callable[[PoolMachine, int], RecoveryMachine]
+    on_segment_released: Callable[[int, int], None]
+    store_place: tuple[str, int]  #: address and port for a later store
+    listeners: Listeners | None
+    renew: Callable[[], None]  #: called once a minute: this notebook lives
+
+    def take(
+        self,
+        kept: KeptPool,
+        is_interrupted: Callable[[], bool],
+        undone: ExitStack,
+    ) -> TakenBack:
+        """Take the agents back.
+
+        Args:
+            kept: the pool.
+            is_interrupted: asked again and again.
+            undone: gets what is to be done if this fails, or what follows.
+
+        Raises:
+            KeyboardInterrupt: the user has interrupted the wait.
+            PoolAttachError: its agents do not answer.
+        """
+        if kept.record.machines is None:
+            return self._take_local(kept, is_interrupted, undone)
+        return self._take_machines(kept, kept.record.machines, is_interrupted, undone)
+
+    def _take_local(
+        self,
+        kept: KeptPool,
+        is_interrupted: Callable[[], bool],
+        undone: ExitStack,
+    ) -> TakenBack:
+        record = kept.record
+        agents: list[AdoptedAgent] = []
+        for node, process in enumerate(record.agents):
+            agents.append(AdoptedAgent(node, process, record.pool_id, kept.folder))
+            undone.callback(agents[-1].close)
+        channel = HubChannel(Path(record.hub), record.token, len(record.agents), takes_back=True)
+        undone.callback(channel.close)
+        attachment = attach_agents(
+            channel,
+            agents,
+            ProcessId.of(os.getpid()),
+            keep_s=record.keep_s,
+            limit_s=_ATTACH_S,
+            is_interrupted=is_interrupted,
+        )
+        taken = self._resumed(kept, channel, attachment, undone)
+        taken.local = agents
+        return taken
+
+    def _take_machines(
+        self,
+        kept: KeptPool,
+        machines: MachinesRecord,
+        is_interrupted: Callable[[], bool],
+        undone: ExitStack,
+    ) -> TakenBack:
+        record, nnodes = kept.record, len(machines.hosts)
+        channel = _channel_of(record.pool_id, machines)
+        undone.callback(channel.close)
+        attachment = attach_machines(
+            channel,
+            record.token,
+            tuple(zip(machines.hosts, machines.pids, strict=True)),
+            keep_s=record.keep_s,
+            first_s=_FIRST_S,
+            all_s=self.settings.node_timeout_s,
+            is_interrupted=is_interrupted,
+        )
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        lobby = Lobby(nnodes, python)
+        nodes = RemoteNodes(channel, record.token, lobby, self.settings, self.renew)
+        pids = {node: each.pid for node, each in attachment.by_node.items()}
+        nodes.resume(
+            _facts(attachment, machines.hosts),
+            dict(enumerate(machines.pids)) | pids,
+            time.monotonic(),
+        )
+        taken = self._resumed(kept, channel, attachment, undone, nodes)
+        engine = make_engine(self.options.launcher, engine_options(self.options))
+        invitation = channel.invitation(
+            record.pool_id, [machines.address], record.token, keep_s=record.keep_s
+        )
+        if isinstance(engine, LastingEngine):
+            engine.take_back(machines.mark, invitation)
+        taken.engine, taken.invitation = engine, invitation
+        taken.remote = _agents(engine, attachment, machines.hosts, self.settings.node_timeout_s)
+        taken.machines = lambda: machines_record(taken.hub, engine, channel, machines.address)
+        return taken
+
+    def _resumed(
+        self,
+        kept: KeptPool,
+        channel: AgentsChannel,
+        attachment: Attachment,
+        undone: ExitStack,
+        nodes: RemoteNodes | None = None,
+    ) -> TakenBack:
+        answers = attachment.agents
+        host, port = self.store_place
+        execute = kept_cell(answers)
+        pool = resumed_pool(answers, execute, self.settings, time.monotonic(), host=host, port=port)
+        recovery = self.make_recovery(pool, self.attachments * _NUMBERS_OF_A_HUB + 1)
+        recovery.resume(joining_ranks(answers))
+        hub = HubThread(channel, kept.record.token, recovery, self.on_segment_released, nodes)
+        undone.callback(hub.discard)
+        taken = TakenBack(hub, pool.spec.generation)
+        cell, run = pool.run, None
+        if cell is not None and execute is not None:
+            run = Run(cell.run_id, cell.ranks, self.settings.output_backlog_bytes)
+            taken.left_cell = LeftCell(run, execute)
+            run.on_shown = partial(hub.settle, run.run_id)
+        if self.listeners is not None:
+            hub.listeners = self.listeners
+        hub.resume(run, attachment.early)
+        return taken
+
+
+def _channel_of(pool_id: str, machines: MachinesRecord) -> RemoteHubChannel:
+    """Listen where the agents look for a hub. Raises `PoolAttachError`: that is not possible."""
+    try:
+        return RemoteHubChannel(machines.address, machines.port, PoolKeys(**machines.keys))
+    except OSError as error:
+        place = f"{machines.address}:{machines.port}"
+        raise PoolAttachError(
+            f"the agents of pool {pool_id} connect to {place}, and this machine cannot listen "
+            f"there: {error.strerror}. Next: if another program has the port, end it "
+            f"(`ss -ltnp 'sport = {machines.port}'` names it), and attach again; the pool ends by "
+            "itself when its time is over"
+        ) from None
+
+
+def _facts(attachment: Attachment, hosts: Sequence[str]) -> dict[int, NodeFacts]:
+    """Return the facts about all nodes; of those that have not come, little is known."""
+    known = {n: each.facts for n, each in attachment.by_node.items() if each.facts is not None}
+    some = next(iter(known.values()))
+    return {
+        node: known.get(node)
+        or replace(
+            some,
+            host=host,
+            address="",
+            engine_node=-1,
+            engine_host="",
+            job="",
+            scheduler="",
+            job_left_s=JOB_LEFT_UNKNOWN_S,
+        )
+        for node, host in enumerate(hosts)
+    }
+
+
+def _agents(
+    engine: Engine, attachment: Attachment, hosts: Sequence[str], waited_s: float
+) -> list[RemoteAgent]:
+    agents = []
+    for node, host in enumerate(hosts):
+        agent = RemoteAgent(node, engine, host, outlives_starter=True)
+        agent.revive()
+        if node not in attachment.by_node:
+            agent.note_end(AgentEnd("silent", round(waited_s), host))
+        agents.append(agent)
+    return agents
