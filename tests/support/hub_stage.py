@@ -42,6 +42,7 @@ class FakeAgent(LocalAgent):
         self.uplink = AgentUplink(address, node, token)
         self.requests: list[Any] = []
         self.has_ended = False
+        self.on_kill_ranks: Callable[[], None] = lambda: None
 
     @property
     def pid(self) -> int:
@@ -57,7 +58,7 @@ class FakeAgent(LocalAgent):
         return ""
 
     def kill_ranks(self, pids: Iterable[int]) -> None:
-        pass
+        self.on_kill_ranks()
 
     def hello(self, token: str = TOKEN, version: int = PROTOCOL_VERSION, node: int = 0) -> None:
         self.uplink.send(AgentHello(version=version, token=token, node=node, pid=1, host="here"))

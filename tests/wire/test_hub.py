@@ -343,3 +343,13 @@ def test_ranks_are_restarted_from_any_thread(stage: Stage):
     reform = stage.agent.next_request(RebuildGroups)
     stage.agent.send(*(GroupsRebuilt(number=reform.number, rank=rank) for rank in (0, 1)))
     assert answer.get(timeout=10) == RanksRestarted(1, RankSet.of([1]))
+
+
+def test_what_a_lost_agent_has_left_ends_before_another_one_may_come(stage: Stage):
+    """It is found by the node, which the next agent has as well."""
+    stage.start()
+    known: list[frozenset[int]] = []
+    stage.agent.on_kill_ranks = lambda: known.append(frozenset(stage.hub.snapshot.lost_agents))
+    stage.agent.has_ended = True
+    poll_until(lambda: stage.hub.snapshot.lost_agents)
+    assert known == [frozenset()]

@@ -396,8 +396,9 @@ class HubThread:
 
     def _look_at_agents(self) -> None:
         for exited in self._agents.lost(self._machine, time.monotonic()):
-            self._feed(exited)
+            # What it has left goes first: once the loss is known, another agent may come.
             self._agents.end_ranks(exited.node, self._machine)
+            self._feed(exited)
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
