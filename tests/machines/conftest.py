@@ -12,6 +12,14 @@ from tests.support.network_hosts import HostNetwork
 from tests.support.ssh_hosts import SshSite
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home folder without the records of kept pools of tests that run at the same time."""
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(home))
+
+
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[HostNetwork]:
     """A bridge at which hosts can be made."""

@@ -255,6 +255,7 @@ def test_a_notebook_that_stands_still_for_long_is_waited_for(
     assert pool.pull("x") == [7]
 
 
+@pytest.mark.slow
 def test_hosts_that_ssh_reaches_go_on_after_the_notebook_was_killed(
     site: SshSite, home: Path, scripts: Scripts
 ):
@@ -324,6 +325,7 @@ def test_hosts_that_ssh_reaches_are_let_go_without_having_been_asked_to(site: Ss
         pool.stop()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_on_a_host_when_the_time_is_over(site: SshSite, scripts: Scripts):
     one = site.add_host("n1")
     first = scripts.start(
@@ -350,6 +352,7 @@ def test_a_node_that_was_given_up_ends_when_it_is_heard_again(site: SshSite, hom
         assert pool.pull("rank", ranks=0) == 0
 
 
+@pytest.mark.slow
 def test_a_start_that_is_given_up_leaves_nothing_of_a_kept_pool(
     site: SshSite, home: Path, scripts: Scripts
 ):

@@ -13,6 +13,7 @@ from tests.support.views import run_cell
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool, pytest.mark.usefixtures("home")]
 
 
+@pytest.mark.slow
 def test_another_agent_takes_the_place_of_a_lost_one_and_is_kept_like_the_others(
     listening: Listening,
 ):

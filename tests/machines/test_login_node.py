@@ -144,6 +144,7 @@ def test_the_end_of_the_notebook_ends_the_job_and_the_relay(cluster: Site, tmp_p
     poll_until(lambda: not cluster.is_left())
 
 
+@pytest.mark.slow
 def test_a_laptop_that_goes_without_a_word_leaves_nothing_when_patience_is_over(
     cluster: Site, network: HostNetwork, monkeypatch: pytest.MonkeyPatch
 ):

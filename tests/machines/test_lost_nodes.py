@@ -64,6 +64,7 @@ def test_an_agent_that_comes_back_after_it_was_replaced_lets_go(site: SshSite):
         assert pool.snapshot.lost_agents == frozenset()
 
 
+@pytest.mark.slow
 def test_a_host_that_comes_back_is_taken_again_and_one_that_does_not_leaves_all_as_it_is(
     site: SshSite,
 ):
@@ -81,6 +82,7 @@ def test_a_host_that_comes_back_is_taken_again_and_one_that_does_not_leaves_all_
         assert pool.pull("x", ranks=0) == 10
 
 
+@pytest.mark.slow
 def test_a_restart_of_all_replaces_a_silent_node(site: SshSite):
     one, two, spare = site.add_host("n1"), site.add_host("n2"), site.add_host("n3")
     settings = Settings(silent_after_s=2.0)
@@ -95,6 +97,7 @@ def test_a_restart_of_all_replaces_a_silent_node(site: SshSite):
         two.set_cable(plugged=True)
 
 
+@pytest.mark.slow
 def test_another_host_takes_the_place_of_the_first_one_and_gets_the_store(site: SshSite):
     one, two, spare = site.add_host("n1"), site.add_host("n2"), site.add_host("n3")
     with ssh_pool(site, one, two, spare, n=1, nnodes=2, settings=SOON) as pool:

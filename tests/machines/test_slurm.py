@@ -106,6 +106,7 @@ def test_another_agent_takes_the_place_of_a_lost_one_in_the_same_job(site: Slurm
     poll_until(lambda: not site.jobs())
 
 
+@pytest.mark.slow
 def test_a_job_of_its_own_takes_the_place_of_a_node_that_is_down(site: SlurmSite):
     pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5"))
     try:
@@ -189,6 +190,7 @@ time.sleep(1000)
     assert not (tmp_path / ".nbddp").exists()
 
 
+@pytest.mark.slow
 def test_a_kept_job_takes_the_place_of_a_lost_agent_and_is_found_again(
     site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

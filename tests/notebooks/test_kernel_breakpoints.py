@@ -124,7 +124,7 @@ def test_ranks_are_listed(four: Kernel):
     assert "the prompt is on rank 0" in cell.lines
     for rank in (1, 7):
         assert f"rank {rank} is at no prompt; ranks 0,2-3 are" in cell.lines
-    assert re.search(r"^rank 0 +at a prompt, at cell \[\d+\], line 4", cell.text, re.MULTILINE)
+    assert re.search(r"^rank 0 +is at a prompt, at cell \[\d+\], line 4", cell.text, re.MULTILINE)
 
 
 def test_a_rank_goes_on_while_others_stay(four: Kernel):

@@ -32,7 +32,8 @@ def test_data_that_ranks_share_wrongly_have_a_card_and_notes_a_line(kernel: Kern
     kernel.ok(f"%%ddp\n{prelude}")
     cell = kernel.ok(
         "%%ddp --sanitize data\nweight = torch.ones(1, requires_grad=True)\n"
-        "for batch, in DataLoader(data, 3): (batch * weight).sum().backward()"
+        "for batch, in DataLoader(data, 3):\n"
+        "    (batch * weight).sum().backward()\n    dist.all_reduce(weight.grad)"
     )
     assert "ranks 0-1 each read all 9 samples of TensorDataset" in cell.page[0].text
     kernel.ok("%ddp config sanitize=data")
