@@ -20,7 +20,7 @@ _COMMAND: Final = re.compile(
     re.VERBOSE,
 )
 #: JupyterLab breaks longer lines, also inside words, on a projector at 150 %.
-WIDTH = 82
+WIDTH = 84
 
 
 def with_line_breaks(text: str, indent: int = 2) -> str:

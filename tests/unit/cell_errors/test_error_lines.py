@@ -3,7 +3,7 @@
 from nbddp.controller.cell_errors.lines import Line, displayed_text, labelled, plain_text, quoted
 from nbddp.errors import NoPoolError
 
-WIDTH = 82
+WIDTH = 84
 STEP = labelled(
     "next", "Call all_reduce before the `continue` in line 5, inside `if rank == 2:`, or not"
 )
@@ -20,15 +20,15 @@ def test_own_lines_break_at_blanks():
     assert shown(HEAD, STEP) == [
         f"{RED}: {SAID} and",
         "    nobody sends",
-        "  next      Call all_reduce before the `continue` in line 5, inside",
-        "            `if rank == 2:`, or not",
+        "  next      Call all_reduce before the `continue` in line 5, inside `if rank == 2:`,",
+        "            or not",
     ]
     # A program reads whole lines.
     assert plain_text([HEAD, STEP]) == f"DeadlockError: {SAID} and nobody sends\n{STEP.text}"
 
 
 def test_lines_on_ranks_that_waited_break_at_blanks():
-    waited = "odd ranks 1-63 waited in gradient averaging in loss.backward() (all_reduce #9)"
+    waited = "odd ranks 1-63 waited in gradient averaging in loss.backward() (all_reduce #123)"
     assert shown(Line(f"{waited} (cell [4], line 7) and were freed")) == [
         waited,
         "    (cell [4], line 7) and were freed",

@@ -147,8 +147,8 @@ def test_the_error_below_the_card_is_brief():
         "            clean up\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  log       %ddp log 1 shows its end\n"
-        "  next      Remove what ended rank 1. Then run %ddp catchup to give its new\n"
-        "            process the variables that it lacks, and run the cell again"
+        "  next      Remove what ended rank 1. Then run %ddp catchup to give its new process\n"
+        "            the variables that it lacks, and run the cell again"
     )
     # A traceback of the user's code is not on the card.
     outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))
