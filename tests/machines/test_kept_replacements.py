@@ -35,6 +35,7 @@ def test_another_agent_takes_the_place_of_a_lost_one_and_is_kept_like_the_others
     run_cell(pool, "dist.barrier()")
 
 
+@pytest.mark.slow
 def test_a_spare_host_takes_the_place_of_a_lost_one_after_an_attach(site: SshSite):
     one, two, spare = site.add_host("n1"), site.add_host("n2"), site.add_host("n3")
     soon = Settings(silent_after_s=2.0, node_timeout_s=8.0)
