@@ -115,9 +115,11 @@ def test_a_step_in_two_cells_continues_after_another_error(pool: Pool):
     assert run_cell(pool, check, timeout=_LIMIT_S).texts() == _EQUAL
 
 
-@pytest.mark.parametrize("who", ["rank == 1", "True"])
-def test_the_step_of_another_module_continues(pool: Pool, who: str):
-    """Otherwise its gradients would silently stay as they are."""
+def check_that_a_step_in_two_cells_continues(pool: Pool, who: str) -> None:
+    """Another module fails between the forward and the backward, on these ranks.
+
+    Otherwise gradients would silently stay as they are.
+    """
     begin(pool)
     run_cell(
         pool, "other = make()[0]\nstate[1].zero_grad()\nloss = state[0](batch(2)).square().mean()"
@@ -129,6 +131,35 @@ def test_the_step_of_another_module_continues(pool: Pool, who: str):
     check = _CHECK.replace("fit(*state, 2, 5)", "fit(*state, 3, 5)")
     assert run_cell(pool, check, timeout=_LIMIT_S).texts() == _EQUAL
     run_cell(pool, "other(batch(2)).sum().backward()", timeout=_LIMIT_S)
+
+
+@pytest.mark.parametrize("who", ["rank == 1", "True"])
+def test_the_step_of_another_module_continues(pool: Pool, who: str):
+    check_that_a_step_in_two_cells_continues(pool, who)
+
+
+@pytest.mark.breaks_pool
+@pytest.mark.parametrize("who", ["rank == 1", "True"])
+def test_the_step_of_another_module_continues_also_beside_a_fresh_rank(pool: Pool, who: str):
+    """The ranks have made different numbers of modules."""
+    begin(pool)
+    pool.restart(1)
+    check_that_a_step_in_two_cells_continues(pool, who)
+
+
+@pytest.mark.breaks_pool
+def test_the_step_of_another_module_continues_after_a_constructor_that_failed(pool: Pool):
+    begin(pool)
+    fails = (
+        "net = torch.nn.Linear(8, 8)\n"
+        "class Late(DDP):\n    def _ddp_init_helper(self, *args):\n"
+        "        if rank == 1: raise ValueError('in the constructor')\n"
+        "        super()._ddp_init_helper(*args)\n"
+        "Late(net)"
+    )
+    view = run_cell(pool, fails, check=False, timeout=_LIMIT_S)
+    assert "in the constructor" in str(view.error)
+    check_that_a_step_in_two_cells_continues(pool, "rank == 1")
 
 
 def test_the_error_about_unused_parameters_comes_each_time(pool: Pool):

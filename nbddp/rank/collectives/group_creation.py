@@ -77,7 +77,7 @@ class GroupFactory:
         torch_private.hook_batched_messages(TracedGroup)
         torch_private.hook_hashed_names()
         torch_private.hook_options()
-        torch_private.hook_modules()
+        torch_private.hook_modules(_collectives_of)
         torch_private.hook_join()
         torch_private.hook_timeouts(_note_timeout)
         torch_private.hook_store_waits(self.store_wait.wait_for_store)
@@ -456,6 +456,11 @@ def _break(groups: list[Any]) -> None:
     for group in groups:
         if isinstance(group, TracedGroup):
             group.counters.is_broken = True
+
+
+def _collectives_of(group: Any) -> int:
+    """Return the number of collectives that a group has begun; 0 for one of torch's own."""
+    return group.counters.seq if isinstance(group, TracedGroup) else 0
 
 
 def _is_counted(name: str) -> bool:

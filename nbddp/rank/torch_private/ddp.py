@@ -36,7 +36,7 @@ def parts_on_purpose(model: Any) -> bool:
 class _Ddp:
     """A DDP module: its state is equal on all ranks of its group, or it must be reset."""
 
-    number: int  #: among the DDP modules of its group
+    number: int  #: of the module in its group, equal on all ranks
     reset_by: int = 0  #: number of the last rebuild that has reset it
 
 
@@ -45,11 +45,17 @@ _ddp_modules: "weakref.WeakKeyDictionary[Any, _Ddp]" = weakref.WeakKeyDictionary
 _builtin_hooks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 #: Prefix of the backend name that C++ gets.
 TRACED_PREFIX = "traced "
-_ddp_counts: dict[str, int] = {}  # by group name
+_last_numbers: dict[str, int] = {}  # by group name
 
 
-def hook_modules() -> None:
-    """Track the DistributedDataParallel and FSDP modules and pipelines of this process."""
+def hook_modules(collectives_of: Callable[[Any], int]) -> None:
+    """Track the DistributedDataParallel and FSDP modules and pipelines of this process.
+
+    Args:
+        collectives_of: returns the number of collectives that a group has begun. The constructor of
+            a DDP module is at the same number on all ranks. A count of modules would not be: a rank
+            that was replaced has made fewer, and so has one on which a constructor has failed.
+    """
     ddp_type = torch.nn.parallel.DistributedDataParallel
     original = ddp_type.__init__
 
@@ -57,8 +63,10 @@ def hook_modules() -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         name = _group_name(self)
-        _ddp_counts[name] = _ddp_counts.get(name, 0) + 1
-        _ddp_modules[self] = _Ddp(_ddp_counts[name])
+        # A module that was made without a collective (``init_sync=False``) has the next number.
+        number = max(collectives_of(self.process_group), _last_numbers.get(name, -1) + 1)
+        _last_numbers[name] = number
+        _ddp_modules[self] = _Ddp(number)
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
     register = ddp_type._register_builtin_comm_hook
@@ -185,15 +193,13 @@ def _reset_ddp(module: Any) -> None:
 class DdpNumbers:
     """The state of a DDP module that decides on its collectives, and is not in its state dict."""
 
-    number: int  #: among the DDP modules of its group
-    count: int  #: number of the last one of its group
+    number: int  #: of the module in its group
     is_forward_synced: bool  #: the next forward broadcasts the buffers
 
 
 def numbers_of(module: Any) -> DdpNumbers:
     """Return the numbers of a DDP module, for `renew`."""
-    count = _ddp_counts[_group_name(module)]
-    return DdpNumbers(_ddp_modules[module].number, count, module.require_forward_param_sync)
+    return DdpNumbers(_ddp_modules[module].number, module.require_forward_param_sync)
 
 
 def renew(module: Any, numbers: DdpNumbers) -> None:
@@ -222,7 +228,6 @@ def renew(module: Any, numbers: DdpNumbers) -> None:
     if module in _builtin_hooks:
         package._register_builtin_comm_hook(module.reducer, _builtin_hooks[module])
     _ddp_modules[module] = _Ddp(numbers.number)
-    _ddp_counts[_group_name(module)] = numbers.count
 
 
 def _group_name(module: Any) -> str:

@@ -39,12 +39,12 @@ _MAX_STEPS = 100_000
 _MAX_SITES = 255
 #: Changes of the settings of an optimizer; a schedule makes one in each step.
 _MAX_SETTINGS = 64
-#: Numbers of replicas that are no DDP models; those of DDP models count from 0.
-_FIRST_PLAIN = 1_000_000
+#: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
+_FIRST_PLAIN = 1 << 40
 #: The same for those that no optimizer steps.
-_FIRST_BY_HAND = 2_000_000
+_FIRST_BY_HAND = 2 << 40
 #: The same for DDP models that no optimizer steps.
-_FIRST_DDP_BY_HAND = 3_000_000
+_FIRST_DDP_BY_HAND = 3 << 40
 #: Modules are looked for this many times in a cell: it takes as long as to collect garbage.
 _MAX_SOUGHT = 8
 
