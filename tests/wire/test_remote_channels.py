@@ -160,6 +160,17 @@ def test_a_forgotten_agent_is_told_to_end(ends: Ends):
     assert ends.events == []
 
 
+def test_an_agent_that_was_forgotten_before_it_got_a_message_is_told_to_end(ends: Ends):
+    """It comes back as one that has seen nothing, as a new one does."""
+    ends.join()
+    ends.hub.beat(time.monotonic())
+    poll_until(lambda: ends.pump() or ends.uplink.backlog_bytes == 0)
+    ends.hub.forget(0)
+    ends.proxy.cut()
+    poll_until(lambda: ends.pump() or ends.uplink.lost_reason())
+    assert ends.uplink.lost_reason() == "the hub has given this agent up"
+
+
 def test_an_agent_notices_that_the_process_of_the_hub_has_ended():
     hub = RemoteHubChannel(HOST)
     uplink = RemoteUplink(hub.invitation("p", [HOST], "t"), f"tcp://{HOST}:{hub.port}", 120.0)

@@ -50,6 +50,7 @@ class Session:
         self._send = send
         self._last_sent = 0
         self._seen = 0
+        self._acknowledged = 0
         self._kept: deque[tuple[int, Sequence[Frame]]] = deque()
         self._unacknowledged = 0  #: messages of the other end
         self._unacknowledged_bytes = 0
@@ -95,6 +96,9 @@ class Session:
             BadMessageError: the frames are not of a session.
         """
         kind, number, seen = _parse(frames)
+        if kind == _RESUMED and seen < self._acknowledged:
+            # The question came to an end that had forgotten this session, and began another one.
+            self.is_refused = True
         self._forget_until(seen)
         match kind:
             case b"m":
@@ -126,6 +130,7 @@ class Session:
         return list(frames)
 
     def _forget_until(self, seen: int) -> None:
+        self._acknowledged = max(self._acknowledged, seen)
         while self._kept and self._kept[0][0] <= seen:
             self.kept_bytes -= _size(self._kept.popleft()[1])
 

@@ -110,6 +110,19 @@ def test_a_refused_session_says_so():
     assert line.one.is_refused
 
 
+def test_an_end_that_has_forgotten_the_session_is_no_end_of_it():
+    line = Line()
+    line.one.send([b"a"])
+    line.settle()
+    line.other.ping(0)  # says that "a" was seen; no message has come back
+    line.settle()
+    line.other = Session(lambda frames: line.back.append([bytes(f) for f in frames]))
+    line.one.resume()
+    assert begins_session(line.there[0])
+    line.settle()
+    assert line.one.is_refused
+
+
 @pytest.mark.parametrize(
     "frames",
     [[], [b""], [b"m"], [b"z" + bytes(16)], [b"p" + bytes(16)], [b"p" + bytes(16), b"short"]],
