@@ -13,7 +13,7 @@ _WITH_WORD: Final = "attach|auto|break|clear|config|diff|help|log|output|pull|pu
 _COMMAND: Final = re.compile(
     rf"""
     (?<![\w`])`(?=\S)[^`\n]{{1,80}}(?<=\S)`
-    | (?: (?:\S+[ ])?%ddp | %%ddp )
+    | (?: (?:(?<![^\s`])\S+[ ])?%ddp | %%ddp )  # from its begin: each letter would read a long word
       (?:[ ](?:(?:{_WITH_WORD})[ ](?:line[ ])?[^\s-]\S* | [a-z]+))?
       (?:[ ](?:\#\d+\S* | --?[a-z]\S*(?<![,.;:)])[ ](?:'[^'\n]*'|[^\s-]\S*) | --?[a-z]\S*))*
     """,

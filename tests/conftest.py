@@ -7,7 +7,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,18 @@ from hypothesis import settings
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.prompts import BreakPoints
-from nbddp.controller.state import Config
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
-from tests.support.restarted_pool import RestartedPool, RestartedPools
+from tests.support.restarted_pool import (
+    RestartedPool,
+    RestartedPools,
+    forget_test,
+    make_as_new,
+)
 from tests.support.views import RecordingView, run_cell
 
 #: A limit for each example would make tests fail on a busy machine; speed is for tests/bench.
@@ -156,11 +158,10 @@ class SharedPool:
             raise
 
     def renew(self) -> None:
-        """Give it fresh ranks, which takes a tenth of the time of a start; else drop it."""
+        """Make it as it was after its start, or drop it."""
         pool = self.get()
         try:
-            pool.restart()
-            pool.configure(**asdict(Config()))
+            make_as_new(pool)
             self._note_first(pool)
         except NbddpError:
             self.drop()
@@ -222,9 +223,8 @@ def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Po
     del shared_pool  # tests may have it as a parameter
     shared = shared_pool_of(request)
     given = shared.get_for(request.node)
-    given.break_points = BreakPoints()  # they count from 1 in each test
     yield given
-    given.break_points = BreakPoints()
+    forget_test(given)
     if request.node.get_closest_marker("breaks_pool"):
         shared.renew()
     else:

@@ -315,9 +315,8 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
     group: GroupInfo | None = None  #: of the operation; None: it is the default group
     break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
-    mismatch: Mismatch | None = (
-        None  #: the reason of the stop, of which ``stop`` is `Mismatch.mine`
-    )
+    #: The reason of the stop, of which ``stop`` is `Mismatch.mine`.
+    mismatch: Mismatch | None = None
     is_stuck: bool = False  #: the rank is where it was when a deadlock was proven: `AskWhileStuck`
 
 
@@ -385,8 +384,9 @@ class RunsFinished(MessageBase, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether each rank has its times."""
-        return len(self.ranks) == len(self.elapsed_s) == len(self.failed_at_ns) > 0
+        """Whether each rank is there once, and has its times."""
+        count = len(set(self.ranks))
+        return len(self.ranks) == len(self.elapsed_s) == len(self.failed_at_ns) == count > 0
 
     def each(self) -> Iterator[RunFinished]:
         """Give the message of each rank."""

@@ -3,12 +3,14 @@
 import queue
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from nbddp.controller.hub.rank_requests import RankRequests
+from nbddp.controller.hub.remote_nodes import NodeView
 from nbddp.controller.hub.run import Run
 from nbddp.controller.state.actions import Diagnosed, NoticeChanged, RanksRestarted
 from nbddp.controller.state.config import Config
@@ -32,6 +34,7 @@ from nbddp.wire.messages import (
     Event,
     Execute,
     GroupsRebuilt,
+    JobTimeLeft,
     KillRanks,
     Output,
     RankDescribed,
@@ -92,8 +95,9 @@ def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
     exited = RankExited(rank=7, pid=1, exit_code=-9, out_of_memory=False, last_output="")
     folded = RunsStarted(run_id="r", ranks=(0, 99))
     no_times = RunsFinished(finished=finished(0), ranks=(0, 1), elapsed_s=(), failed_at_ns=())
-    stage.agent.send(exited, ready(2), finished(99), folded, no_times)
-    poll_until(lambda: stage.hub.trust.refused == 5)
+    twice = RunsFinished.of([finished(0), finished(0)])
+    stage.agent.send(exited, ready(2), finished(99), folded, no_times, twice)
+    poll_until(lambda: stage.hub.trust.refused == 6)
     assert stage.phase() is Phase.UP
     assert stage.hub.start_results.empty()
 
@@ -121,6 +125,20 @@ def test_an_error_in_the_handling_of_a_message_ends_no_cell(
     assert stage.hub.trust.refused == 1
     assert stage.hub.trust.last_refusal == "RankDescribed: KeyError: -1"
     assert stage.hub.start_results.empty()
+
+
+def test_an_error_in_the_handling_of_a_message_of_another_machine_ends_no_pool(stage: Stage):
+    stage.start()
+
+    def stumble(*arguments: Any) -> str:
+        raise KeyError(-1)
+
+    nodes: Any = SimpleNamespace(view=NodeView(), look=lambda *arguments: [], receive=stumble)
+    stage.hub._remote_nodes = nodes
+    stage.agent.send(JobTimeLeft(node=0, left_s=1.0))
+    poll_until(lambda: stage.hub.trust.refused == 1)
+    assert stage.hub.trust.last_refusal == "JobTimeLeft: KeyError: -1"
+    assert stage.hub.is_alive
 
 
 def test_a_cell_continues_between_bad_frames(stage: Stage):

@@ -407,16 +407,15 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if node < 0 or isinstance(
-            event, AgentJoined | AgentEnded | JobTimeLeft
-        ):  # a guest has no node
-            self._receive_of_machine(node, event)
-        elif self.trust.accepts(node, event):
-            try:
+        is_guest = node < 0
+        try:
+            if is_guest or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
+                self._receive_of_machine(node, event)
+            elif self.trust.accepts(node, event):
                 self._route(event, frames)
-            except Exception as error:  # noqa: BLE001 - the others need this thread
-                _log.info("an event was dropped: %r", event, exc_info=True)
-                self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the others need this thread
+            _log.info("an event was dropped: %r", event, exc_info=True)
+            self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
     def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle a message that only agents on other machines send."""

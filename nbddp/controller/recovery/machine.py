@@ -226,9 +226,9 @@ class RecoveryMachine:
             stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
             return self._release()
-        # The end of a cell that was given up before.
         # Ranks that end alike end for the same reason.
         first = stimulus.finished if isinstance(stimulus, RunsFinished) else stimulus
+        # The end of a cell that was given up before.
         is_late = isinstance(first, RunFinished) and first.run_id != self.pool.active_run_id
         actions += self._take_pool_actions(self.pool.handle(stimulus, now), now)
         match first:

@@ -3,7 +3,7 @@
 Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine` owns it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -66,8 +66,8 @@ class CellRun:
         deadlines = [at for at in (self.give_up_at, times_out_at) if at is not None]
         return min(deadlines, default=None)
 
-    def finish(self, ended: RunsFinished, ranks: Sequence[Rank]) -> None:
-        """Note that it has ended on some ranks."""
+    def finish(self, ended: RunsFinished, ranks: AbstractSet[Rank]) -> None:
+        """Note that it has ended on these ranks, which are some of ``ended``."""
         finished = ended.finished
         result = RankResult(
             rank=finished.rank,

@@ -104,14 +104,16 @@ class PoolMachine:
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
 
-    def resume(self, run: CellRun | None, hosts: Mapping[int, str]) -> None:
+    def resume(self, run: CellRun | None, hosts: Mapping[int, str], address: str) -> None:
         """Go on with ranks that live already.
 
         Args:
             run: of the cell that they are in; None: there is none.
             hosts: names of the nodes, if they are machines of their own.
+            address: the one at which node 0 is reached; empty: not known.
         """
         self._hosts = dict(hosts)
+        self._host = self._host or address
         self.phase = Phase.UP
         self._starts_until = None
         self.run = run
@@ -381,7 +383,7 @@ class PoolMachine:
         run = self.run
         if run is None or run.run_id != run_id:
             return []  # a cell that the user has abandoned: the ranks have come back
-        run.finish(finished, inside)
+        run.finish(finished, set(inside))
         return self._end_if_complete(run, now)
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:

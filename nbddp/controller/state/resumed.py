@@ -40,8 +40,6 @@ def resumed_pool(
         port: of that store; 0: any.
     """
     first = attached[0]
-    if first.node == 0 and first.facts is not None:
-        host = host or first.facts.address
     machine = PoolMachine(first.pool, settings, now, host=host, port=port)
     machine.master = (first.master_addr, first.master_port)
     machine.store_is_lost = any(agent.store_is_lost for agent in attached)
@@ -49,7 +47,9 @@ def resumed_pool(
     for rank in machine.ranks:
         _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
     hosts = {each.node: each.facts.host for each in attached if each.facts is not None}
-    machine.resume(_last_cell(machine, attached, execute, now), hosts)
+    addresses = [each.facts.address for each in attached if each.facts and each.node == 0]
+    cell = _last_cell(machine, attached, execute, now)
+    machine.resume(cell, hosts, addresses[0] if addresses else "")
     return machine
 
 

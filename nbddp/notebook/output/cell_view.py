@@ -174,7 +174,7 @@ class View:
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
-        self._judged_at = 0.0  # the time of the last one
+        self._judged_at: dict[str, float] = {}  # the time of each
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
 
@@ -233,7 +233,7 @@ class View:
         if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
             self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
-        self._judged_at = now
+        self._judged_at[card_id] = now
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -362,7 +362,7 @@ class View:
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = at_end(judged, outcome, self._clock() - self._judged_at)
+            ended = at_end(judged, outcome, self._clock() - self._judged_at[card_id])
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))

@@ -466,10 +466,9 @@ def _now_sentence(
     has_limit = limit_ms is not None and left_ms is not None and limit_ms <= own_timeout_s * 1e3
     limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
     if is_over:
-        if timeout_s is not None:
-            by, why = "", f": it ran longer than its --timeout of {timeout_s:g} s"
-        else:
-            by, why = f"the operation was left to its own timeout of {limit}, and " * has_limit, ""
+        is_own = has_limit and timeout_s is None
+        by = f"the operation was left to its own timeout of {limit}, and " if is_own else ""
+        why = "" if timeout_s is None else f": it ran longer than its --timeout of {timeout_s:g} s"
         return f"{by}the cell has ended{why}."
     keeps = f"{'keeps' if is_one else 'keep'} every variable{_partial_results(torn)}"
     stop = f"{means} frees {ranks}, which {keeps}."

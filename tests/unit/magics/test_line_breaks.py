@@ -26,6 +26,16 @@ def test_a_command_stays_in_one_line(command: str):
         assert command in "\n".join(wrapped(text, 60, indent=4, first_indent=2))
 
 
+def test_a_long_word_is_read_once():
+    """To read it again from each of its letters would take minutes."""
+    word = "x" * 300_000
+    assert wrapped(f"no value: {word}, see %ddp vars", 60, indent=2) == [
+        "no value:",
+        f"  {word},",
+        "  see %ddp vars",
+    ]
+
+
 def test_a_sentence_has_the_room_of_its_line():
     lines = wrapped("one two-three " * 20, 40, indent=4, first_indent=2)
     assert max(map(len, lines)) <= 40

@@ -1,12 +1,14 @@
 """A view survives output that it cannot show as intended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.hub.run import Run
 from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.controller.state.actions import NoticeChanged, VerdictReached
@@ -47,7 +49,14 @@ class ListSink:
         pass
 
 
-def make_view(sink: Sink, ranks: int = 2, *, can_redraw: bool = False, **settings: Any) -> View:
+def make_view(
+    sink: Sink,
+    ranks: int = 2,
+    *,
+    can_redraw: bool = False,
+    clock: Callable[[], float] | None = None,
+    **settings: Any,
+) -> View:
     return View(
         Run("r", RankSet.all(ranks), 1000),
         sink,
@@ -57,6 +66,7 @@ def make_view(sink: Sink, ranks: int = 2, *, can_redraw: bool = False, **setting
         can_ask=False,
         display_scope="p",
         can_redraw=can_redraw,
+        clock=clock,
     )
 
 
@@ -311,3 +321,19 @@ def test_a_verdict_with_more_ranks_takes_the_place_of_its_card():
     view.show(VerdictReached("r", whole, acted=True, replaces=first.fingerprint))
     assert page.plain.count("Deadlock") == 1
     assert "ranks 1-2 are missing" in page.plain
+
+
+def test_a_card_that_nobody_acted_upon_has_the_time_since_its_own_verdict():
+    page, now = PageSink(), [0.0]
+    view = make_view(page, can_redraw=True, clock=lambda: now[0])
+    waits = PerRank(0, "running", Predicate(RankVerb.WAITS, " in barrier #1"), since_s=1.0)
+    for at, op in ((0.0, "barrier"), (20.0, "all_reduce")):
+        now[0] = at
+        found = finding(headline=f"rank 0 waits in {op}", op=op, ranks={0: waits})
+        report = replace(verdict(), findings=(found,))
+        view.show(VerdictReached("r", report, acted=False))
+    now[0] = 30.0
+    view.end(RunOutcome("r", {rank: RankResult(rank, "ok") for rank in range(2)}, 30.0))
+    first, second = page.plain.split("rank 0 waits in all_reduce")
+    assert "for 31.0 s" in first
+    assert "for 11.0 s" in second

@@ -1,11 +1,28 @@
 """The state of a pool that ran without a hub, as its agents tell of it."""
 
-from typing import Any
+from typing import Any, cast
 
-from nbddp.controller.state import Phase, RankState, joining_ranks, kept_cell, resumed_pool
+from msgspec.structs import replace
+
+from nbddp.controller.state import (
+    AgentExited,
+    Phase,
+    RankState,
+    RestartRequested,
+    joining_ranks,
+    kept_cell,
+    resumed_pool,
+)
 from nbddp.settings import Settings
-from nbddp.wire.message_types import KeptRank
-from nbddp.wire.messages import AgentAttached, Execute, RunFinished
+from nbddp.wire.message_types import AgentEnd, KeptRank, NodeFacts
+from nbddp.wire.messages import (
+    AgentAttached,
+    AgentHello,
+    Execute,
+    RanksStopped,
+    RunFinished,
+    StartStore,
+)
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import make_spec
 
@@ -39,8 +56,16 @@ def attached(node: int, *ranks: KeptRank, **fields: Any) -> AgentAttached:
     )
 
 
-def resumed(*agents: AgentAttached) -> Any:
-    return resumed_pool(agents, kept_cell(agents), Settings(), 100.0, host="127.0.0.1", port=0)
+def resumed(*agents: AgentAttached, host: str = "127.0.0.1") -> Any:
+    return resumed_pool(agents, kept_cell(agents), Settings(), 100.0, host=host, port=0)
+
+
+def store_after_restart(pool: Any) -> StartStore:
+    """The request for a store after a restart of all ranks."""
+    pool.handle(RestartRequested(), 200.0)
+    actions = [action for node in (0, 1) for action in pool.handle(RanksStopped(node=node), 201.0)]
+    (request,) = [each.request for each in actions if isinstance(each.request, StartStore)]
+    return cast("StartStore", request)
 
 
 def states(pool: Any) -> list[str]:
@@ -94,3 +119,20 @@ def test_ranks_that_start_or_have_no_process_or_no_agent():
 def test_the_cell_of_an_agent_that_was_lost_is_no_cell():
     pool = resumed(attached(0, kept(0), kept(1), run=NEW))
     assert pool.run is None
+
+
+def test_a_later_store_is_on_the_machine_that_is_node_0_then():
+    facts = NodeFacts(
+        host="n1", address="10.0.0.1", python="3", torch="2", nbddp="1", cpus=1, machine_cpus=1,
+        gpus=0,
+    )  # fmt: skip
+    agents = (
+        attached(0, kept(0), kept(1), facts=facts),
+        attached(1, kept(2), kept(3), facts=replace(facts, host="n2", address="10.0.0.2")),
+    )
+    assert store_after_restart(resumed(*agents, host="")).host == "10.0.0.1"
+    pool = resumed(*agents, host="")
+    pool.handle(AgentExited(0, AgentEnd("silent", 60, "n1")), 100.0)
+    hello = AgentHello(version=1, token="t", node=0, pid=9, host="n3", address="10.0.0.3")
+    pool.handle(hello, 101.0)
+    assert store_after_restart(pool).host == "10.0.0.3"
