@@ -1,6 +1,6 @@
 """The state of a pool that ran without a hub, as its agents tell of it."""
 
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -65,7 +65,7 @@ def store_after_restart(pool: Any) -> StartStore:
     pool.handle(RestartRequested(), 200.0)
     actions = [action for node in (0, 1) for action in pool.handle(RanksStopped(node=node), 201.0)]
     (request,) = [each.request for each in actions if isinstance(each.request, StartStore)]
-    return cast("StartStore", request)
+    return request
 
 
 def states(pool: Any) -> list[str]:
