@@ -189,5 +189,9 @@ def test_a_retried_call_that_does_not_match_is_a_mismatch(pool: Pool):
     answers = ["retry dist.all_reduce(torch.ones(5)) -r 1", "step"]
     view = run_cell(pool, one, step=True, answers=answers, check=False)
     assert isinstance(view.error, CellError)
+    assert "`retry dist.all_reduce(torch.ones(5))`" in before(view)[1]
+    place, text = "at cell [1], line 2", str(view.error)
+    assert f"of float32[5] {place}: `retry dist.all_reduce(torch.ones(5))`" in text
+    assert f"of float32[1] {place}: `dist.all_reduce(x)`" in text
     assert "CollectiveMismatchError" in {name for name, _ in view.error.by_rank.values()}
     run_cell(pool, "dist.all_reduce(torch.ones(1))")

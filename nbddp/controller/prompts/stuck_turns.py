@@ -8,6 +8,8 @@ or has ended the cell.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from nbddp.controller.diagnosis import TITLES, PerRank, Report
 from nbddp.controller.prompts.operation_rows import OperationRow
 from nbddp.controller.prompts.step_turns import PromptKind, StepAnswer, StepPrompt, StepTurns
@@ -32,6 +34,7 @@ class StuckTurns:
         #: A verdict is to be shown: `nbddp.controller.recovery.cell_recovery` frees nobody.
         self.is_held = False
         self._headline = ""
+        self._prompt = ""
         self._asked = NO_RANKS  #: ranks that the last command was for
         self._finished: dict[Rank, str] = {}  #: with the class of the error; empty: none
         self._shows_values = False  #: the last command was about values
@@ -42,6 +45,7 @@ class StuckTurns:
         finding = report.proven[0]
         is_written = finding.kind in _COLLECTIVE and "barrier" not in finding.op
         self._turns.renew((_HINT, _HALF_WRITTEN) if is_written else (_HINT,))
+        self._prompt = f"({TITLES[finding.kind].lower()}) "
         self._headline = f"{TITLES[finding.kind]}: {finding.clause}."
 
     # --- what ranks do ---------------------------------------------------------------------------
@@ -103,7 +107,8 @@ class StuckTurns:
             tells = self._from_after(RankSet.of(asked & self._finished.keys() - set(late)))
         if late:
             tells.append(f"{late.describe()} {late.verb('has', 'have')} not answered yet")
-        return replace(prompt, tells=(*prompt.tells, *tells))
+        request = structs.replace(prompt.request, prompt=self._prompt)
+        return replace(prompt, request=request, tells=(*prompt.tells, *tells))
 
     def _from_after(self, ranks: RankSet) -> list[str]:
         """Say that the values of ranks are from after the cell."""

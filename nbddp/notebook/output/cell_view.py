@@ -65,8 +65,6 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
-#: Asks about all ranks of a deadlock.
-_STUCK_PROMPT = "(deadlock) "
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -282,9 +280,9 @@ class View:
             else:
                 self._sink.text("stdout", f"{_STEP_PROMPT}{line}\n")
                 return line
-        label = f"{self._labels.of((request.rank,))} " if self._labels else ""
-        prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
-        prompt = _STUCK_PROMPT if request.is_stuck else prompt
+        prompt = _STEP_PROMPT if request.stop is not None else harmless(request.prompt)
+        if self._labels and not is_stop:
+            prompt = f"{self._labels.of((request.rank,))} {prompt}"
         try:
             return user_input.ask(prompt, is_secret=request.password)
         finally:

@@ -54,7 +54,7 @@ _MIN_AREA_PX = 3
 _MAX_OPS = 7
 _OTHER = "…"
 _WAIT_CHAR, _IDLE_CHAR, _FAILED_CHAR = "/", "·", "!"
-_FAILED: tuple[Ending, ...] = ("interrupted", "freed", "failed")
+_FAILED: tuple[Ending, ...] = ("interrupted", "freed", "stopped", "failed")
 
 
 @dataclass(frozen=True)

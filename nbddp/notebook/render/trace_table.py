@@ -87,7 +87,7 @@ def summary(rows: Sequence[TraceRow]) -> str:
     if total:
         parts.append(size(total))
     unfinished = sum(any(p.completed_ns is None for p in row.parts.values()) for row in rows)
-    for ending in ("failed", "freed", "interrupted"):
+    for ending in ("failed", "freed", "interrupted", "stopped"):
         count = sum(any(p.ending == ending for p in row.parts.values()) for row in rows)
         parts += [f"{count} {ending}"] if count else []
     parts += [f"{unfinished} not complete"] if unfinished else []

@@ -274,11 +274,17 @@ class Stops:
         """
         passes, self._passes = self._passes, 0
         inside = sys._getframe()
-        instead = self._retries.make(
-            lambda: self._look(lambda: read_call(frame, inside, self.names, typed)),
-            stopped,
-            withdraw,
-        )
+        sites = self._recorder.sites
+        if typed:
+            sites.typed = threading.get_ident(), f"retry {typed}"
+        try:
+            instead = self._retries.make(
+                lambda: self._look(lambda: read_call(frame, inside, self.names, typed)),
+                stopped,
+                withdraw,
+            )
+        finally:
+            sites.typed = 0, ""
         if instead is None:
             self._passes = passes
         return instead

@@ -19,8 +19,8 @@ from nbddp.wire.flight_recorder import origins
 OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
 
 #: The end of an operation, as users see it. ``interrupted``: the user interrupted it; ``freed``:
-#: nbddp ended it.
-Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
+#: nbddp ended it; ``stopped``: it has not begun, and waits for the user at a break point.
+Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed", "stopped"]
 
 #: The kind decides which operations match.
 #: ``collective``: every member of the group takes part, in the order of ``collective_seq_id``.
@@ -309,7 +309,7 @@ class Operation(_Part, frozen=True):
         if self.state != "failed":
             return "done" if self.state == "completed" else "open"
         match None if self.failure is None else self.failure.kind:
-            case "interrupted" | "freed" as kind:
+            case "interrupted" | "freed" | "stopped" as kind:
                 return kind
             case _:
                 return "failed"

@@ -3,6 +3,7 @@
 import pytest
 
 from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
+from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.prompts.step_commands import (
     Free,
     Look,
@@ -68,12 +69,12 @@ def test_show_draws_the_tensor():
 class Cell:
     """A cell of four ranks, deadlocked, and a clock."""
 
-    def __init__(self, op: str = "all_reduce") -> None:
+    def __init__(self, op: str = "all_reduce", kind: Kind = "missing-rank") -> None:
         self.turns = StuckTurns(RankSet.all(4), world_size=4, meshes={})
         self.now = 100.0
         self.number = 0
         finding = Finding(
-            kind="missing-rank",
+            kind=kind,
             proven=True,
             culprits=RankSet.of([0]),
             waiting=RankSet.of([1, 2, 3]),
@@ -117,6 +118,22 @@ def test_the_headline_and_the_places_of_all_ranks_come_first():
         "rank 0     has finished the cell",
         "ranks 1-3  wait in all_reduce #4  cell [5], line 3: `dist.all_reduce(x)`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "question"),
+    [
+        ("missing-rank", "(deadlock) "),
+        ("store-wait", "(deadlock) "),
+        ("mismatched-collective", "(mismatch) "),
+    ],
+)
+def test_the_question_says_what_was_proven(kind: Kind, question: str):
+    cell = Cell(kind=kind)
+    cell.ask(0, 1, 2, 3)
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.request.prompt == question
 
 
 def test_a_barrier_writes_no_tensor():

@@ -133,7 +133,7 @@ def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank()
         ("freed", "freed"),
         ("raised", "failed"),
         ("collective", "failed"),
-        ("stopped", "failed"),
+        ("stopped", "stopped"),
     ],
 )
 def test_operations_that_failed_are_never_drawn_as_done(kind: FailureKind, ending: str):

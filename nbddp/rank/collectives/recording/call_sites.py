@@ -102,6 +102,9 @@ class Sites:
         self._offsets: dict[tuple[int, int, str], int] = {}
         #: Number of torch frames in between at the last call: the next call mostly has as many.
         self.between = 0
+        #: A call that the user has typed at a prompt in place of that of a line: the thread that
+        #: makes it, and its text; empty: there is none.
+        self.typed: tuple[int, str] = (0, "")
 
     def here(self, depth: int = 2) -> tuple[int, types.FrameType | None]:
         """Return the offset of the call site, searched from ``depth`` frames up.
@@ -135,6 +138,9 @@ class Sites:
         if is_near:
             self.between = between
         offset = self._offsets.get((*key, origin), 0)
+        if self._typed_here:
+            site = self._site(best, origin)
+            return self._writer.text(site, lambda: site), best
         if offset <= self._writer.oldest_text:
             site = self._site(best, origin)
             offset = self._offsets[*key, origin] = self._writer.text(site, lambda: site)
@@ -302,9 +308,16 @@ class Sites:
         self._kind_by_file[file] = kind
         return kind
 
+    @property
+    def _typed_here(self) -> str:
+        thread, text = self.typed
+        return text if text and thread == threading.get_ident() else ""
+
     def _site(self, frame: types.FrameType, origin: str = "") -> Site:
         code = frame.f_code
         site = site_at(code, frame.f_lineno, self._cell_of(code.co_filename))
+        if typed := self._typed_here:
+            return msgspec.structs.replace(site, source=typed)
         if not origin:
             return site
         if is_own(origin):
