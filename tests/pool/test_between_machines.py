@@ -5,6 +5,7 @@ import pytest
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import DeadlockError, MismatchError
+from nbddp.notebook.render.diagnosis_card import card
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import RecordingView, run_cell
 
@@ -42,8 +43,12 @@ def test_a_mismatch_is_seen_before_data_moves_with_check(pool: Pool):
 
 
 def test_a_missing_rank_is_no_hang_with_check(pool: Pool):
-    with pytest.raises(DeadlockError, match="Rank 0 never called all_reduce"):
+    with pytest.raises(DeadlockError, match="Rank 0 never called all_reduce") as caught:
         _run_checked(pool, "if rank:\n    dist.all_reduce(torch.ones(3))\n")
+    assert "\n  where     rank 0 is on node 0\n" in str(caught.value)
+    report = pool.last_report
+    assert report is not None
+    assert "Rank 0 is on node 0." in card(report)["text/plain"]
     view = run_cell(pool, "dist.barrier(); print('well')")
     assert view.texts() == {0: "well\n", 1: "well\n"}
 

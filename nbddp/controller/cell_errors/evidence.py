@@ -14,6 +14,7 @@ from nbddp.controller.diagnosis import (
     Report,
     describe_calls,
     describe_operation,
+    node_sentence,
     quote,
 )
 from nbddp.controller.state import (
@@ -105,6 +106,7 @@ def proof_of_mismatch(mismatches: list[Mismatch], report: Report | None) -> Proo
     ranks_by_line = list(ranks_by_value(line_by_rank).items())[:_MAX_LINES]
     lines = [labelled(ranks.describe(), line) for line, ranks in ranks_by_line]
     if finding is not None:
+        lines += _node_lines(finding)
         return Proof(finding.headline.rstrip("."), finding.clause, lines)
     headline = f"{describe_calls(by_rank, fields)}; it was seen before any data was lost"
     return Proof(headline, headline, lines)
@@ -131,7 +133,14 @@ def proof_of(finding: Finding) -> Proof:
     if len(places) > _MAX_LINES:
         rest = RankSet.of(each.rank for each in places[_MAX_LINES:])
         lines.append(Line(f"  and {rest.describe()}"))
+    lines += _node_lines(finding)
     return Proof(finding.headline.rstrip("."), finding.clause, lines)
+
+
+def _node_lines(finding: Finding) -> list[Line]:
+    """The nodes of the culprits, if that tells anything."""
+    text = node_sentence(finding.nodes)
+    return [labelled("where", text)] if text else []
 
 
 def time_of(result: RankResult) -> str:

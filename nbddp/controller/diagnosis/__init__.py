@@ -4,6 +4,7 @@ from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code, Sources, no_sources
 from nbddp.controller.diagnosis.divergence import is_met
 from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
+from nbddp.controller.diagnosis.node_parts import NodePart, PoolNodes, node_sentence
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
@@ -46,7 +47,9 @@ __all__ = [
     "CodeLine",
     "Finding",
     "GroupRef",
+    "NodePart",
     "PerRank",
+    "PoolNodes",
     "Predicate",
     "RankStatus",
     "RankVerb",
@@ -72,6 +75,7 @@ __all__ = [
     "late_ranks",
     "marked_lines",
     "no_sources",
+    "node_sentence",
     "place",
     "quote",
     "rank_at",

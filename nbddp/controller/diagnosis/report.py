@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
+from nbddp.controller.diagnosis.node_parts import NodePart, PoolNodes
 from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
 from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo, Site
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: Longer than the 50 ms between two checks of the store by a rank that waits for a key.
 _KEY_CHECK_S: Final = 0.06
@@ -336,6 +337,8 @@ class Finding:
     is_handled: bool = False
     #: The headline begins with "Rank" or "Ranks"; False: perhaps with the name of a function.
     begins_with_ranks: bool = True
+    #: The nodes of the ranks that are the reason, if the pool has several and it tells anything.
+    nodes: tuple[NodePart, ...] = ()
 
     @property
     def has_error_below(self) -> bool:
@@ -393,6 +396,7 @@ class Finding:
             "is_error": self.is_error,
             "is_consequence": self.is_consequence,
             "culprits": list(self.culprits),
+            "nodes": [part.to_dict() for part in self.nodes],
             "waiting": list(self.waiting),
             "group": None if self.group is None else self.group.to_dict(),
             "op": self.op,
@@ -484,6 +488,23 @@ class Report:
         )
         injected, left_out = tuple(injected), tuple(left_out)
         return replace(self, findings=findings, injected=injected, left_out=left_out)
+
+    def with_nodes(self, nodes: PoolNodes) -> "Report":
+        """Add to each finding the nodes of the ranks that are its reason.
+
+        For the notebook layer.
+
+        Args:
+            nodes: of the pool.
+
+        Returns:
+            The report.
+        """
+        findings = tuple(
+            replace(finding, nodes=nodes.parts(_odd_ranks(finding, nodes.world_size)))
+            for finding in self.findings
+        )
+        return replace(self, findings=findings)
 
     def later(self, seconds: float) -> "Report":
         """Return the same some seconds later: ranks have waited as much longer.
@@ -603,3 +624,11 @@ def _site_dict(site: Site) -> dict[str, Any]:
         "source": site.source,
         "file": site.file,
     }
+
+
+def _odd_ranks(finding: Finding, world_size: int) -> RankSet:
+    """The culprits; the fewest that did the same, if all ranks are culprits: of a mismatch."""
+    if len(finding.culprits) < world_size or not finding.ranks:
+        return finding.culprits
+    doing = {rank: (each.what, each.site) for rank, each in finding.ranks.items()}
+    return min(ranks_by_value(doing).values(), key=len)

@@ -16,6 +16,7 @@ import msgspec
 
 from nbddp.controller.diagnosis import (
     Finding,
+    PoolNodes,
     RankStatus,
     RankView,
     Report,
@@ -185,7 +186,7 @@ class RankProbes:
     def diagnose(self, views: Views, now: float) -> Report:
         """Diagnose the latest cell."""
         report = self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
-        return report.with_injected(self._pool.injected, self._pool.left_out)
+        return self._with_facts(report)
 
     def compare(
         self, views: Views, now: float, *, only_sanitizer: bool = False, has_failed: bool = False
@@ -199,7 +200,16 @@ class RankProbes:
             has_failed=has_failed,
         )
         report = Report(run_id=self.run_id, findings=findings)
-        return report.with_injected(self._pool.injected, self._pool.left_out)
+        return self._with_facts(report)
+
+    def _with_facts(self, report: Report) -> Report:
+        """Add the facts that the diagnosis does not know."""
+        report = report.with_injected(self._pool.injected, self._pool.left_out)
+        pool = self._pool
+        if pool.spec.nnodes == 1:
+            return report
+        by_node = pool.ranks.by_node(range(pool.spec.world_size))
+        return report.with_nodes(PoolNodes(by_node, pool.hosts))
 
     def sanitized(self, now: float) -> list[Action]:
         """Tell what the sanitizers saw in the latest cell, which has failed, beside its error."""

@@ -92,7 +92,7 @@ class PoolMachine:
         self._port = port
         self.phase = Phase.AGENTS
         self._agents: set[int] = set()
-        self._hosts: dict[int, str] = {}  #: of the nodes, if they are machines of their own
+        self.hosts: dict[int, str] = {}  #: of the nodes, if they are machines of their own
         self.lost_agents: dict[int, LostAgent] = {}
         self._nodes_stopped: set[int] = set()
         #: Agents on other machines come when their engine starts them.
@@ -112,7 +112,7 @@ class PoolMachine:
             hosts: names of the nodes, if they are machines of their own.
             address: the one at which node 0 is reached; empty: not known.
         """
-        self._hosts = dict(hosts)
+        self.hosts = dict(hosts)
         self._host = self._host or address
         self.phase = Phase.UP
         self._starts_until = None
@@ -248,7 +248,7 @@ class PoolMachine:
     def _meet_agent(self, hello: AgentHello, now: float) -> list[LifeAction]:
         self._agents.add(hello.node)
         if self.spec.has_machines:
-            self._hosts[hello.node] = hello.host
+            self.hosts[hello.node] = hello.host
         self.lost_agents.pop(hello.node, None)  # another one has taken its place
         if hello.node == 0 and hello.address and not self._is_host_given:
             self._host = hello.address  # another machine may have taken the place of the first one
@@ -327,7 +327,7 @@ class PoolMachine:
 
     def _name(self, rank: Rank) -> str:
         """``rank 3``, or ``rank 3 on n2``."""
-        host = self._hosts.get(self.ranks[rank].node)
+        host = self.hosts.get(self.ranks[rank].node)
         return f"rank {rank} on {host}" if host else f"rank {rank}"
 
     def _fail(self, reason: str, error: ErrorInfo | None = None) -> list[LifeAction]:

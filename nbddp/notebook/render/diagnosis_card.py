@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     RankView,
     Report,
     late_ranks,
+    node_sentence,
 )
 from nbddp.controller.trace import rows_of_views
 from nbddp.line_breaks import wrapped
@@ -218,6 +219,8 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         steps.add(finding.next_step)
         change = finding.change if finding.proven else None
         sentences = [(finding.verdict, finding.reason)]
+        where = node_sentence(finding.nodes)
+        sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if not sections else []
         with_text = [pair for pair in sentences if pair[1]]

@@ -55,6 +55,7 @@ def test_the_report_as_plain_values():
         "is_error": False,
         "is_consequence": False,
         "culprits": [2],
+        "nodes": [],
         "waiting": [0, 1],
         "group": {"pg_id": "world", "name": "0", "desc": "default_pg", "ranks": [0, 1, 2]},
         "op": "all_reduce",
