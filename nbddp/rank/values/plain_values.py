@@ -54,7 +54,8 @@ def _is_array(value: Any) -> bool:
     if type(value) is torch.Tensor:
         is_parameter = value.is_leaf and value.requires_grad
         return value.device.type == "cpu" and not is_parameter
-    return type(value).__module__ == "numpy" and not getattr(value.dtype, "hasobject", True)
+    dtype = getattr(value, "dtype", None)  # a function of numpy has none
+    return type(value).__module__ == "numpy" and not getattr(dtype, "hasobject", True)
 
 
 def hold(namespace: MutableMapping[str, Any], names: Sequence[str]) -> None:
