@@ -8,14 +8,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, RunOutcome
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: A rank, and the id of its process: on another machine a process may have the same id.
+_Process: TypeAlias = tuple[Rank, int]
 
 _MAX_CELLS = 1000
-_NO_PIDS: Mapping[int, int] = {}
 #: ``%time`` runs the rest of its line in the namespace of the cell.
 _TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
 
@@ -67,30 +70,29 @@ class ReplacedProcesses:
     """
 
     def __init__(self) -> None:
-        self._whole: set[int] = set()
-        self._tried: set[int] = set()  # have caught up, at least in part
-        self._living: set[int] = set()
+        self._whole: set[_Process] = set()
+        self._tried: set[_Process] = set()  # have caught up, at least in part
+        self._living: set[_Process] = set()
 
-    def note_cell(self, pids: Iterable[int], *, defines: bool) -> None:
-        """Note a cell of the user that has ended well in processes.
+    def note_cell(self, processes: Iterable[_Process], cell: PastCell) -> None:
+        """Note a cell of the user that has ended well in processes."""
+        new = set(processes) - self._living
+        if new:  # mostly there is none, and the names of the cell need not be found
+            names = cell.names
+            defines = bool(names.binds or names.changes or names.has_star)
+            self._living |= new if defines else new & self._tried
 
-        Args:
-            pids: the processes.
-            defines: it binds or changes a name.
-        """
-        self._living.update(pid for pid in pids if defines or pid in self._tried)
-
-    def note_catch_up(self, pids: Iterable[int], *, is_whole: bool) -> None:
+    def note_catch_up(self, processes: Iterable[_Process], *, is_whole: bool) -> None:
         """Note processes that have caught up: wholly, or in part."""
-        (self._whole if is_whole else self._tried).update(pids)
+        (self._whole if is_whole else self._tried).update(processes)
 
-    def is_whole(self, pid: int) -> bool:
+    def is_whole(self, rank: Rank, pid: int) -> bool:
         """Whether a process has caught up."""
-        return pid in self._whole
+        return (rank, pid) in self._whole
 
-    def lives_on(self, pid: int) -> bool:
+    def lives_on(self, rank: Rank, pid: int) -> bool:
         """Whether a process has values of its own."""
-        return pid in self._living
+        return (rank, pid) in self._living
 
 
 class CellHistory:
@@ -104,7 +106,7 @@ class CellHistory:
         self.is_partial = is_partial
         self._cells: deque[PastCell] = deque(maxlen=_MAX_CELLS)
         self._open: tuple[str, PastCell] | None = None
-        self._replaced_pids = _NO_PIDS  # in the open cell
+        self._replaced: frozenset[_Process] = frozenset()  # in the open cell
         self._calls: dict[tuple[int, str], int] = {}  # collectives so far, by rank and group
         self._fresh_since: dict[int, int] = {}  # numbers of cells, by rank
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
@@ -119,16 +121,16 @@ class CellHistory:
         """The last cell that has ended; None: none has."""
         return self._cells[-1] if self._cells else None
 
-    def begin(self, run_id: str, cell: PastCell, replaced: Mapping[int, int] = _NO_PIDS) -> None:
+    def begin(self, run_id: str, cell: PastCell, replaced: Iterable[_Process] = ()) -> None:
         """Note a cell that begins; `end` completes it.
 
         Args:
             run_id: names its run.
             cell: the cell.
-            replaced: the process ids of ranks that took the place of others.
+            replaced: the processes that took the place of others.
         """
         self._open = run_id, cell
-        self._replaced_pids = replaced
+        self._replaced = frozenset(replaced)
 
     def end(self, outcome: RunOutcome | None) -> None:
         """Note the end of the last cell; None: there is none yet. It may be called again."""
@@ -139,14 +141,12 @@ class CellHistory:
         for rank in outcome.fresh:
             self._fresh_since[rank] = cell.number
             self._left_out.pop(rank, None)
-        self.replaced.note_cell(
-            (pid for rank, pid in self._replaced_pids.items() if rank in outcome.ranks("ok")),
-            defines=bool(cell.names.binds or cell.names.changes or cell.names.has_star),
-        )
+        ok = outcome.ranks("ok")
+        self.replaced.note_cell((each for each in self._replaced if each[0] in ok), cell)
         self._cells.append(
             replace(
                 cell,
-                is_ok=outcome.ranks("ok") == cell.ranks,
+                is_ok=ok == cell.ranks,
                 has_operations=self._note_calls(outcome),
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
             )

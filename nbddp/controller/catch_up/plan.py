@@ -119,22 +119,24 @@ class _Planner:
     def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
         """The names that other cells, and functions of all cells, may bind, and may change."""
         makers: dict[str, int] = {}  # by name: the index of the last cell that binds it
+        again = set(map(id, chosen))
         for index, cell in enumerate(self._cells):
-            if cell in chosen:
+            if id(cell) in again:
                 makers.update(dict.fromkeys(cell.names.assigns, index))
         rebound: set[str] = set()
         touched: set[str] = set()
-        by_function = {name for cell in self._cells for name in cell.names.later}
+        later = {name for cell in self._cells for name in cell.names.later}
+        rebound_later = {
+            name for cell in self._cells for name in cell.names.binds & cell.names.later
+        }
         for name, maker in makers.items():
-            after = [cell.names for cell in self._cells[maker + 1 :] if cell not in chosen]
-            if any(name in names.binds for names in after):
+            after = [cell.names for cell in self._cells[maker + 1 :] if id(cell) not in again]
+            # Any of these cells may have called a function that binds or changes it.
+            if after and (name in rebound_later or any(name in each.binds for each in after)):
                 rebound.add(name)
-            if any(name in names.changes | names.touches for names in after):
+            is_touched = any(name in each.changes or name in each.touches for each in after)
+            if after and (name in later or is_touched):
                 touched.add(name)
-            if after and name in by_function:  # a cell may have called it
-                touched.add(name)
-                if any(name in cell.names.binds & cell.names.later for cell in self._cells):
-                    rebound.add(name)
         return frozenset(rebound), frozenset(touched)
 
     def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
@@ -197,14 +199,16 @@ class _Planner:
 
     def _binder(self, name: str, before: int) -> int | None:
         """The last good cell of a fresh rank above ``before`` that binds a name."""
-        cells = [
-            (index, self._cells[index].names)
-            for index in reversed(range(before))
-            if self._cells[index].is_ok and not self._fresh.isdisjoint(self._cells[index].ranks)
-        ]
-        at_once = (index for index, names in cells if name in names.assigns)
-        by_function = (index for index, names in cells if name in names.binds)
-        return next(at_once, next(by_function, None))
+        by_function = None
+        for index in reversed(range(before)):
+            cell = self._cells[index]
+            if not cell.is_ok or self._fresh.isdisjoint(cell.ranks):
+                continue
+            if name in cell.names.assigns:
+                return index
+            if by_function is None and name in cell.names.binds:
+                by_function = index
+        return by_function
 
     def _is_of_others(self, name: str) -> bool:
         """Whether only cells that did not run on a fresh rank bind a name."""

@@ -50,9 +50,11 @@ def choose_roles(
     """
     all_ranks = RankSet.of(had)
     replaced = history.replaced
-    pid_by_rank = {info.rank: info.pid for info in infos if info.is_replacement}
-    behind = RankSet.of(r for r, pid in pid_by_rank.items() if not replaced.is_whole(pid))
-    living = RankSet.of(rank for rank in behind if replaced.lives_on(pid_by_rank[rank]))
+    processes = [(info.rank, info.pid) for info in infos if info.is_replacement]
+    behind = RankSet.of(rank for rank, pid in processes if not replaced.is_whole(rank, pid))
+    living = RankSet.of(
+        rank for rank, pid in processes if rank in behind and replaced.lives_on(rank, pid)
+    )
     young = behind - living
     base = all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
     if not (named or behind):

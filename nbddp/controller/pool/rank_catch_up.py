@@ -173,8 +173,8 @@ def catch_up(
     left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
     mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
-    pids = [info.pid for info in infos if info.rank in set(fresh)]
-    pool.history.replaced.note_catch_up(pids, is_whole=not (failed or not_synced))
+    processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
+    pool.history.replaced.note_catch_up(processes, is_whole=not (failed or not_synced))
     pool.history.note_left_out(fresh, left_out)
     return CatchUp(
         ranks=fresh,

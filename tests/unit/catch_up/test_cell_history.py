@@ -53,6 +53,20 @@ def test_a_cell_without_an_end_and_an_end_that_is_told_twice():
     assert len(list(history)) == 1
 
 
+def test_the_names_of_a_cell_are_not_looked_for_while_no_process_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(statements: object) -> None:
+        raise AssertionError(statements)
+
+    monkeypatch.setattr("nbddp.controller.catch_up.cell_history.cell_names", refuse)
+    history = CellHistory()
+    run(history, 1, "x = 1", outcome("a", 0, 0))
+    history.begin("b", PastCell(2, "x = 1", 1, ALL), [(1, 7)])
+    with pytest.raises(AssertionError):
+        history.end(outcome("b", 0, 0))
+
+
 def test_the_cell_that_bound_a_name_and_the_one_that_cost_a_rank_its_variables():
     history = CellHistory()
     run(history, 1, "x = 1", outcome("a", 0, 0))

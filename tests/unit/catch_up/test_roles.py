@@ -21,7 +21,7 @@ def infos(replaced: RankSet) -> list[RankInfo]:
 
 def run(history: CellHistory, code: str, *, replaced: RankSet) -> None:
     results = {rank: RankResult(rank, "ok") for rank in ALL}
-    history.begin(code, PastCell(1, code, 1, ALL), {rank: 10 + rank for rank in replaced})
+    history.begin(code, PastCell(1, code, 1, ALL), [(rank, 10 + rank) for rank in replaced])
     history.end(RunOutcome(code, results, 0.0))
 
 
@@ -49,8 +49,16 @@ def test_a_fresh_rank_that_lacks_nothing_is_left_out_beside_one_that_does():
 
 def test_a_rank_that_has_caught_up_is_a_source():
     history = CellHistory()
-    history.replaced.note_catch_up([11], is_whole=True)
+    history.replaced.note_catch_up([(1, 11)], is_whole=True)
     assert choose(history, RankSet.of([0, 1]), {0: ()}).source == 1
+
+
+def test_a_process_of_another_machine_with_the_same_id_has_not_caught_up():
+    history, both = CellHistory(), RankSet.of([0, 1])
+    history.replaced.note_catch_up([(0, 7)], is_whole=True)
+    ranks = [RankInfo(rank=rank, node=rank, pid=7, is_replacement=rank in both) for rank in ALL]
+    roles = choose_roles(history, ranks, {rank: WHOLE if rank != 1 else () for rank in ALL}, None)
+    assert (roles.fresh, roles.source) == (RankSet.of([1]), 0)
 
 
 @pytest.mark.parametrize("code", ["steps = 5", "net.head = 1", "from a import *"])
@@ -74,7 +82,7 @@ def test_a_cell_that_defines_nothing_makes_no_values_of_a_fresh_rank():
 
 def test_a_rank_that_has_caught_up_in_part_has_values_after_any_cell():
     history, one = CellHistory(), RankSet.of([1])
-    history.replaced.note_catch_up([11], is_whole=False)
+    history.replaced.note_catch_up([(1, 11)], is_whole=False)
     assert choose(history, one, {1: ("model",)}).settled == NO_RANKS
     run(history, "train(3)", replaced=one)
     with pytest.raises(BadOptionError, match="rank 1 lacks steps"):
