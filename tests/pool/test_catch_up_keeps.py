@@ -1,11 +1,15 @@
 """A catch-up changes no rank that needs nothing, and no value that a rank has."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import Pool
-from nbddp.errors import BadOptionError, CellError
+from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.polling import poll_until
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
 
@@ -131,6 +135,60 @@ def test_plain_values_are_kept_where_a_model_is_made_again(pool: Pool):
     result = pool.catch_up(1)
     assert (result.synced, result.left_out) == (("model", "opt"), ())
     assert pool.pull(SEEN, ranks=1) == (10, 10, True)
+
+
+ENDS = "import os\nif 'ENDS' in os.environ:\n    os._exit(3)\n"
+
+
+def end_early(pool: Pool, ranks: int | None) -> None:
+    """Catch up, while rank 0 exits."""
+    run_cell(pool, "import os; os.environ['ENDS'] = '1'", ranks=[0])
+    with pytest.raises(RankExitedError):
+        pool.catch_up(ranks)
+
+
+@pytest.mark.parametrize("has_run_all", [False, True], ids=["in a cell", "in a state"])
+def test_a_catch_up_that_another_rank_ends_early_costs_no_module(pool: Pool, has_run_all: bool):
+    """Without it the named rank had a new model, and no state of another rank."""
+    make = "net = Net(2, 1)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+    state = f"{ENDS}return super().state_dict(*args, **kwargs)".replace("\n", "\n        ")
+    net = (
+        f"class Net(torch.nn.Linear):\n    def state_dict(self, *args, **kwargs):\n        {state}"
+    )
+    in_cell = "" if has_run_all else ENDS
+    run_cells(pool, net, f"{make}dist.barrier()\n{in_cell}")
+    pool.restart(1)
+    pool.catch_up()
+    run_cell(pool, "net.weight.data.fill_(7); weight = net.weight; del opt", ranks=[1])
+    end_early(pool, 1)
+    seen = "(net.weight is weight, net.weight[0, 0].item(), 'opt' in globals())"
+    assert pool.pull(seen, ranks=1) == (True, 7.0, False)
+
+
+def test_a_rank_without_values_has_none_after_a_catch_up_that_ended_early(pool: Pool):
+    """Otherwise it has those of the first cells, and no later catch-up takes them for old ones."""
+    run_cells(pool, f"net = torch.nn.Linear(2, 1); steps = 0\ndist.barrier()\n{ENDS}")
+    pool.restart(1)
+    end_early(pool, None)
+    assert pool.pull("[name in globals() for name in ('net', 'steps')]", ranks=1) == [False] * 2
+    pool.restart(0)
+    assert pool.catch_up().regained == ("net", "steps", "os")
+
+
+def test_a_rank_without_values_has_none_after_an_interrupt(pool: Pool, tmp_path: Path):
+    begun = tmp_path / "begun"
+    waits = "while 'WAITS' in os.environ:\n    open(os.environ['WAITS'], 'w'); time.sleep(0.01)"
+    run_cells(pool, f"import os, time; net = torch.nn.Linear(2, 1)\ndist.barrier()\n{waits}")
+    pool.restart(1)
+    run_cell(pool, f"os.environ['WAITS'] = {str(begun)!r}", ranks=[0])
+    with ThreadPoolExecutor(1) as executor:
+        answer = executor.submit(pool.catch_up)
+        poll_until(begun.exists)
+        pool.interrupt()
+        assert isinstance(answer.exception(), CellInterruptedError)
+    assert pool.pull("'net' in globals()", ranks=1) is False
+    run_cell(pool, "del os.environ['WAITS']", ranks=[0])
+    assert pool.catch_up().synced == ("net",)
 
 
 def test_objects_of_the_other_ranks_keep_their_states(pool: Pool):

@@ -136,32 +136,36 @@ def catch_up(
     }
     plan = make_plan(pool.history, lacking, fresh, cells)
     copied = _bring(pool, plan, roles, had, lacking)
-    with _holding(plan, roles, had, lacking, cells, run) as holding:
+    held = _held_values(plan, roles, had, lacking, cells)
+    with _holding(plan, roles, run):
         replayed = _replay(pool, plan, fresh, make_view, run)
         now = _names(pool)
-        holding.see(now, copied)
-    deleted = _deleted(plan.deleted, roles, had, now, run)
-    missing = {name for name in kinds if any(name not in now[rank] for rank in fresh)}
-    made_again = {name for rank in fresh for name in holding.made_again(rank)}
-    synced = tuple(
-        name
-        for name, kind in kinds.items()
-        if kind == "state" and name not in missing and (name in lacking or name in made_again)
-    )
-    not_synced = _sync(pool, synced, roles, run)
-    synced = tuple(name for name in synced if name not in dict(not_synced))
-    asked = [
-        name
-        for name in sorted(missing | (kinds.keys() & made_again))
-        if kinds[name] in ("plain", "data") and name not in copied
-    ]
-    compared = _compared(pool, roles, asked)
-    behind = {
-        name: late for name in asked if (late := compared.behind(name, holding.changed(name)))
-    }
-    plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
-    copied = (*copied, *_copied(pool, plain, roles))
-    alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
+        held.see(now, copied)
+        if held.names:
+            values = f"{held.names!r}, only_plain={held.only_plain}"
+            run(fresh, f"{_VALUES}.put_back(globals(), {values})")
+        deleted = _deleted(plan.deleted, roles, had, now, run)
+        missing = {name for name in kinds if any(name not in now[rank] for rank in fresh)}
+        made_again = {name for rank in fresh for name in held.made_again(rank)}
+        synced = tuple(
+            name
+            for name, kind in kinds.items()
+            if kind == "state" and name not in missing and (name in lacking or name in made_again)
+        )
+        not_synced = _sync(pool, synced, roles, run)
+        synced = tuple(name for name in synced if name not in dict(not_synced))
+        asked = [
+            name
+            for name in sorted(missing | (kinds.keys() & made_again))
+            if kinds[name] in ("plain", "data") and name not in copied
+        ]
+        compared = _compared(pool, roles, asked)
+        behind = {
+            name: late for name in asked if (late := compared.behind(name, held.changed(name)))
+        }
+        plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
+        copied = (*copied, *_copied(pool, plain, roles))
+        alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
     lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -211,39 +215,46 @@ def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:
         )
 
 
-@contextmanager
-def _holding(  # noqa: PLR0917 - the parts of one catch-up
+def _held_values(
     plan: CatchUpPlan,
     roles: Roles,
     had: Mapping[int, Mapping[str, NameKind]],
     lacking: Mapping[str, NameKind],
     wanted: Sequence[int],
-    run: _Run,
-) -> Iterator[HeldValues]:
-    """Keep the values of fresh ranks while cells run again, but for those of ``wanted`` cells."""
+) -> HeldValues:
+    """The values of fresh ranks that stay: not those of ``wanted`` cells."""
     bound = {name for cell in plan.cells for name in cell.names.binds}
     renewed = {name for cell in plan.cells if cell.number in wanted for name in cell.names.binds}
     names = sorted({name for rank in roles.fresh for name in had[rank]} & bound - renewed)
-    held = HeldValues(names, bound, had, roles, lacking)
+    return HeldValues(names, bound, had, roles, lacking)
+
+
+@contextmanager
+def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
+    """Keep the values that fresh ranks have; if the catch-up ends early, they have these again.
+
+    Otherwise a rank would have values of old cells that no later catch-up takes for old ones.
+    """
+    bound = sorted({name for cell in plan.cells for name in cell.names.binds})
     settled = roles.settled if plan.cells else NO_RANKS
-    if names:
-        run(roles.fresh, f"{_VALUES}.hold(globals(), {names!r})")
+    if bound:
+        run(roles.fresh, f"{_VALUES}.hold(globals(), {bound!r})")
     if settled:
         run(settled, f"{_RANDOM}.hold()")
-
-    def put_back() -> None:
-        if settled:
-            run(settled, f"{_RANDOM}.put_back()")
-        if names:
-            run(roles.fresh, f"{_VALUES}.put_back(globals(), only_plain={held.only_plain})")
-
     try:
-        yield held
+        yield
     except BaseException:
-        with suppress(NbddpError):  # the cell was interrupted, or has cost the rank
-            put_back()
+        for rank in roles.fresh if bound else NO_RANKS:
+            with suppress(NbddpError):  # the rank has exited
+                run(RankSet.of([rank]), f"{_VALUES}.roll_back(globals())")
+        for rank in settled:
+            with suppress(NbddpError):
+                run(RankSet.of([rank]), f"{_RANDOM}.put_back()")
         raise
-    put_back()
+    if bound:
+        run(roles.fresh, f"{_VALUES}.release()")
+    if settled:
+        run(settled, f"{_RANDOM}.put_back()")
 
 
 def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:

@@ -1,7 +1,7 @@
 """Plain values: a copy is as good as the value itself, since they refer to nothing else.
 
-Runs in: the rank process, main thread. Cells of `%ddp catchup` call `hold`, `lend` and `put_back`
-by name.
+Runs in: the rank process, main thread. Cells of `%ddp catchup` call `hold`, `lend`, `put_back`,
+`roll_back` and `release` by name.
 """
 
 import collections
@@ -23,6 +23,7 @@ _MAX_DEPTH = 20
 
 #: The values that a catch-up must not change, by name.
 _held: dict[str, Any] = {}
+_held_names: set[str] = set()  #: with those that had no value
 
 
 def is_plain(value: Any) -> bool:
@@ -59,13 +60,14 @@ def _is_array(value: Any) -> bool:
 
 
 def hold(namespace: MutableMapping[str, Any], names: Sequence[str]) -> None:
-    """Keep the values of names, those that are there, for `put_back` and `lend`.
+    """Keep the values of names, those that are there, until `release`, `roll_back` or `lend`.
 
     Args:
         namespace: of the user.
         names: of variables.
     """
-    _held.clear()
+    release()
+    _held_names.update(names)
     _held.update((name, namespace[name]) for name in names if name in namespace)
 
 
@@ -75,17 +77,33 @@ def lend(namespace: MutableMapping[str, Any]) -> None:
         with suppress(Exception):  # what cannot be copied is not there
             if is_plain(value):
                 namespace[name] = copy.deepcopy(value)
-    _held.clear()
+    release()
 
 
-def put_back(namespace: MutableMapping[str, Any], *, only_plain: bool) -> None:
+def put_back(
+    namespace: MutableMapping[str, Any], names: Sequence[str], *, only_plain: bool
+) -> None:
     """Bind names to the values that are held.
 
     Args:
         namespace: of the user.
+        names: of variables; others stay as they are.
         only_plain: leave out objects: others that were made meanwhile may refer to new ones.
     """
-    namespace.update(
-        (name, value) for name, value in _held.items() if not only_plain or is_plain(value)
-    )
+    for name in names:
+        if name in _held and (not only_plain or is_plain(_held[name])):
+            namespace[name] = _held[name]
+
+
+def roll_back(namespace: MutableMapping[str, Any]) -> None:
+    """Bind all names of `hold` to the values that they had, and remove those that had none."""
+    for name in _held_names:
+        namespace.pop(name, None)
+    namespace.update(_held)
+    release()
+
+
+def release() -> None:
+    """Keep no value any more."""
     _held.clear()
+    _held_names.clear()
