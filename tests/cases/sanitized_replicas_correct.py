@@ -158,6 +158,52 @@ for step in range(3):
         for parameter in model.parameters():
             parameter -= 0.1 * parameter.grad
 """,
+    "models of which one rank keeps more, with an update of one's own": """\
+kept = []
+for size in (2, 3):
+    model = nn.Linear(4, size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(size)
+    model(torch.ones(1, 4)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter -= 0.1 * parameter.grad
+    model.zero_grad()
+    if rank == 0:
+        kept.append(model)
+""",
+    "models of groups of which one rank has more, with optimizers": """\
+groups = [dist.new_group([0]), dist.group.WORLD, dist.group.WORLD]
+for size, group in zip((1, 2, 3), groups):
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        model = nn.Linear(4, size)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(size)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(1, 4)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
+        optimizer.step()
+""",
+    "a layer without weights yet beside gradients": """\
+model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(2))
+model[0](torch.ones(1, 4)).sum().backward()
+dist.all_reduce(torch.ones(1))
+""",
+    "a class whose __init__ has failed, and whose object is in the traceback": """\
+class Half(nn.Module):
+    def __init__(self):
+        self.layer = nn.Linear(2, 2)
+try:
+    Half()
+except AttributeError as error:
+    kept = error
+dist.all_reduce(torch.ones(1))
+del kept
+""",
     "local SGD": """\
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
 model = DDP(net())

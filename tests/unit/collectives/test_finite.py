@@ -23,3 +23,18 @@ def test_the_sum_of_finite_values_may_be_infinite():
 @pytest.mark.parametrize("tensor", [torch.ones(2, dtype=torch.int64), torch.ones(2, device="meta")])
 def test_other_tensors_hold_none(tensor: torch.Tensor):
     assert finite.value_of(tensor) == ""
+
+
+class _Half(torch.nn.Module):
+    def __init__(self) -> None:
+        self.layer = torch.nn.Linear(2, 2)  # before that of the base class
+
+
+def test_modules_that_are_not_part_of_others_are_found_beside_one_that_failed_to_begin():
+    with pytest.raises(AttributeError) as caught:
+        _Half()
+    whole = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    roots = finite.root_modules()
+    assert [sum(each is one for each in roots) for one in (whole, whole[0])] == [1, 0]
+    half = caught.traceback[-1].locals["self"]
+    assert not any(each is half for each in roots)

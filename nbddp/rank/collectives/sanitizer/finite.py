@@ -7,6 +7,7 @@ import gc
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -38,7 +39,7 @@ def value_of(tensor: torch.Tensor) -> Value:
     """Return NaN or Inf if the tensor has one."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return ""
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():  # nothing may be read then
+    if is_captured(tensor):
         return ""
     with torch.no_grad(), dispatch_watch.unseen():
         try:
@@ -52,6 +53,11 @@ def value_of(tensor: torch.Tensor) -> Value:
             return "Inf" if bool(values.isinf().any()) else ""
         except (RuntimeError, NotImplementedError):  # without values: a meta tensor
             return ""
+
+
+def is_captured(tensor: torch.Tensor) -> bool:
+    """Return whether a CUDA graph captures what is done with a tensor now: nothing may be read."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def is_scaled() -> bool:
@@ -106,8 +112,12 @@ def _is_in(gradient: torch.Tensor, spans: Sequence[Any]) -> bool:
 
 def root_modules() -> list[torch.nn.Module]:
     """Return the modules that are not part of others."""
-    modules = list(_objects(torch.nn.Module))
-    parts = {id(part) for module in modules for part in module.children()}
+    modules: list[torch.nn.Module] = []
+    parts: set[int] = set()
+    for module in _objects(torch.nn.Module):
+        with suppress(Exception):  # its `__init__` has failed: it lives on in the traceback
+            parts.update(map(id, module.children()))
+            modules.append(module)
     return [module for module in modules if id(module) not in parts]
 
 

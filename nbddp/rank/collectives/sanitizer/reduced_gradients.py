@@ -4,7 +4,7 @@ Runs in: the rank process, main thread.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 
@@ -13,8 +13,9 @@ from nbddp.rank.torch_private import dispatch_watch
 
 #: Tensors of reductions that are noted between two steps.
 _MAX_REDUCED = 100_000
-#: Flat tensors that are kept until the next step: more memory than this is not held.
+#: Flat tensors that are kept until the next step: more memory, or more tensors, are not held.
 _MAX_FLAT_BYTES = 64 << 20
+_MAX_FLAT = 256
 #: Tensors of a cell that are compared with gradients, to which nobody has copied them back.
 _MAX_COPIES = 256
 
@@ -28,6 +29,11 @@ class Reduction(NamedTuple):
     size: int  #: number of ranks of the group
     number: int  #: of the collective in its group
 
+    @classmethod
+    def upcoming(cls, counters: GroupCounters) -> Self:
+        """Return the reduction that a group does next."""
+        return cls(counters.info.pg_id, len(counters.ranks), counters.seq + 1)
+
 
 class ReducedGradients:
     """The tensors that groups have added up since the last step of an optimizer."""
@@ -35,7 +41,9 @@ class ReducedGradients:
     def __init__(self) -> None:
         #: By identity of the memory. A weak reference keeps that number from other memory.
         self._reduced: dict[int, tuple[Any, Reduction]] = {}
-        self._flat: list[tuple[torch.Tensor, Reduction]] = []
+        #: By identity, the newest last: flat tensors, the size of their memory, and the reduction.
+        self._flat: dict[int, tuple[torch.Tensor, int, Reduction]] = {}
+        self._flat_bytes = 0
         #: By what a tensor held before it was added up, and its length.
         self._copies: dict[tuple[int, bytes], Reduction] = {}
         self._left_copies = _MAX_COPIES
@@ -47,6 +55,7 @@ class ReducedGradients:
         """Forget all: the optimizer has stepped, or the cell has ended."""
         self._reduced.clear()
         self._flat.clear()
+        self._flat_bytes = 0
         self._copies.clear()
 
     def begin(self) -> None:
@@ -54,40 +63,48 @@ class ReducedGradients:
         self.clear()
         self._left_copies = _MAX_COPIES
 
-    def note(self, counters: GroupCounters, tensors: Iterable[torch.Tensor]) -> None:
+    def note(self, reduction: Reduction, tensors: Iterable[torch.Tensor]) -> None:
         """Note tensors that a group is about to add up: they may be gradients."""
-        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
         for tensor in tensors:
             is_plain = tensor.layout is torch.strided and tensor.device.type != "meta"
             if is_plain and len(self._reduced) < _MAX_REDUCED:
                 reference = dispatch_watch.storage_of(tensor)
                 self._reduced[reference.cdata] = reference, reduction
-                if tensor.dim() == 1 and tensor.is_floating_point():
-                    self._keep(tensor, reduction)
-
-    def _keep(self, tensor: torch.Tensor, reduction: Reduction) -> None:
-        if tensor.nbytes > _MAX_FLAT_BYTES:
-            return
-        self._flat.append((tensor, reduction))
-        while sum(each.nbytes for each, _ in self._flat) > _MAX_FLAT_BYTES:
-            del self._flat[0]
 
     def note_copies(
-        self, counters: GroupCounters, tensors: Iterable[torch.Tensor], digest: _Digest
+        self, reduction: Reduction, tensors: Iterable[torch.Tensor], digest: _Digest
     ) -> None:
-        """Note what tensors hold that a group is about to add up: they may be copies of gradients.
+        """Note tensors that the user's code adds up: they may be copies of gradients.
 
         Args:
-            counters: of the group.
+            reduction: does it next.
             tensors: the tensors.
             digest: returns the hash of a tensor.
         """
-        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
         for tensor in tensors:
-            if self._left_copies and _is_plain(tensor) and tensor.is_floating_point():
+            if not (_is_plain(tensor) and tensor.is_floating_point()):
+                continue
+            if tensor.dim() == 1:
+                self._keep(tensor, reduction)
+            if self._left_copies:
                 self._left_copies -= 1
                 if tensor.nbytes <= _MAX_FLAT_BYTES:
                     self._copies[tensor.numel(), digest(tensor)] = reduction
+
+    def _keep(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        """Keep a tensor until the next step, and with it the memory that it is a view of."""
+        size = tensor.untyped_storage().nbytes()
+        if size > _MAX_FLAT_BYTES:
+            return
+        self._drop(id(tensor))  # a loop may add up one tensor many times
+        self._flat[id(tensor)] = tensor, size, reduction
+        self._flat_bytes += size
+        while self._flat_bytes > _MAX_FLAT_BYTES or len(self._flat) > _MAX_FLAT:
+            self._drop(next(iter(self._flat)))
+
+    def _drop(self, number: int) -> None:
+        _, size, _ = self._flat.pop(number, (None, 0, None))
+        self._flat_bytes -= size
 
     def unused_of(self, gradients: Sequence[torch.Tensor], digest: _Digest) -> Reduction | None:
         """Return the reduction of copies of these gradients, which still hold what they held.
@@ -128,8 +145,8 @@ class ReducedGradients:
             is_one_group = len({reduction.pg_id for reduction in reductions}) == 1
             return max(reductions, key=lambda each: each.number) if is_one_group else None
         count = sum(gradient.numel() for gradient in gradients)
-        flat = (each for each in reversed(self._flat) if each[0].numel() == count)
-        return next((by for each, by in flat if _holds(each, gradients, by.size)), None)
+        flat = (each for each in reversed(self._flat.values()) if each[0].numel() == count)
+        return next((by for each, _, by in flat if _holds(each, gradients, by.size)), None)
 
 
 def _is_plain(gradient: torch.Tensor) -> bool:

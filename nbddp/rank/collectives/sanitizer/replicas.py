@@ -41,7 +41,7 @@ _MAX_SITES = 255
 _MAX_SETTINGS = 64
 #: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
 _FIRST_PLAIN = 1 << 40
-#: The same for those that no optimizer steps.
+#: The same for those that no optimizer steps, with the number of their reduction.
 _FIRST_BY_HAND = 2 << 40
 #: The same for DDP models that no optimizer steps.
 _FIRST_DDP_BY_HAND = 3 << 40
@@ -128,14 +128,30 @@ class Replicas:
             has_failed: the cell has not ended well: ranks may have stopped in the middle of an
                 update.
         """
+        began = time.monotonic_ns()
         if self._hooks:
             _Module.zero_grad = _Module.zero_grad.__wrapped__
         for hook in self._hooks:
             hook.remove()
-        by_hand = self._end_by_hand(operations) if self._hooks else []
-        steps, self._steps, self._hooks = self._steps, {}, []
-        reports = (self._report(each, operations) for each in steps.values())
-        return (*reports, *([] if has_failed else by_hand))
+        try:
+            reports = [self._report(each, operations) for each in self._steps.values()]
+            if self._hooks and not has_failed:
+                reports += self._by_hand_reports(operations)
+                reports += self._ddp_reports(operations)
+        finally:
+            self._hooks = []
+            self._forget()
+        self.spent_ns += time.monotonic_ns() - began
+        return tuple(reports)
+
+    def _forget(self) -> None:
+        """Forget the tensors and modules of a cell."""
+        self._steps.clear()
+        self._gradients.clear()
+        self._by_hand.clear()
+        self._digests_before.clear()
+        self._ddp_before.clear()
+        self._sought.clear()
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return `Module.zero_grad`, before which gradients are looked at: it may drop them."""
@@ -156,45 +172,47 @@ class Replicas:
         named = [
             (name, one.grad) for name, one in module.named_parameters() if one.grad is not None
         ]
-        reduction = self._gradients.reduction_of([gradient for _, gradient in named])
+        gradients = [gradient for _, gradient in named]
+        if any(map(finite.is_captured, gradients)):
+            return
+        reduction = self._gradients.reduction_of(gradients)
         if reduction is not None:
             names = tuple(name for name, _ in named)
             self._by_hand[id(module)] = weakref.ref(module), reduction, names
 
-    def _end_by_hand(self, operations: Callable[[], Iterable[Operation]]) -> list[ReplicaSteps]:
-        """Return the hashes of modules that the code has updated without an optimizer."""
-        began = time.monotonic_ns()
+    def _by_hand_reports(
+        self, operations: Callable[[], Iterable[Operation]]
+    ) -> Iterator[ReplicaSteps]:
+        """Yield the hashes of modules that the code has updated without an optimizer."""
         if self._gradients:
             for root in finite.root_modules():
                 self._look(root)
-        self._gradients.clear()
-        reduced, self._by_hand = self._by_hand, {}
-        before, self._digests_before = self._digests_before, {}
-        self._sought.clear()
-        stepped = {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
-        stepped |= {id(one) for model in torch_private.ddp_models() for one in model.parameters()}
-        reports: list[ReplicaSteps] = []
-        # The numbers of reductions are equal on all ranks, the order of modules in memory is not.
-        for reference, reduction, names in sorted(reduced.values(), key=lambda each: each[1]):
+        others = self._stepped_tensors()
+        others |= {id(one) for model in torch_private.ddp_models() for one in model.parameters()}
+        # The numbers of reductions are equal on all ranks. Neither is the order of modules in
+        # memory, nor which of those that nothing uses any more are still there.
+        of_reduction: dict[Reduction, list[tuple[torch.nn.Module, tuple[str, ...]]]] = {}
+        for reference, reduction, names in self._by_hand.values():
             module = reference()
-            known, parts = before.get(id(module), (None, {}))
-            if module is None or known is None or known() is not module:
-                continue
+            before = self._digests_before.get(id(module))
+            if module is not None and before is not None and before[0]() is module:
+                of_reduction.setdefault(reduction, []).append((module, names))
+        for reduction, modules in of_reduction.items():
+            if len(modules) > 1:
+                continue  # ranks cannot tell them apart
+            ((module, names),) = modules
+            parts = self._digests_before[id(module)][1]
             tensors = {name: one for name, one in module.named_parameters() if name in names}
-            if tensors.keys() <= parts.keys() and stepped.isdisjoint(map(id, tensors.values())):
-                model = _Model(module, reduction.pg_id, _FIRST_BY_HAND + len(reports))
+            if tensors.keys() <= parts.keys() and others.isdisjoint(map(id, tensors.values())):
+                model = _Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
                 site = _site_of(reduction, operations())
-                reports.append(self._by_hand_report(model, site, parts, tensors))
-        reports += self._end_ddp(operations)
-        self.spent_ns += time.monotonic_ns() - began
-        return reports
+                yield self._by_hand_report(model, site, parts, tensors)
 
-    def _end_ddp(self, operations: Callable[[], Iterable[Operation]]) -> Iterator[ReplicaSteps]:
+    def _ddp_reports(self, operations: Callable[[], Iterable[Operation]]) -> Iterator[ReplicaSteps]:
         """Yield the hashes of DDP models that no optimizer has stepped."""
-        before, self._ddp_before = self._ddp_before, {}
-        stepped = {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
+        stepped = self._stepped_tensors()
         for model in torch_private.ddp_models():
-            known = before.get(id(model))
+            known = self._ddp_before.get(id(model))
             if known is None or known[0]() is not model:
                 continue
             _, reduction, parts = known
@@ -205,6 +223,10 @@ class Replicas:
                 replica = _Model(model.module, reduction.pg_id, number)
                 site = _site_of(reduction, operations())
                 yield self._by_hand_report(replica, site, parts, tensors)
+
+    def _stepped_tensors(self) -> set[int]:
+        """The identities of parameters that optimizers have stepped."""
+        return {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
 
     def _by_hand_report(
         self, model: _Model, site: Site, parts: Mapping[str, bytes],
@@ -245,29 +267,28 @@ class Replicas:
     ) -> None:
         """Note tensors that a group adds up: they may be the gradients of a replica.
 
+        The caller measures the time.
+
         Args:
             counters: of the group.
             tensors: the tensors.
             is_of_user: the user's code has called it, and not a library such as DDP.
         """
-        self._gradients.note(counters, tensors)
-        if not self._hooks:
+        reduction = Reduction.upcoming(counters)
+        self._gradients.note(reduction, tensors)
+        if not self._hooks or any(map(finite.is_captured, tensors)):
             return
-        if is_of_user:
-            began = time.monotonic_ns()
-            self._gradients.note_copies(counters, tensors, self._digest)
-            self.spent_ns += time.monotonic_ns() - began
-        else:
-            self._note_ddp(counters)
+        if not is_of_user:
+            self._note_ddp(counters, reduction)
+            return
+        self._gradients.note_copies(reduction, tensors, self._digest)
         key = tuple((each.shape, each.dtype) for each in tensors)
-        if is_of_user and key not in self._sought and len(self._sought) < _MAX_SOUGHT:
+        if key not in self._sought and len(self._sought) < _MAX_SOUGHT:
             self._sought.add(key)
             self._note_before()
 
-    def _note_ddp(self, counters: GroupCounters) -> None:
+    def _note_ddp(self, counters: GroupCounters, reduction: Reduction) -> None:
         """Take the digests of DDP models of a group: the code may update them by itself."""
-        reduction = Reduction(counters.info.pg_id, len(counters.info.ranks), counters.seq + 1)
-        began = time.monotonic_ns()
         for model in torch_private.ddp_models():
             known = self._ddp_before.get(id(model))
             is_known = known is not None and known[0]() is model
@@ -278,11 +299,9 @@ class Replicas:
             ignored = model.parameters_to_ignore
             parts = {name: self._digest(one) for name, one in named if name not in ignored}
             self._ddp_before[id(model)] = weakref.ref(model), reduction, parts
-        self.spent_ns += time.monotonic_ns() - began
 
     def _note_before(self) -> None:
         """Take the digests of modules that train: the code may update them without an optimizer."""
-        began = time.monotonic_ns()
         for module in finite.root_modules():
             known = self._digests_before.get(id(module))
             if known is not None and known[0]() is module:
@@ -290,7 +309,6 @@ class Replicas:
             if any(one.grad is not None for one in module.parameters()):
                 parts = {name: self._digest(one) for name, one in module.named_parameters()}
                 self._digests_before[id(module)] = weakref.ref(module), parts
-        self.spent_ns += time.monotonic_ns() - began
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         number = id(optimizer)
@@ -314,7 +332,10 @@ class Replicas:
             optimizer: it steps.
             is_before: its step begins: only the first one of the cell counts.
         """
+        began = time.monotonic_ns()
         mine = {id(one): one for group in optimizer.param_groups for one in group["params"]}
+        if any(map(finite.is_captured, mine.values())):
+            return
         models = list(self._stepped_by(optimizer, mine))
         for key, model, tensors in models:
             if key not in self._steps:
@@ -334,6 +355,7 @@ class Replicas:
             self._add(self._steps[key])
         if not models:
             self._note_plain(optimizer, list(mine.values()), is_before=is_before)
+        self.spent_ns += time.monotonic_ns() - began
 
     def _stepped_by(
         self, optimizer: Optimizer, mine: Container[int]
@@ -371,7 +393,9 @@ class Replicas:
                 reduction = unused = self._gradients.unused_of(gradients, self._digest)
             if reduction is None:
                 return
-            number = _FIRST_PLAIN + sum(not model for model, _ in self._steps)
+            others = [each for (model, _), each in self._steps.items() if not model]
+            # Ranks may be members of other groups, too, each of its own.
+            number = _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
             module = finite.module_of(parameters)
             tensors: Mapping[str, torch.Tensor]
             if module is None:
@@ -396,7 +420,6 @@ class Replicas:
     def _add(self, steps: _Steps) -> None:
         if len(steps.site_of_step) >= _MAX_STEPS:
             return
-        began = time.monotonic_ns()
         parts = [self._digest(tensor) for tensor in steps.tensors.values()]
         steps.newest = b"".join(parts)
         steps.digests += _joined(parts)
@@ -411,7 +434,6 @@ class Replicas:
             is_last = len(steps.settings) == _MAX_SETTINGS  # later ones are not known
             steps.settings.append((len(steps.site_of_step), "" if is_last else text))
         steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
-        self.spent_ns += time.monotonic_ns() - began
 
     def _buffers(self, model: _Model) -> dict[str, bytes]:
         named = () if model.module is None else model.module.named_buffers()
@@ -434,7 +456,7 @@ class Replicas:
                 # To compute with a whole DTensor is a collective, which other ranks need not call.
                 part = getattr(tensor, "to_local", tensor.detach)()
                 return self.hash_of(part)[:DIGEST_BYTES]
-            except (RuntimeError, NotImplementedError):  # it has no plain memory
+            except (RuntimeError, NotImplementedError, ValueError):  # no plain memory, or not yet
                 return bytes(DIGEST_BYTES)
 
     def _report(self, steps: _Steps, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:

@@ -191,11 +191,11 @@ class Sanitizer:
         frame: types.FrameType | None = None,
         **facts: Any,
     ) -> None:
-        operation = self._recorder.operation(record)
-        if operation is None or len(self._faults) == _MAX_FAULTS:
-            return
-        if record in self._told:
+        if record in self._told or len(self._faults) == _MAX_FAULTS:
             return  # a `wait()` before the first access comes before the later ones, too
+        operation = self._recorder.operation(record)
+        if operation is None:
+            return
         self._told.add(record)
         sites = self._recorder.sites
         site = sites.site_of(sites.user_frame(frame))
