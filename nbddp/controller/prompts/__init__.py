@@ -3,7 +3,7 @@
 Runs in: the thread that waits for the cell.
 """
 
-from nbddp.controller.prompts.break_points import BreakPoints, passed
+from nbddp.controller.prompts.break_points import BreakPoints, can_come, passed
 from nbddp.controller.prompts.commands import HELP
 from nbddp.controller.prompts.operation_rows import OperationRow, Progress, progress_in
 from nbddp.controller.prompts.step_commands import STEP_HELP, Free, Sight
@@ -24,6 +24,7 @@ __all__ = [
     "StepTurns",
     "StuckTurns",
     "Turn",
+    "can_come",
     "passed",
     "progress_in",
 ]

@@ -175,11 +175,7 @@ def passed(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> str
         point: the break point.
         groups: the groups of each rank, with the number of collectives so far.
     """
-    counts: dict[GroupRef, list[int]] = {}
-    for rank, infos in groups.items():
-        for info in infos if not point.ranks or rank in point.ranks else ():
-            if not point.group or point.group in group_names(info):
-                counts.setdefault(GroupRef.of(info), []).append(info.collective_seq_id)
+    counts = _counts(point, groups)
     last = {g: max(numbers) for g, numbers in counts.items() if min(numbers) >= point.collective}
     if not point.collective or not last:
         return ""
@@ -193,6 +189,24 @@ def passed(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> str
         f"#{point.collective} has passed already: {', '.join(where)}, and numbers only grow"
         f"{others}. Next: %ddp break {op}#{max(last.values()) + 1}{group}, or a higher number"
     )
+
+
+def can_come(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> bool:
+    """Whether a rank may still come to the number of a break point; see `passed`."""
+    counts = _counts(point, groups)
+    return not counts or any(min(each) < point.collective for each in counts.values())
+
+
+def _counts(
+    point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]
+) -> dict[GroupRef, list[int]]:
+    """The numbers of collectives so far, on each rank of a break point, of each of its groups."""
+    counts: dict[GroupRef, list[int]] = {}
+    for rank, infos in groups.items():
+        for info in infos if not point.ranks or rank in point.ranks else ():
+            if not point.group or point.group in group_names(info):
+                counts.setdefault(GroupRef.of(info), []).append(info.collective_seq_id)
+    return counts
 
 
 def _read(words: Sequence[str]) -> dict[str, str | int]:

@@ -434,7 +434,7 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
     info = request.group
     group = ""
     if info is not None:
-        group = f" in {GroupRef(info.pg_id, info.name, info.desc, RankSet.of(info.ranks)).label}"
+        group = f" in {GroupRef.of(info).label}"
     text = f"{held}before {stop.label(has_call=False)}{call}{group}{where}{reason}"
     if request.mismatch is not None:
         other = request.mismatch

@@ -112,14 +112,17 @@ class StuckTurns:
 
     def _from_after(self, ranks: RankSet) -> list[str]:
         """Say that the values of ranks are from after the cell."""
+        tells = []
         by_failure = ranks_by_value({rank: self._finished[rank] for rank in ranks})
-        return [
-            f"{some.describe()} {f'raised {failure}' if failure else has_finished}: "
-            f"{some.verb('its value is', 'their values are')} from after "
-            f"{'that' if failure else 'it'}"
-            for failure, some in by_failure.items()
-            for has_finished in [f"{some.verb('has', 'have')} finished the cell"]
-        ]
+        for failure, some in by_failure.items():
+            end = (
+                f"raised {failure}" if failure else f"{some.verb('has', 'have')} finished the cell"
+            )
+            values = some.verb("its value is", "their values are")
+            tells.append(
+                f"{some.describe()} {end}: {values} from after {'that' if failure else 'it'}"
+            )
+        return tells
 
     def due_at(self) -> float | None:
         """See `StepTurns.due_at`."""

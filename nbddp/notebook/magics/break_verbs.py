@@ -10,13 +10,13 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
-from nbddp.controller.prompts import passed
+from nbddp.controller.prompts import can_come, passed
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
-from nbddp.wire.break_points import BreakEvent, BreakPoint, group_names
+from nbddp.wire.break_points import BreakEvent, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.mesh_ranks import spans_all
@@ -112,7 +112,7 @@ def list_break_points(shell: InteractiveShell) -> None:
     points = [point for point in session.break_points.points if point.collective]
     pool = session.current_pool()
     groups = _groups(pool) if pool is not None and points else {}
-    gone = [point.number for point in points if _is_gone(point, groups)]
+    gone = [point.number for point in points if not can_come(point, groups)]
     print(session.break_points.listing(gone))
 
 
@@ -130,18 +130,6 @@ def clear(shell: InteractiveShell, *, numbers: list[tuple[int, ...]]) -> None:
     removed = session.break_points.clear(chosen)
     texts = [f"break point {point.number} is removed: {point}" for point in removed]
     print("\n".join(texts) or "no break points were set")
-
-
-def _is_gone(point: BreakPoint, groups: Mapping[Rank, Sequence[GroupInfo]]) -> bool:
-    """Whether no group can come to the number of a break point any more."""
-    infos = [
-        info
-        for rank, each in groups.items()
-        if not point.ranks or rank in point.ranks
-        for info in each
-        if not point.group or point.group in group_names(info)
-    ]
-    return bool(infos) and all(info.collective_seq_id >= point.collective for info in infos)
 
 
 def _has_number(place: Sequence[str]) -> bool:
