@@ -10,22 +10,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
 from nbddp.wire.launch_specs import Invitation
 from tests.support import psij_site, slurm_site
 from tests.support.polling import poll_until
 from tests.support.psij_site import PretendSite, allow_root
-from tests.support.remote_pools import DEFAULTS, start
+from tests.support.remote_pools import start, waiting_start
 from tests.support.slurm_site import SlurmSite
-from tests.support.views import RecordingView
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Nothing is left of a pool this long after its notebook was killed.
@@ -64,30 +62,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSite
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendSite:
     """The commands of pretend schedulers."""
     return PretendSite(tmp_path / "pretend", monkeypatch)
-
-
-@contextmanager
-def waiting_pool(options: PoolOptions) -> Iterator[list[str]]:
-    """The states of a pool that waits; the user ends the wait at the end."""
-    states: list[str] = []
-    is_over = threading.Event()
-
-    def wait() -> None:
-        def progress(snapshot: object) -> None:
-            states.append(getattr(snapshot, "waits_for", ""))
-            if is_over.is_set():
-                raise PoolStartError("the test is over")
-
-        with suppress(PoolStartError):
-            Pool(options, DEFAULTS, lambda pool, run: RecordingView(), on_progress=progress)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    try:
-        yield states
-    finally:
-        is_over.set()
-        waiting.join()
 
 
 def check_credentials(home: Path, script: str) -> None:
@@ -151,7 +125,7 @@ def test_a_job_that_waits_is_told_and_is_cancelled_by_the_stop_button(slurm: Slu
     slurm.ask("sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600")
     other = poll_until(slurm.jobs)
     options = PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "slurm"})
-    with waiting_pool(options) as states:
+    with waiting_start(options) as states:
         poll_until(lambda: any(re.fullmatch(r"Slurm job \d+: QUEUED", state) for state in states))
         assert len(slurm.jobs()) == 2
     poll_until(lambda: slurm.jobs() == other)
@@ -258,7 +232,7 @@ def test_a_job_in_the_queue_of_a_pretend_scheduler(
 ):
     pretend.hold()
     options = PoolOptions.checked(1, launcher=launcher, job={"duration": "1h"})
-    with waiting_pool(options) as states:
+    with waiting_start(options) as states:
         poll_until(lambda: state in states)
     assert [each.exit_code() for each in pretend.jobs()] == [271]
     assert not (home / ".nbddp").exists()
@@ -267,7 +241,7 @@ def test_a_job_in_the_queue_of_a_pretend_scheduler(
 def test_a_scheduler_that_gives_no_answer_ends_nothing(pretend: PretendSite):
     pretend.hold()
     options = PoolOptions.checked(1, launcher="pbs")
-    with waiting_pool(options) as states:
+    with waiting_start(options) as states:
         poll_until(lambda: any("Not Running" in state for state in states))
         pretend.go_away()
         # PSI/J by itself takes the job for failed then.
@@ -307,7 +281,7 @@ def test_what_qsub_says_is_told(pretend: PretendSite):
 def test_the_script_of_a_job_has_the_options_under_the_names_of_its_scheduler(pretend: PretendSite):
     pretend.hold()
     job = {"queue": "gpu", "account": "lab", "c": "n", "select": "ngpus=4", "duration": "90min"}
-    with waiting_pool(PoolOptions.checked(4, nnodes=2, launcher="pbs", job=job)):
+    with waiting_start(PoolOptions.checked(4, nnodes=2, launcher="pbs", job=job)):
         script = poll_until(pretend.jobs)[0].script
     lines = [line for line in script.splitlines() if line.startswith("#PBS")]
     assert {

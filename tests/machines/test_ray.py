@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,8 +15,7 @@ from tests.support import ray_site
 from tests.support.polling import poll_until
 from tests.support.pool_processes import agent_of
 from tests.support.ray_site import RaySite
-from tests.support.remote_pools import DEFAULTS, start
-from tests.support.views import RecordingView
+from tests.support.remote_pools import start, waiting_start
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool, pytest.mark.timeout(400)]
 _START_S = 120.0
@@ -98,27 +95,11 @@ def test_a_cluster_that_is_too_small(cluster: RaySite):
 
 def test_a_cluster_that_is_busy_is_waited_for(cluster: RaySite):
     first = start(PoolOptions.checked(2, nnodes=2, launcher="ray"))
-    states: list[str] = []
-    is_over = threading.Event()
-
-    def wait_for_place() -> None:
-        def progress(snapshot: object) -> None:
-            states.append(getattr(snapshot, "waits_for", ""))
-            if is_over.is_set():
-                raise PoolStartError("the test is over")
-
-        options = PoolOptions.checked(1, nnodes=2, launcher="ray")
-        with suppress(PoolStartError):
-            Pool(options, DEFAULTS, lambda pool, run: RecordingView(), on_progress=progress)
-
-    waiting = threading.Thread(target=wait_for_place)
-    waiting.start()
+    words = "Ray: waits for CPU 1 on 2 nodes; free in the whole cluster: CPU 0"
     try:
-        words = "Ray: waits for CPU 1 on 2 nodes; free in the whole cluster: CPU 0"
-        poll_until(lambda: words in states, _START_S)
+        with waiting_start(PoolOptions.checked(1, nnodes=2, launcher="ray")) as states:
+            poll_until(lambda: words in states, _START_S)
     finally:
-        is_over.set()
-        waiting.join()
         first.stop()
 
 

@@ -52,12 +52,15 @@ def ssh_pool(
 
 
 @contextmanager
-def listening_pool(address: str, on_progress: Callable[[PoolSnapshot], None]) -> Iterator[Path]:
-    """A pool that waits for one agent, and is stopped at the end; gives its invitation's file."""
-    options = PoolOptions.checked(1, nnodes=1, launcher="listen", address=address)
+def waiting_start(
+    options: PoolOptions, on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None
+) -> Iterator[list[str]]:
+    """A start that waits, in a thread, and is ended at the end; gives what it has waited for."""
+    states: list[str] = []
     is_over = threading.Event()
 
     def progress(snapshot: PoolSnapshot) -> None:
+        states.append(snapshot.waits_for)
         on_progress(snapshot)
         if is_over.is_set():
             raise PoolStartError("the test is over")
@@ -68,9 +71,17 @@ def listening_pool(address: str, on_progress: Callable[[PoolSnapshot], None]) ->
 
     thread = threading.Thread(target=run)
     thread.start()
-    folder = Path.home() / ".nbddp"
     try:
-        yield poll_until(lambda: list(folder.glob("*.json")))[0]
+        yield states
     finally:
         is_over.set()
         thread.join()
+
+
+@contextmanager
+def listening_pool(address: str, on_progress: Callable[[PoolSnapshot], None]) -> Iterator[Path]:
+    """A pool that waits for one agent, and is stopped at the end; gives its invitation's file."""
+    options = PoolOptions.checked(1, nnodes=1, launcher="listen", address=address)
+    folder = Path.home() / ".nbddp"
+    with waiting_start(options, on_progress):
+        yield poll_until(lambda: list(folder.glob("*.json")))[0]
