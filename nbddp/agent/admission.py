@@ -95,7 +95,7 @@ def join_and_serve(
     job = batch_job(environ)
     parent_watch = ParentWatch(admitted.node, 0, maker)
     parent_watch.job_watch = JobWatch(
-        job, facts.engine_node, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
+        job, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
     )
     parent_watch.start()
     machine = OtherMachine(

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 #: Slurm's own name of a machine, where it is known under several ones.
 SLURM_HOST_ENV = "SLURMD_NODENAME"
+#: The number of the node in the pool, where nbddp says it.
+_NODE_ENV = "NBDDP_NODE"
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.
 _ENGINES = (
-    ("ssh", "NBDDP_NODE", ""),
+    ("ssh", _NODE_ENV, ""),
     ("mpirun", "OMPI_COMM_WORLD_RANK", ""),
     ("torchrun", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     ("kubeflow", "PET_NODE_RANK", ""),
@@ -51,7 +53,7 @@ _STEP_NAMES = frozenset(
         *("SLURM_CPU_BIND_VERBOSE", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST"),
         *("SLURM_SRUN_COMM_PORT", "SLURM_UMASK", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
         *("LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME"),
-        *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NBDDP_NODE"),
+        *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _NODE_ENV),
         *("PBS_NODENUM", "PBS_TASKNUM", "LSF_PM_TASKID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     }
 )
@@ -84,18 +86,29 @@ class BatchJob:
 
     scheduler: str = ""  #: ``slurm``, ``pbs``, ``lsf``, ``flux``; empty: there is no job
     name: str = ""  #: as the scheduler names it: ``4711``
+    node: int = -1  #: number of the agent among those of the job; -1: not known
 
 
 def batch_job(environ: Mapping[str, str]) -> BatchJob:
     """Find the job around an agent, which another engine may have started in it.
 
     >>> batch_job({"SLURM_JOB_ID": "4711", "OMPI_COMM_WORLD_RANK": "1"})
-    BatchJob(scheduler='slurm', name='4711')
+    BatchJob(scheduler='slurm', name='4711', node=1)
     """
     for scheduler, job_name in _SCHEDULERS:
         if environ.get(job_name):
-            return BatchJob(scheduler, environ[job_name])
+            return BatchJob(scheduler, environ[job_name], _node_in_job(environ))
     return BatchJob()
+
+
+def _node_in_job(environ: Mapping[str, str]) -> int:
+    """Return the number of an agent among those of its job; -1: not known.
+
+    An agent in the place of a lost one has the number of that one in the pool, and may be the only
+    one of a job of its own.
+    """
+    place = engine_place({name: environ[name] for name in environ if name != _NODE_ENV})
+    return (place if place.engine else engine_place(environ)).node
 
 
 def step_variables(environ: Mapping[str, str]) -> list[str]:

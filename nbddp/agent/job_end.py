@@ -29,7 +29,7 @@ _FLUX_UNLIMITED_S = 2**32 - 1
 _PBS_STARTED = "%a %b %d %H:%M:%S %Y"
 
 
-def job_left_s(job: BatchJob, node: int, environ: Mapping[str, str]) -> float:
+def job_left_s(job: BatchJob, environ: Mapping[str, str]) -> float:
     """Return the seconds until the end of the job; `JOB_LEFT_UNKNOWN_S`: none is known.
 
     The variable of newer versions of Slurm says it. Otherwise the agent of the first node asks the
@@ -37,12 +37,11 @@ def job_left_s(job: BatchJob, node: int, environ: Mapping[str, str]) -> float:
 
     Args:
         job: around this agent.
-        node: of this agent, in its engine; -1: not known.
         environ: the variables of the agent.
     """
     if job.scheduler == "slurm" and environ.get(_END_ENV, "").isdecimal():
         return max(0.0, int(environ[_END_ENV]) - time.time_ns() / 1e9)
-    if job.scheduler not in _QUESTIONS or node > 0:
+    if job.scheduler not in _QUESTIONS or job.node > 0:
         return JOB_LEFT_UNKNOWN_S
     try:
         answer = subprocess.run(
@@ -83,18 +82,17 @@ class JobWatch:
 
     Args:
         job: around the agent.
-        node: of the agent, in its engine; -1: not known.
         left_s: what was known when the agent came.
         every_s: seconds between questions, at most.
         now: `time.monotonic`, here and below.
     """
 
-    def __init__(self, job: BatchJob, node: int, left_s: float, every_s: float, now: float) -> None:
+    def __init__(self, job: BatchJob, left_s: float, every_s: float, now: float) -> None:
         self._job = job
         self._every_s = every_s
         self._process: subprocess.Popen[bytes] | None = None
         self._give_up_at = math.inf
-        is_asking = job.scheduler in _QUESTIONS and node <= 0
+        is_asking = job.scheduler in _QUESTIONS and job.node <= 0
         self._ask_at = now + next_question_s(left_s, every_s) if is_asking else math.inf
 
     def advance(self, now: float) -> float:

@@ -38,7 +38,7 @@ def node_facts(address: str) -> NodeFacts:
         engine_host=os.environ.get(SLURM_HOST_ENV, ""),
         job=job.name or place.job,
         scheduler=job.scheduler,
-        job_left_s=job_left_s(job, place.node, os.environ),
+        job_left_s=job_left_s(job, os.environ),
     )
 
 

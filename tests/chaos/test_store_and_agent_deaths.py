@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import PoolBrokenError, PoolStartError
+from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import PoolBrokenError, PoolInterruptedError, PoolStartError
 from tests.support.polling import poll_until
 from tests.support.pool_processes import (
     Told,
@@ -124,8 +125,11 @@ def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
 
 
 def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_variables(
-    fresh_pool: Callable[..., Pool],
+    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ):
+    def interrupt(snapshot: PoolSnapshot) -> None:
+        raise KeyboardInterrupt
+
     pool = fresh_pool(1, nnodes=2)
     told = Told(pool)
     run_cell(pool, "kept = rank")
@@ -134,6 +138,10 @@ def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_v
     assert "Next: %ddp restart -r 1 asks for another agent" in line
     with pytest.raises(PoolBrokenError, match=r"%ddp restart -r 1 asks for another agent"):
         run_cell(pool, "pass")
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.listeners, "replacing", interrupt)  # at once, before the agent has begun
+        with pytest.raises(PoolInterruptedError):
+            pool.restart(1)
     for _ in range(2):  # it can be lost again
         assert "rank 1 is a fresh process" in pool.restart(1)
         run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\ndist.new_group([0, 1])")

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool, find_kept
 from nbddp.errors import BadOptionError, DeadlockError, PoolStartError
-from nbddp.notebook import source_check
 from nbddp.notebook.render.status_table import introduction, survey
 from nbddp.settings import Settings
 from tests.support import slurm_site
+from tests.support.kept_machines import take_back
 from tests.support.kept_site import Script
 from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
 from tests.support.remote_pools import DEFAULTS, start
 from tests.support.slurm_site import SlurmSite
-from tests.support.views import RecordingView
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
@@ -123,6 +121,9 @@ def test_a_job_of_its_own_takes_the_place_of_a_node_that_is_down(site: SlurmSite
         assert jobs[0] == job
         assert jobs[1] != job
         assert len(site.jobs()) == 2
+        assert [end.split(" ends in ")[0] for end in pool.job_ends()] == [
+            f"Slurm job {job}" for job in jobs
+        ]
     finally:
         pool.stop()
     poll_until(lambda: not site.jobs())
@@ -160,14 +161,7 @@ time.sleep(1000)
     )
     pool_id = script.wait_line("pool ")
     script.kill()
-    with find_kept(pool_id) as kept:
-        pool = Pool(
-            kept.options,
-            DEFAULTS,
-            lambda pool, run: RecordingView(),
-            source_check.check_source,
-            kept=kept,
-        )
+    pool = take_back(pool_id, DEFAULTS)
     try:
         assert site.jobs() == [f"nbddp-{pool_id}"]
         assert pool.pull("x") == [10, 11]
@@ -175,14 +169,7 @@ time.sleep(1000)
         assert len(pool.job_ends()) == 1
         pool.detach()
         assert site.jobs() == [f"nbddp-{pool_id}"]
-        with find_kept(pool_id) as kept:
-            pool = Pool(
-                kept.options,
-                DEFAULTS,
-                lambda pool, run: RecordingView(),
-                source_check.check_source,
-                kept=kept,
-            )
+        pool = take_back(pool_id, DEFAULTS)
         assert pool.pull("x") == [10, 11]
     finally:
         pool.stop()
@@ -207,14 +194,7 @@ def test_a_kept_job_takes_the_place_of_a_lost_agent_and_is_found_again(
         assert "rank 1 is a fresh process" in pool.restart(1)
         pool.run("dist.barrier()")
         pool.detach()
-        with find_kept(pool.pool_id) as kept:
-            pool = Pool(
-                kept.options,
-                soon,
-                lambda pool, run: RecordingView(),
-                source_check.check_source,
-                kept=kept,
-            )
+        pool = take_back(pool.pool_id, soon)
         assert pool.pull("x", ranks=0) == 10
         pool.run("dist.barrier()")
         assert sorted(site.jobs()) == [f"nbddp-{pool.pool_id}", f"nbddp-{pool.pool_id}-1"]

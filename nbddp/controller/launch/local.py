@@ -42,6 +42,7 @@ class LocalAgent:
         self._mark = agent_mark(launch.pool_id, launch.node)
         folder = Path(launch.folder)
         connection_file = folder / f"agent-{launch.node}.json"
+        connection_file.unlink(missing_ok=True)  # of an agent that was ended before it read it
         launch.write(connection_file)
         self._log_path = folder / f"agent-{launch.node}.log"
         with self._log_path.open("wb") as log:

@@ -20,7 +20,7 @@ from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
 from nbddp.controller.launch.slurm import CPU_OPTIONS, agent_words, job_state, without_node_options
 from nbddp.errors import PoolStartError
 from nbddp.settings import AGENT_SAYS
-from nbddp.system import network
+from nbddp.system import kept_pools, network
 from nbddp.wire.launch_specs import Invitation
 
 _ASK_EVERY_S = 2.0
@@ -52,7 +52,7 @@ class SlurmJobEngine:
         self._name = ""  #: of the job
         self._jobs: dict[int, str] = {}  #: numbers by node; that of all nodes: `_ALL`
         self._awaited = _ALL  #: a key of them: `state` is about that job
-        self._state = ""
+        self._states: dict[int, str] = {}  #: by the same keys, as the queue said last
         self._ask_at = 0.0
 
     def address(self) -> str:
@@ -82,6 +82,7 @@ class SlurmJobEngine:
 
     def _write(self, invitation: Invitation) -> Path:
         self._name = f"nbddp-{invitation.pool_id}"
+        _remove_stale_outputs(home_folder())
         self._file = InvitationFile(home_folder(), invitation)
         self._path = self._file.path
         return self._path
@@ -89,8 +90,8 @@ class SlurmJobEngine:
     @property
     def mark(self) -> str:
         """The numbers of the jobs: ``4711``; of node 1 alone: ``4711,1:4712``."""
-        keys = sorted(self._jobs)
-        return ",".join(f"{f'{key}:' if key != _ALL else ''}{self._jobs[key]}" for key in keys)
+        jobs = sorted(self._jobs.items())  # all at once: the hub thread asks during `replace`
+        return ",".join(job if key == _ALL else f"{key}:{job}" for key, job in jobs)
 
     def take_back(self, mark: str, invitation: Invitation) -> None:
         """Go on with jobs that another notebook has queued."""
@@ -109,29 +110,37 @@ class SlurmJobEngine:
         if self._path is not None:
             name = f"{self._name}-{lost.node}"
             words = sbatch_words(self._options, name, self._path, lost.node)
-            self._awaited, self._state, self._ask_at = lost.node, "", 0.0
             self._jobs[lost.node] = _queued(words)
+            self._awaited, self._ask_at = lost.node, 0.0
 
     def withdraw(self, node: int) -> None:
-        """End the job of one node."""
+        """End the job of one node, if it has one of its own."""
         job = self._jobs.pop(node, "")
+        self._states.pop(node, None)
         if job:
             ask(["scancel", job])
             self._awaited = _ALL
+            if self._path is not None:
+                _output(self._path, node).unlink(missing_ok=True)
 
     def state(self) -> str:
         """Return the state of the job in the queue: ``Slurm job 4711: PENDING (Priority)``."""
         job = self._jobs.get(self._awaited, "")
         if job and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _ASK_EVERY_S
-            words = ["squeue", "-h", "-t", "all", "-j", job, "-o", "%i|%T|%r|%S"]
-            self._state = job_state(ask(words)) or self._state
-        return self._state or f"Slurm job {job}"
+            numbers = ",".join(self._jobs.values())
+            answer = ask(["squeue", "-h", "-t", "all", "-j", numbers, "-o", "%i|%T|%r|%S"])
+            line_by_number = {line.partition("|")[0]: line for line in answer.splitlines()}
+            for key, number in self._jobs.items():
+                if number in line_by_number:
+                    self._states[key] = job_state(line_by_number[number])
+        return self._states.get(self._awaited) or f"Slurm job {job}"
 
     def end(self, node: int) -> str:
         """Return how the job has ended, as `state` has seen it, and what its agents have said."""
         job = node if node in self._jobs else _ALL
-        if job != self._awaited or self._state.rpartition(": ")[2] not in _ENDED:
+        state = self._states.get(job, "")
+        if state.rpartition(": ")[2] not in _ENDED:
             return ""
         text = ""
         with suppress(OSError):  # the file appears with the first line
@@ -139,7 +148,7 @@ class SlurmJobEngine:
                 text = _output(self._path, job).read_text(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith(AGENT_SAYS)]
         said = "\n".join(lines[-_LAST_LINES:])
-        return f"{self._state}{f', and said: {said}' if said else ''}"
+        return f"{state}{f', and said: {said}' if said else ''}"
 
     def leave(self) -> None:
         """Remove the invitation: no agent can join while there is no notebook."""
@@ -149,17 +158,23 @@ class SlurmJobEngine:
 
     def stop(self) -> None:
         """End the jobs, also while they are queued."""
-        for key, job in self._jobs.items():
-            ask(["scancel", job])
-            if self._path is not None:
-                _output(self._path, key).unlink(missing_ok=True)
-        self._jobs.clear()
+        for key in list(self._jobs):
+            self.withdraw(key)
         self.leave()
 
 
 def _output(path: Path, key: int) -> Path:
     """Return what the agents of a job write to."""
     return path.with_suffix(".out" if key == _ALL else f".{key}.out")
+
+
+def _remove_stale_outputs(folder: Path) -> None:
+    """Remove those of pools that ended while they had no notebook."""
+    for path in folder.glob("*.out"):
+        pool_id = path.name.partition(".")[0]
+        is_invited = (folder / f"{pool_id}.json").exists()
+        if not is_invited and not kept_pools.has_record_of_machines(pool_id):
+            path.unlink(missing_ok=True)
 
 
 def _queued(words: Sequence[str]) -> str:

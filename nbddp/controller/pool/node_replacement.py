@@ -25,7 +25,7 @@ _LOCAL_JOIN_S = 120.0
 
 
 class AgentSource(Protocol):
-    """What starts the agents of a pool."""
+    """The starter of the agents of a pool."""
 
     limit_s: float | None  #: for an agent to come; None: the user ends the wait
 
@@ -83,11 +83,11 @@ class EngineAgents:
             raise PoolBrokenError(f"{place(lost)} was not replaced: {reason}") from None
 
     def state(self) -> str:
-        """What the engine says."""
+        """Return the words of the engine."""
         return self._engine.state()
 
     def end(self, node: int) -> str:
-        """What the engine says of one agent."""
+        """Return the words of the engine about one agent."""
         return self._engine.end(node)
 
     def withdraw(self, node: int) -> None:
@@ -151,12 +151,14 @@ def replace_nodes(
         PoolBrokenError: an agent cannot come, or did not come in time.
     """
     lost = [lost_node(hub.snapshot, node) for node in sorted(nodes)]
-    hub.awaited = frozenset(nodes)
-    while hub.is_alive and not hub.snapshot.lost_agents.issuperset(nodes):
-        time.sleep(_POLL_S)  # nodes that were given up just now
     begun: list[LostNode] = []
     is_done = False
     try:
+        hub.awaited = frozenset(nodes)
+        while hub.is_alive and not hub.snapshot.lost_agents.issuperset(nodes):
+            if is_interrupted():
+                raise KeyboardInterrupt
+            time.sleep(_POLL_S)  # nodes that were given up just now
         for lost_one in lost:
             source.begin(lost_one, hub)
             begun.append(lost_one)

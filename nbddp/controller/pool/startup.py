@@ -342,9 +342,12 @@ class PoolStartup:
             PoolBrokenError: an agent cannot come, or did not; the pool is as it was.
         """
         hub, source = self._hub, self._engine_agents or LocalAgents(self._local, self._start_agent)
-        if hub is not None:
+        if hub is None:
+            return
+        try:
             replace_nodes(source, nodes, hub, is_interrupted, on_progress)
-        self._record.rewrite(self._folder, self._local)
+        finally:  # some of them may have come
+            self._record.rewrite(self._folder, self._local)
 
     def nodes_to_replace(self) -> frozenset[int]:
         """The nodes that a restart of the pool replaces: lost and silent ones, beside others.

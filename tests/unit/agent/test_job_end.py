@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.agent.engine_variables import batch_job, engine_place
+from nbddp.agent.engine_variables import batch_job
 from nbddp.agent.job_end import (
     JobWatch,
     job_left_s,
@@ -19,7 +19,7 @@ from tests.support.polling import poll_until
 
 
 def left_s(environ: dict[str, str]) -> float:
-    return job_left_s(batch_job(environ), engine_place(environ).node, environ)
+    return job_left_s(batch_job(environ), environ)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,15 @@ def test_the_first_node_asks(
     assert left_s(environ | {"SLURM_NODEID": "1"}) == -1.0
     assert left_s({}) == -1.0
     assert (tmp_path / "asked").read_text().count("\n") == 1
+
+
+def test_an_agent_in_the_place_of_a_lost_one_asks_about_a_job_of_its_own(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {**environ, "NBDDP_NODE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    facts = node_facts("10.0.0.1")
+    assert (facts.engine_node, facts.job, facts.job_left_s) == (1, "7", 600.0)
 
 
 def test_a_newer_slurm_says_it_in_a_variable(monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +135,7 @@ def test_the_time_is_asked_for_again_without_a_wait(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", environ["PATH"])
-    watch = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    watch = JobWatch(batch_job(environ), 3600.0, every_s=300.0, now=0.0)
     assert watch.advance(299.0) == -1.0
     assert not (tmp_path / "asked").exists()
     assert watch.advance(300.0) == -1.0
@@ -136,7 +145,7 @@ def test_the_time_is_asked_for_again_without_a_wait(
     # 20 s before the warning of 5 minutes.
     assert watch.advance(301.0 + 280.0) == -1.0
     poll_until(lambda: watch.advance(582.0) == 600.0)
-    other = JobWatch(batch_job(environ), 1, 3600.0, 300.0, now=0.0)
+    other = JobWatch(batch_job(environ | {"SLURM_NODEID": "1"}), 3600.0, 300.0, now=0.0)
     assert other.advance(1e6) == -1.0
     assert other._process is None
 
@@ -146,11 +155,11 @@ def test_squeue_that_does_not_answer_or_is_not_there_changes_nothing(
 ):
     monkeypatch.setenv("PATH", environ["PATH"])
     (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
-    watch = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    watch = JobWatch(batch_job(environ), 3600.0, every_s=300.0, now=0.0)
     watch.advance(300.0)
     assert watch._process is not None
     poll_until(lambda: watch.advance(310.0) == -1.0 and watch._process is None)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    missing = JobWatch(batch_job(environ), 0, 3600.0, every_s=300.0, now=0.0)
+    missing = JobWatch(batch_job(environ), 3600.0, every_s=300.0, now=0.0)
     assert missing.advance(300.0) == -1.0
     assert missing._process is None

@@ -28,7 +28,10 @@ from nbddp.controller.launch import (
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.slurm import replacement_words, task_ends
 from nbddp.controller.pool.node_replacement import EngineAgents, replace_nodes
+from nbddp.controller.pool.record_writer import RecordWriter
+from nbddp.controller.pool.startup import PoolStartup
 from nbddp.errors import PoolBrokenError
+from nbddp.system import kept_pools
 from nbddp.wire.launch_specs import Invitation
 from tests.support.polling import poll_until
 
@@ -149,6 +152,48 @@ def test_the_agent_of_a_kept_job_is_replaced_by_a_job_that_is_kept_too(
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_the_end_of_each_of_two_jobs_that_are_awaited_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    jobs = iter(["471", "472", "473"])
+    monkeypatch.setattr(slurm_job, "_queued", lambda words: next(jobs))
+    queue = {"471": "471|RUNNING|None|", "472": "472|FAILED|NonZero|", "473": "473|PENDING|None|"}
+
+    def ask(words: list[str]) -> str:
+        asked = words[words.index("-j") + 1].split(",") if words[0] == "squeue" else []
+        return "".join(f"{queue[job]}\n" for job in asked)
+
+    monkeypatch.setattr(slurm_job, "ask", ask)
+    engine = replacing_engine("slurm", EngineOptions(3, 1, keep_s=60.0))
+    engine.start(INVITATION)
+    for node in (1, 2):
+        engine.replace(LostNode(node), INVITATION)
+    assert engine.state() == "Slurm job 473: PENDING (None)"
+    assert [engine.end(node) for node in range(3)] == ["", "Slurm job 472: FAILED", ""]
+    engine.stop()
+
+
+def test_the_output_of_a_kept_job_goes_with_its_pool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(slurm_job, "ask", lambda words: "")
+    monkeypatch.setattr(slurm_job, "_queued", lambda words: "471")
+    outputs = [tmp_path / ".nbddp" / name for name in ("gone.out", "gone.1.out", "kept.out")]
+    (kept_pools.folder_of_machines("kept") / "pool.json").touch()
+    for path in outputs:
+        path.touch()
+    engine = make_engine("slurm", EngineOptions(2, 1, keep_s=60.0))
+    engine.start(INVITATION)
+    assert [path.exists() for path in outputs] == [False, False, True]
+    engine.stop()
+
+
 @pytest.mark.parametrize(
     ("answers", "is_step"),
     [
@@ -243,16 +288,37 @@ class OldEngine:
     join_timeout_s = 1.0
 
 
+def hub_with(*lost: int) -> HubThread:
+    """A hub that has lost the agents of these nodes."""
+    snapshot = SimpleNamespace(lost_agents=frozenset(lost), nodes=())
+    hub = SimpleNamespace(is_alive=True, awaited=frozenset(), snapshot=snapshot)
+    return cast("HubThread", hub)
+
+
 def test_an_engine_that_cannot_replace_one_node_says_what_to_do():
-    hub = cast(
-        "HubThread",
-        SimpleNamespace(
-            is_alive=True,
-            awaited=frozenset(),
-            snapshot=SimpleNamespace(lost_agents=frozenset({1}), nodes=()),
-        ),
-    )
     agents = EngineAgents(cast("Engine", OldEngine()), "pigeon", INVITATION)
     assert not agents.can_replace
     with pytest.raises(PoolBrokenError, match=r"node 1 .* --launcher pigeon cannot .*%ddp restart"):
-        replace_nodes(agents, [1], hub, lambda: False, lambda snapshot: None)
+        replace_nodes(agents, [1], hub_with(1), lambda: False, lambda snapshot: None)
+
+
+def test_the_stop_button_ends_the_wait_for_the_loss_of_a_node():
+    """Another agent may have come by itself, so that the node is not lost any longer."""
+    hub = hub_with()
+    agents = EngineAgents(cast("Engine", OldEngine()), "pigeon", INVITATION)
+    with pytest.raises(KeyboardInterrupt):
+        replace_nodes(agents, [1], hub, lambda: True, lambda snapshot: None)
+    assert hub.awaited == frozenset()
+
+
+def test_the_agents_that_have_come_are_in_the_record_also_if_another_one_has_not():
+    startup = object.__new__(PoolStartup)
+    written: list[object] = []
+    startup._hub, startup._folder, startup._local = hub_with(1), None, []
+    startup._engine_agents = EngineAgents(cast("Engine", OldEngine()), "pigeon", INVITATION)
+    startup._record = cast(
+        "RecordWriter", SimpleNamespace(rewrite=lambda folder, agents: written.append(agents))
+    )
+    with pytest.raises(PoolBrokenError):
+        startup.replace([1], lambda: False, lambda snapshot: None)
+    assert written == [startup._local]
