@@ -6,21 +6,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from nbddp.controller.launch import k8s_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError, PoolBrokenError, PoolStartError, RankExitedError
 from tests.support import pretend_kubernetes
 from tests.support.polling import poll_until
 from tests.support.pretend_kubernetes import PYTHON, PretendKubernetes
-from tests.support.remote_pools import DEFAULTS, start
-from tests.support.views import RecordingView
+from tests.support.remote_pools import start, waiting_start
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool, pytest.mark.timeout(200)]
 _WAIT_S = 60.0
@@ -62,30 +62,6 @@ def has_gone(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     return True
-
-
-@contextmanager
-def waiting_start(given: PoolOptions) -> Iterator[list[str]]:
-    """A start that waits, in a thread, and is interrupted at the end; gives what it has shown."""
-    states: list[str] = []
-    is_over = threading.Event()
-
-    def progress(snapshot: object) -> None:
-        states.append(getattr(snapshot, "waits_for", ""))
-        if is_over.is_set():
-            raise PoolStartError("the test is over")
-
-    def run() -> None:
-        with suppress(PoolStartError):
-            Pool(given, DEFAULTS, lambda pool, run: RecordingView(), on_progress=progress)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield states
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def is_shown(states: list[str], text: str) -> Callable[[], bool]:
@@ -283,6 +259,23 @@ def test_a_job_of_a_notebook_in_a_pod_belongs_to_that_pod(
         (job,) = [made for made in kube.objects.values() if made["kind"] == "Job"]
         (owner,) = job["metadata"]["ownerReferences"]
         assert owner == {"apiVersion": "v1", "kind": "Pod", "name": "notebook-0", "uid": "u7"}
+    finally:
+        pool.stop()
+
+
+def test_a_driver_that_is_ended_by_a_signal_leaves_nothing(kube: PretendKubernetes):
+    """As by a stop that has waited in vain for an answer of the API server, which comes later."""
+    pool = start(options())
+    try:
+        (driver,) = [
+            child for child in psutil.Process().children() if k8s_engine._DRIVER in child.cmdline()
+        ]
+        kube.scene.forbidden.add(("delete", "jobs"))
+        driver.terminate()
+        poll_until(lambda: "delete jobs" in kube.requests)
+        driver.terminate()
+        kube.scene.forbidden.clear()
+        poll_until(lambda: not kube.objects, _WAIT_S)
     finally:
         pool.stop()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nbddp.controller.launch import psij_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
 from nbddp.wire.launch_specs import Invitation
@@ -236,6 +237,23 @@ def test_a_job_in_the_queue_of_a_pretend_scheduler(
         poll_until(lambda: state in states)
     assert [each.exit_code() for each in pretend.jobs()] == [271]
     assert not (home / ".nbddp").exists()
+
+
+def test_a_driver_that_is_ended_while_it_cancels_its_job_goes_on_with_that(
+    pretend: PretendSite, home: Path
+):
+    pretend.hold()
+    with waiting_start(PoolOptions.checked(1, launcher="pbs")) as states:
+        poll_until(lambda: any("QUEUED" in state for state in states))
+        (driver,) = [
+            child for child in psutil.Process().children() if psij_engine._DRIVER in child.cmdline()
+        ]
+        gate = pretend.delay_deletion()
+        driver.terminate()
+        with gate.open("w"):  # `qdel` runs now
+            driver.terminate()
+        poll_until(lambda: not (home / ".nbddp").exists())
+    assert [each.exit_code() for each in pretend.jobs()] == [271]
 
 
 def test_a_scheduler_that_gives_no_answer_ends_nothing(pretend: PretendSite):

@@ -2,7 +2,8 @@
 
 It is no PBS, no LSF and no Flux. It takes what PSI/J 0.9.11 and agents ask of theirs, runs the job
 on this machine, and answers in the form that their manuals describe. A file `hold` in the folder
-keeps jobs in the queue; with `away`, `qstat` has no answer.
+keeps jobs in the queue; with `away`, `qstat` has no answer; with a pipe `gate`, `qdel` waits for
+its end.
 
     python pretend_commands.py FOLDER COMMAND [ARGUMENT ...]
 """
@@ -147,6 +148,8 @@ def main() -> None:
             limit = re.search(r"-W (\S+)", job.script)
             say(f"{limit[1]} L" if limit else "-")
         case "qdel" | "bkill":
+            if (folder / "gate").exists():
+                (folder / "gate").read_bytes()
             job.delete()
         case "jsrun":
             sys.exit(jsrun(words))

@@ -59,6 +59,12 @@ class PretendSite:
         """Give no answer to `qstat` any more."""
         (self._folder / "away").touch()
 
+    def delay_deletion(self) -> Path:
+        """Let `qdel` wait until the pipe that is returned is opened and closed."""
+        gate = self._folder / "gate"
+        os.mkfifo(gate)
+        return gate
+
     def unanswered(self) -> int:
         """How often `qstat` had no answer."""
         return (self._folder / "away").stat().st_size

@@ -10,11 +10,12 @@ leaves nothing in the cluster.
 import argparse
 import os
 import secrets
-import select
+import signal
 import sys
 import time
 
-from nbddp.controller.launch import driver_report, k8s_objects, k8s_states
+from nbddp.controller.launch import k8s_objects, k8s_states
+from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.k8s_api import KubeApi, KubeError
 from nbddp.controller.launch.k8s_options import agent_pods
 from nbddp.controller.launch.k8s_pods import AgentPods, KubeObject
@@ -39,8 +40,11 @@ _POD_NAME_ENV = "HOSTNAME"
 class Driver:
     """The objects of one start of a pool."""
 
-    def __init__(self, api: KubeApi, pods: AgentPods, invitation: Invitation) -> None:
+    def __init__(
+        self, api: KubeApi, pods: AgentPods, invitation: Invitation, output: DriverOutput
+    ) -> None:
         self._api = api
+        self._output = output
         self._pods = pods
         self._invitation = invitation
         self._start_id = f"{invitation.pool_id}-{secrets.token_hex(2)}"
@@ -50,7 +54,6 @@ class Driver:
         self._owner: KubeObject = {}  #: the first object, which owns the others; empty: not made
         self._seen: set[int] = set()  #: nodes that have had a pod
         self._ended: set[int] = set()
-        self._state = ""
 
     def serve(self) -> None:
         """Serve until the standard input ends.
@@ -61,9 +64,10 @@ class Driver:
         try:
             self._create()
             look_s = _LOOK_S
-            while not _input_has_ended(look_s):
+            while read_input(look_s) != b"":
                 look_s = _LOOK_S if self._look() else _CALM_LOOK_S
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SIGKILL ends a wait that is too long
             self._delete()
 
     def _create(self) -> None:
@@ -73,15 +77,16 @@ class Driver:
         first, *others = objects
         if notebook := self._notebook_pod():
             first = k8s_objects.owned(first, notebook)
+        self._owner = first  # it may be there, also if no answer comes
         try:
             self._owner = {**first, **self._api.create(first)}
         except KubeError as error:
-            if not error.code:  # no answer: it may be there
-                self._owner = first
+            if error.code:
+                self._owner = {}
             raise
         for made in others:
             self._api.create(k8s_objects.owned(made, self._owner))
-        self._say_state(f"Kubernetes: {self._owner['kind']} {self._name} is made")
+        self._output.tell_state(f"Kubernetes: {self._owner['kind']} {self._name} is made")
 
     def _notebook_pod(self) -> KubeObject:
         """Return the pod around the notebook, if it is in the same namespace: all ends with it."""
@@ -108,9 +113,9 @@ class Driver:
         except KubeError as error:
             if error.code in _NO_RIGHT and not self._seen:  # later, the agents do without it
                 raise
-            self._say_state(str(error))
+            self._output.tell_state(str(error))
             return True
-        self._say_state(k8s_states.states_text(states, self._pods.nnodes, why))
+        self._output.tell_state(k8s_states.states_text(states, self._pods.nnodes, why))
         return len(pods) < self._pods.nnodes or any(
             state != "Running" for node, state in states.items() if node not in self._ended
         )
@@ -141,12 +146,7 @@ class Driver:
     def _note_end(self, node: int, how: str) -> None:
         if node not in self._ended:
             self._ended.add(node)
-            _say(driver_report.end_line(node, how))
-
-    def _say_state(self, text: str) -> None:
-        if text != self._state:
-            self._state = text
-            _say(driver_report.state_line(text))
+            self._output.tell_end(node, how)
 
     def _delete(self) -> None:
         """Delete the first object, and with it the others."""
@@ -161,16 +161,6 @@ class Driver:
                 return
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def _input_has_ended(wait_s: float) -> bool:
-    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
-
-
 def main() -> None:
     """Read the invitation, and serve."""
     parser = argparse.ArgumentParser()
@@ -179,13 +169,15 @@ def main() -> None:
     for option in ("--image", "--kind", "--device", "--python", "--template", "--namespace"):
         parser.add_argument(option, required=True)
     options = vars(parser.parse_args())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the objects are deleted
     invitation = Invitation.parse(os.read(sys.stdin.fileno(), 65536))
-    _say(driver_report.state_line("Kubernetes: connects to the API server"))
+    output = DriverOutput()
+    output.tell_state("Kubernetes: connects to the API server")
     namespace = options.pop("namespace")
     try:
-        Driver(KubeApi(namespace), agent_pods(**options), invitation).serve()
+        Driver(KubeApi(namespace), agent_pods(**options), invitation, output).serve()
     except (KubeError, BadOptionError) as error:
-        _say(driver_report.failure_line(str(error)))
+        output.tell_failure(str(error))
         sys.exit(1)
 
 

@@ -10,7 +10,6 @@ catch, leaves no job in the queue.
 import argparse
 import json
 import os
-import select
 import shutil
 import signal
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import psij
 from psij.executors.batch.batch_scheduler_executor import BatchSchedulerExecutorConfig
 
-from nbddp.controller.launch import driver_report
+from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_process import last_words
 from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
@@ -37,7 +36,7 @@ _FIRST_POLL_S = 1
 
 
 class StatusNotes:
-    """What the scheduler says beside the state of a job: why it waits, or why it has ended.
+    """The notes of a scheduler beside the state of a job: why it waits, or why it has ended.
 
     PSI/J 0.9.11 drops what is said of a job whose state is as before, and raises KeyError where LSF
     gives a reason, so that it never sees the end of such a job. This class stands before the method
@@ -89,12 +88,13 @@ class Driver:
     Args:
         wanted: the job.
         folder: for its files, which all nodes see.
+        output: tells the engine.
     """
 
-    def __init__(self, wanted: PsijJob, folder: Path) -> None:
+    def __init__(self, wanted: PsijJob, folder: Path, output: DriverOutput) -> None:
         self._wanted = wanted
         self._folder = folder
-        self._state = ""
+        self._output = output
         config = BatchSchedulerExecutorConfig(
             work_directory=folder,
             queue_polling_interval=_POLL_S,
@@ -136,19 +136,21 @@ class Driver:
             stderr_path=self._folder / "err",
         )
         self._job = psij.Job(spec)
-        self._say(f"{self._title()}: is submitted")
+        self._output.tell_state(f"{self._title()}: is submitted")
         self._executor.submit(self._job)
 
     def serve(self) -> None:
         """Tell states until the standard input, or the job, ends."""
-        while not _input_has_ended(_LOOK_S):
+        while read_input(_LOOK_S) != b"":
             status = self._job.status
             note = self._notes.of(self._job)
             if status.state.final:
                 code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
-                _say(driver_report.failure_line(self._end_text(f"{status.state}{code}", note)))
+                self._output.tell_failure(self._end_text(f"{status.state}{code}", note))
                 return
-            self._say(f"{self._title()}: {status.state}{f' ({note})' if note else ''}")
+            self._output.tell_state(
+                f"{self._title()}: {status.state}{f' ({note})' if note else ''}"
+            )
 
     def cancel(self) -> None:
         """Cancel the job unless it has ended."""
@@ -172,12 +174,6 @@ class Driver:
             f"{self._title()} ended: {how}{f' ({note})' if note else ''}{last_words(output)}{hint}"
         )
 
-    def _say(self, text: str) -> None:
-        """Say what the job waits for, if it is new: it may wait for hours."""
-        if text != self._state:
-            self._state = text
-            _say(driver_report.state_line(text))
-
 
 def resources(wanted: PsijJob) -> Any:
     """Return what the job asks for, as PSI/J has it."""
@@ -189,34 +185,25 @@ def resources(wanted: PsijJob) -> Any:
     return kind(**wanted.resources())
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def _input_has_ended(wait_s: float) -> bool:
-    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
-
-
 def _reason(error: Exception) -> str:
     """Return what an exception says, and the one that it hides."""
     texts = [str(error).strip(), str(error.__cause__ or "").strip()]
     return ": ".join(text for text in texts if text) or type(error).__name__
 
 
-def _run(wanted: PsijJob, python: str, invitation: Invitation) -> None:
+def _run(wanted: PsijJob, python: str, invitation: Invitation, output: DriverOutput) -> None:
     base = Path(wanted.folder) if wanted.folder else home_folder()
     file = InvitationFile(base, invitation)
     folder = file.path.with_suffix("")
     driver = None
     try:
         folder.mkdir(mode=0o700)
-        driver = Driver(wanted, folder)
+        driver = Driver(wanted, folder, output)
         agent = [python or sys.executable, "-P", "-m", "nbddp", "agent"]
         driver.submit([*agent, "--connect", str(file.path)], f"nbddp-{invitation.pool_id}")
         driver.serve()
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SIGKILL ends a wait that is too long
         if driver is not None:
             driver.cancel()
         shutil.rmtree(folder, ignore_errors=True)
@@ -242,13 +229,14 @@ def main() -> None:
         device=options.device,
         job=dict(pair.split("=", 1) for pair in options.job),
     )
+    output = DriverOutput()
     try:
-        _run(PsijJob.checked(options.launcher, asked), options.python, invitation)
+        _run(PsijJob.checked(options.launcher, asked), options.python, invitation, output)
     except (
         *(psij.SubmitException, psij.InvalidJobException, BadOptionError, PoolStartError),
         *(OSError, ValueError, TypeError),
     ) as error:
-        _say(driver_report.failure_line(f"{options.launcher}: {_reason(error)}"))
+        output.tell_failure(f"{options.launcher}: {_reason(error)}")
         sys.exit(1)
 
 

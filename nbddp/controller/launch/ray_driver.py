@@ -11,7 +11,6 @@ The class of the actors is in the main module, so Ray sends its code to the node
 import argparse
 import logging
 import os
-import select
 import sys
 import time
 from contextlib import suppress
@@ -22,6 +21,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbddp.controller.launch import driver_report, ray_resources
+from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.wire.launch_specs import Invitation
 
@@ -61,13 +61,13 @@ class AgentKeeper:
 class Driver:
     """Starts an agent on each of some nodes of a Ray cluster, and tells what becomes of them."""
 
-    def __init__(self, options: argparse.Namespace, invitation: str) -> None:
+    def __init__(self, options: argparse.Namespace, invitation: str, output: DriverOutput) -> None:
         self._options = options
+        self._output = output
         self._invitation = invitation
         self._keepers: dict[int, Any] = {}  #: by node
         self._numbers_by_call: dict[Any, int] = {}
         self._asked = ""  #: lines of the engine that wait
-        self._state = ""
 
     def serve(self) -> None:
         """Serve until the standard input ends.
@@ -95,14 +95,14 @@ class Driver:
         group = placement_group([dict(wanted)] * options.nnodes, strategy="STRICT_SPREAD")
         while not group.wait(_LOOK_S):
             free = ray.available_resources()
-            self._say_state(ray_resources.waiting_text(wanted, options.nnodes, free))
+            self._output.tell_state(ray_resources.waiting_text(wanted, options.nnodes, free))
             if self._input_has_ended(0.0):
                 return None
         return group
 
     def _start_agents(self, group: Any) -> None:
         options = self._options
-        self._say_state(f"Ray: starts agents on {options.nnodes} nodes")
+        self._output.tell_state(f"Ray: starts agents on {options.nnodes} nodes")
         for node in range(options.nnodes):
             self._start_agent(group, node)
 
@@ -134,20 +134,13 @@ class Driver:
                 with suppress(ray.exceptions.RayError):  # it went with its node
                     ray.kill(self._keepers.pop(node))
             if is_start:
-                self._say_state(f"Ray: starts another agent for node {node}")
+                self._output.tell_state(f"Ray: starts another agent for node {node}")
                 self._start_agent(group, number)
 
     def _input_has_ended(self, wait_s: float) -> bool:
-        ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-        text = os.read(sys.stdin.fileno(), 4096) if ready else b""
-        self._asked += text.decode()
-        return bool(ready) and not text
-
-    def _say_state(self, text: str) -> None:
-        """Say what the job waits for, if it is new: the cluster may be busy for hours."""
-        if text != self._state:
-            self._state = text
-            _say(driver_report.state_line(text))
+        text = read_input(wait_s)
+        self._asked += (text or b"").decode()
+        return text == b""
 
     def _note_ends(self) -> None:
         if not self._numbers_by_call:
@@ -158,17 +151,12 @@ class Driver:
                 how = f"its process {ray.get(call)}"
             except ray.exceptions.RayError as error:
                 how = f"Ray says: {_first_lines(error)}"
-            _say(driver_report.end_line(number, how))
+            self._output.tell_end(number, how)
 
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:6])
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def main() -> None:
@@ -181,12 +169,13 @@ def main() -> None:
     parser.add_argument("--python", required=True)
     options = parser.parse_args()
     invitation = os.read(sys.stdin.fileno(), 65536).decode()
-    _say(driver_report.state_line("Ray: connects to the cluster"))
+    output = DriverOutput()
+    output.tell_state("Ray: connects to the cluster")
     try:
         ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
-        Driver(options, invitation).serve()
+        Driver(options, invitation, output).serve()
     except (ConnectionError, ValueError, RuntimeError) as error:  # of Ray, too: other versions
-        _say(driver_report.failure_line(_first_lines(error)))
+        output.tell_failure(_first_lines(error))
         sys.exit(1)
     finally:
         with suppress(Exception):
