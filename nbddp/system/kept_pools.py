@@ -69,12 +69,12 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class MachinesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What another notebook needs to take back agents on other machines."""
+    """The facts with which another notebook takes back agents on other machines."""
 
     notebook_host: str  #: name of the notebook's machine
     address: str  #: of the hub, with the port: the agents connect to it again and again
     port: int
-    keys: dict[str, str]  #: of the hub and its agents, see `PoolKeys`; empty as the token
+    keys: dict[str, str]  #: of the hub and its agents, see `PoolKeys`; a secret
     hosts: tuple[str, ...]  #: names of the machines, by node
     pids: tuple[int, ...]  #: of the agents there: another one may have taken the place of one
     mark: str = ""  #: what the engine knows its agents by
@@ -167,6 +167,11 @@ def folder_of_machines(pool_id: str) -> Path:
         folder /= name
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def has_record_of_machines(pool_id: str) -> bool:
+    """Whether there is the record of a pool on other machines."""
+    return (Path.home() / _OF_MACHINES / pool_id / _RECORD).exists()
 
 
 def remove_folder_of_machines(folder: Path) -> None:
@@ -318,7 +323,8 @@ def _known_on_machines(
     is_attached = is_here and record.notebook is not None and record.notebook.is_alive
     seen_at = record.notebook_since
     if record.notebook is not None:
-        seen_at = max(seen_at, (folder / _RECORD).stat().st_mtime)
+        with suppress(FileNotFoundError):  # the notebook removes it now
+            seen_at = max(seen_at, (folder / _RECORD).stat().st_mtime)
     if not is_attached and now() > seen_at + record.keep_s + RENEW_S + _NOTICED_S:
         _leave_note(folder, record, "not-attached")
         ended = _read(folder / _ENDED, Ended)

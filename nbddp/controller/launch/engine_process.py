@@ -90,9 +90,8 @@ class EngineProcess:
         """Return ``ended with exit code 255 and said: ...``, its last lines; empty: it runs."""
         if self._process.poll() is None:
             return ""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
-        said = last_words(self._log.read())
+        since = max(0, os.fstat(self._log.fileno()).st_size - _LOG_BYTES)
+        said = last_words(self._output(since))
         return f"ended with exit code {self._process.returncode}{said}"
 
     @property
@@ -106,11 +105,17 @@ class EngineProcess:
         Args:
             since: the offset at which to begin: 0, or one that was returned.
         """
-        log = self._log.fileno()
-        # The program goes on to write: its place in the file has to stay.
-        output = os.pread(log, os.fstat(log).st_size - since, since)
+        output = self._output(since)
         whole = output[: output.rfind(b"\n") + 1]
         return whole.decode("utf-8", "replace").split("\n")[:-1], since + len(whole)
+
+    def _output(self, since: int) -> bytes:
+        """Return its output from an offset on.
+
+        The program, or a child of it, goes on to write: its place in the file has to stay.
+        """
+        log = self._log.fileno()
+        return os.pread(log, os.fstat(log).st_size - since, since)
 
     def close_input(self) -> None:
         """End the standard input, and with it the agents."""

@@ -64,7 +64,7 @@ class RelayPlace:
 
 @dataclass
 class _Told:
-    """What the relay has told."""
+    """The reports of the relay so far."""
 
     place: str = ""  #: where it listens
     started: set[int] = field(default_factory=set)  #: the programs that it was asked for
@@ -257,8 +257,8 @@ class RelayedProgram:
 
     def lines(self, since: int) -> tuple[list[str], int]:
         """Return its lines from the number ``since`` on, and how many there are."""
-        lines = self._commands.program_lines(self._number)
-        return lines[since:], len(lines)
+        lines = self._commands.program_lines(self._number)[since:]
+        return lines, since + len(lines)  # another thread may read more meanwhile
 
     def close_input(self) -> None:
         """Begin to end it."""

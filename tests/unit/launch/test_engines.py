@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -228,6 +229,20 @@ def test_the_output_of_an_engine_is_read_while_it_writes():
     process.close_input()
     poll_until(lambda: process.lines(8) == (["tornthree"], 18))
     assert process.lines(18) == ([], 18)
+    process.stop(1.0)
+
+
+def test_the_output_of_a_child_stays_whole_while_the_end_of_the_program_is_asked_for():
+    child = "for number in range(50_000): print(number, flush=True)"
+    process = EngineProcess(
+        ["sh", "-c", f"{sys.executable} -c '{child}' & exit 3"], _invitation("p", "h", 1, 1)
+    )
+    poll_until(process.end)
+    lines, end = process.lines(0)
+    while process.end() and lines[-1:] != ["49999"]:
+        more, end = process.lines(end)
+        lines += more
+    assert lines == [str(number) for number in range(50_000)]
     process.stop(1.0)
 
 

@@ -1,11 +1,13 @@
 """The record of a pool and the note of its end: what an agent removes, and what a list removes."""
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nbddp.system import kept_pools, pool_folder
@@ -107,6 +109,24 @@ def test_a_list_removes_nothing_that_a_process_uses(folder: Path):
     (known,) = kept_pools.known_pools()
     assert known.state == "ended"
     assert names(folder) == ["ended.json", "in-use.lock"]
+
+
+def test_a_list_takes_a_record_that_is_removed_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here, keys = platform.node(), {"server_key": "k"}
+    machines = kept_pools.MachinesRecord(
+        notebook_host=here, address="10.0.0.1", port=5, keys=keys, hosts=("n1",), pids=(7,)
+    )
+    write(folder)
+    record = kept_pools.read(folder)
+    assert record is not None
+    own = ProcessId.of(os.getpid())
+    record = msgspec.structs.replace(record, notebook=own, machines=machines)
+    (folder / "pool.json").unlink()
+    monkeypatch.setattr(kept_pools, "read", lambda folder: record)
+    (known,) = kept_pools.known_pools()
+    assert (known.state, known.hosts) == ("attached", ("n1",))
 
 
 def test_a_process_is_opened_only_while_it_lives(other: "subprocess.Popen[bytes]"):
