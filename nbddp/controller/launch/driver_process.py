@@ -23,7 +23,7 @@ class DriverProcess:
 
     def __init__(self, module: str, options: Sequence[str], invitation: Invitation) -> None:
         self._process = EngineProcess([sys.executable, "-P", "-m", module, *options], invitation)
-        #: What the driver has told, and the end of the lines that told it. Several threads read
+        #: The report of the driver, and the end of the lines that are in it. Several threads read
         #: on, and each replaces both at once: they fit together, whichever comes last.
         self._read: tuple[DriverReport, int] = (DriverReport(), 0)
 

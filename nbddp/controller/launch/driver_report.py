@@ -1,4 +1,4 @@
-"""What the driver of an engine tells the engine, and what it is asked: lines of text.
+"""The report of the driver of an engine, and the requests to it, as lines of text.
 
 Runs in: the driver and the notebook's process. Pure.
 

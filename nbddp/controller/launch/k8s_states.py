@@ -1,4 +1,4 @@
-"""What becomes of the pods of a pool, told from what the API server says of them.
+"""The states of the pods of a pool, told from the answers of the API server.
 
 Runs in: the driver of Kubernetes agents. Pure: it reads the JSON of pods, jobs and events.
 """

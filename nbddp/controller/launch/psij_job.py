@@ -46,7 +46,7 @@ _STARTERS = {
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What an executor of PSI/J submits to."""
+    """The scheduler behind an executor of PSI/J."""
 
     title: str
     look: str = ""  #: a command that shows a job to the user

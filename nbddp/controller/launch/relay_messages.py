@@ -1,4 +1,4 @@
-"""What the notebook and the relay on a login node say to each other, as lines of JSON.
+"""The messages between the notebook and the relay on a login node, as lines of JSON.
 
 Runs in: the notebook's process and the relay, `nbddp.controller.launch.relay`. Pure.
 """

@@ -54,7 +54,7 @@ class SlurmEngine:
         self._environ: Mapping[str, str] = {} if options.via else os.environ
         self._process: Program | None = None
         self._replaced: dict[int, Program] = {}  #: by node, those that were started later
-        #: What ``srun`` has written about tasks, and the end of the lines that were read.
+        #: The words of ``srun`` about tasks, and the end of the lines that were read.
         self._read: tuple[Mapping[int, str], int] = ({}, 0)
         self._job_name = ""
         self._asked_name = ""  #: of the job that is awaited

@@ -71,7 +71,7 @@ class TakenBack:
 
 @dataclass(frozen=True)
 class Taking:
-    """What a pool needs in this process."""
+    """The parts of this process that a pool needs."""
 
     options: PoolOptions
     settings: Settings
