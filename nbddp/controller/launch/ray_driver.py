@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -58,6 +59,16 @@ class AgentKeeper:
             self._agent.stop(_AGENT_STOP_S)
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The start of an agent."""
+
+    number: int  #: of the agent
+    keeper: Any
+    is_ready: Any  #: ends well when the actor has come
+    nodes: frozenset[str]  #: that Ray took for alive before
+
+
 class Driver:
     """Starts an agent on each of some nodes of a Ray cluster, and tells what becomes of them."""
 
@@ -66,7 +77,7 @@ class Driver:
         self._output = output
         self._invitation = invitation
         self._keepers: dict[int, Any] = {}  #: by node
-        self._numbers_by_call: dict[Any, int] = {}
+        self._starts_by_call: dict[Any, _Start] = {}
         self._asked = ""  #: lines of the engine that wait
 
     def serve(self) -> None:
@@ -79,8 +90,8 @@ class Driver:
         if group is None:
             return
         self._start_agents(group)
-        while not self._input_has_ended(0.0 if self._numbers_by_call else _LOOK_S):
-            self._note_ends()
+        while not self._input_has_ended(0.0 if self._starts_by_call else _LOOK_S):
+            self._note_ends(group)
             self._follow_requests(group)
         calls = [keeper.end.remote() for keeper in self._keepers.values()]
         ray.wait(calls, num_returns=len(calls), timeout=_END_S)
@@ -123,8 +134,9 @@ class Driver:
             .remote()
         )
         self._keepers[node] = keeper
+        start = _Start(number, keeper, keeper.__ray_ready__.remote(), _living_nodes())
         call = keeper.run.remote(self._invitation, node, self._options.python)
-        self._numbers_by_call[call] = number
+        self._starts_by_call[call] = start
 
     def _follow_requests(self, group: Any) -> None:
         asked, self._asked = self._asked, ""
@@ -142,16 +154,38 @@ class Driver:
         self._asked += (text or b"").decode()
         return text == b""
 
-    def _note_ends(self) -> None:
-        if not self._numbers_by_call:
+    def _note_ends(self, group: Any) -> None:
+        if not self._starts_by_call:
             return
-        for call in ray.wait(list(self._numbers_by_call), timeout=_LOOK_S)[0]:
-            number = self._numbers_by_call.pop(call)
+        for call in ray.wait(list(self._starts_by_call), timeout=_LOOK_S)[0]:
+            start = self._starts_by_call.pop(call)
             try:
                 how = f"its process {ray.get(call)}"
             except ray.exceptions.RayError as error:
+                if self._was_put_on_a_lost_node(start):
+                    self._start_agent(group, start.number)
+                    continue
                 how = f"Ray says: {_first_lines(error)}"
-            self._output.tell_end(number, how)
+            self._output.tell_end(start.number, how)
+
+    def _was_put_on_a_lost_node(self, start: _Start) -> bool:
+        """Whether the actor in the place of a lost one never came, since a node was lost.
+
+        Ray learns some 15 s late that a node is lost, and puts actors there until then.
+        """
+        node = start.number % self._options.nnodes
+        is_replacement = start.number != node and self._keepers.get(node) is start.keeper
+        if not is_replacement or start.nodes <= _living_nodes():
+            return False
+        try:
+            ray.get(start.is_ready, timeout=_LOOK_S)
+        except ray.exceptions.RayError:
+            return True
+        return False
+
+
+def _living_nodes() -> frozenset[str]:
+    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
 
 
 def _first_lines(error: Exception) -> str:
