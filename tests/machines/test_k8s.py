@@ -16,7 +16,14 @@ import pytest
 from nbddp.controller.launch import k8s_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import DeadlockError, PoolBrokenError, PoolStartError, RankExitedError
+from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import (
+    DeadlockError,
+    PoolBrokenError,
+    PoolInterruptedError,
+    PoolStartError,
+    RankExitedError,
+)
 from tests.support import pretend_kubernetes
 from tests.support.polling import poll_until
 from tests.support.pretend_kubernetes import PYTHON, PretendKubernetes
@@ -158,6 +165,59 @@ def test_the_pool_starts_again_after_a_lost_pod(kube: PretendKubernetes, tmp_pat
     finally:
         pool.stop()
     assert kube.objects == {}
+
+
+@pytest.mark.parametrize("kind", ["job", "trainjob"])
+def test_another_pod_takes_the_place_of_a_lost_one(kind: str, kube: PretendKubernetes):
+    pool = start(options(kind=kind))
+    try:
+        pool.run("x = rank")
+        for last in (kube.pod(1), None):
+            lost = last or next(pod for name, pod in kube.pods.items() if name.endswith("-3-0"))
+            lost.end(signal.SIGKILL)
+            poll_until(lambda: pool.snapshot.lost_agents == {1})
+            pool.restart(1)
+            pool.run("t = torch.ones(1)\ndist.all_reduce(t)")
+            assert pool.pull("t.item()") == [2.0] * 2
+        assert pool.pull("'x' in globals()") == [True, False]
+        jobs = [name for plural, name in kube.objects if plural == "jobs"]
+        assert [name.rpartition("-")[2] for name in jobs][-1] == "5"  # that of agent 3 is deleted
+        assert not any(name.endswith("-3") for name in jobs)
+    finally:
+        pool.stop()
+    assert kube.objects == {}
+    assert kube.pods == {}
+
+
+def test_a_pod_that_cannot_be_replaced_is_told(
+    kube: PretendKubernetes, monkeypatch: pytest.MonkeyPatch
+):
+    pool = start(options())
+    try:
+        pool.run("x = rank")
+        kube.pod(1).end(signal.SIGKILL)
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        kube.scene.forbidden = {("create", "jobs")}
+        with pytest.raises(PoolBrokenError, match='User "jo" cannot create resource "jobs"'):
+            pool.restart(1)
+        kube.scene.forbidden.clear()
+        kube.scene.makes_pods = False
+        kube.scene.job_events = [{"type": "Warning", "reason": "FailedCreate", "message": "none"}]
+
+        def progress(snapshot: PoolSnapshot) -> None:
+            if "pod 1: not made yet: FailedCreate: none" in snapshot.waits_for:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pool.listeners, "replacing", progress)
+            with pytest.raises(PoolInterruptedError):
+                pool.restart(1)
+        poll_until(lambda: [plural for plural, _ in kube.objects].count("jobs") == 1)
+        kube.scene.makes_pods = True
+        pool.restart(1)
+        assert pool.pull("rank") == [0, 1]
+    finally:
+        pool.stop()
 
 
 def test_a_pod_that_was_deleted_is_told(kube: PretendKubernetes, tmp_path: Path):

@@ -260,14 +260,13 @@ class PretendKubernetes:
         owner = self.objects.pop((plural, name), None)
         if owner is None:
             return _failure(404, "NotFound", f'{plural} "{name}" not found', name)
-        uid = owner["metadata"]["uid"]
-        self.objects = {
-            key: made
-            for key, made in self.objects.items()
-            if uid not in {each["uid"] for each in made["metadata"].get("ownerReferences", [])}
-        }
+        uids = {owner["metadata"]["uid"]}
+        for key, made in list(self.objects.items()):
+            owners = {each["uid"] for each in made["metadata"].get("ownerReferences", [])}
+            if not uids.isdisjoint(owners):
+                uids.add(self.objects.pop(key)["metadata"]["uid"])
         if "Background" in options:
-            for pod in [pod for pod in self.pods.values() if pod.owner == uid]:
+            for pod in [pod for pod in self.pods.values() if pod.owner in uids]:
                 del self.pods[pod.metadata["name"]]
                 pod.end(signal.SIGTERM)
         return 200, {"status": "Success"}

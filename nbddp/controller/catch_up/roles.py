@@ -16,6 +16,9 @@ _NO_FRESH = (
     "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks some, "
     "%ddp catchup -r RANK"
 )
+_NO_VARIABLES = (
+    "no rank has a variable of a cell, so none has what others lack. Next: run the cells again"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def choose_roles(
         named: the ranks that the user has named; None: none.
 
     Raises:
-        BadOptionError: no rank is fresh, or every rank is.
+        BadOptionError: no rank is fresh, or every rank is, or none has a variable.
     """
     all_ranks = RankSet.of(had)
     replaced = history.replaced
@@ -57,6 +60,8 @@ def choose_roles(
     )
     young = behind - living
     base = all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
+    if not any(had.values()):
+        raise BadOptionError(_NO_VARIABLES)
     if not (named or behind):
         raise BadOptionError(_NO_FRESH)
     if not base:

@@ -13,12 +13,14 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
-from nbddp.controller.launch import k8s_objects, k8s_states
+from nbddp.controller.launch import driver_report, k8s_objects, k8s_states
 from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.k8s_api import KubeApi, KubeError
 from nbddp.controller.launch.k8s_options import agent_pods
-from nbddp.controller.launch.k8s_pods import AgentPods, KubeObject
+from nbddp.controller.launch.k8s_pods import CONTAINER, AgentPods, KubeObject
 from nbddp.controller.launch.k8s_states import KubeAnswer
 from nbddp.errors import BadOptionError
 from nbddp.system import network
@@ -52,7 +54,8 @@ class Driver:
         self._selector = k8s_objects.pod_selector(pods.kind, self._start_id)
         self._container = k8s_objects.agent_container(pods.kind)
         self._owner: KubeObject = {}  #: the first object, which owns the others; empty: not made
-        self._seen: set[int] = set()  #: nodes that have had a pod
+        self._numbers = list(range(pods.nnodes))  #: of the agents, by node
+        self._seen: set[int] = set()  #: numbers of agents that have had a pod
         self._ended: set[int] = set()
 
     def serve(self) -> None:
@@ -64,7 +67,8 @@ class Driver:
         try:
             self._create()
             look_s = _LOOK_S
-            while read_input(look_s) != b"":
+            while (asked := read_input(look_s)) != b"":
+                self._follow((asked or b"").decode())
                 look_s = _LOOK_S if self._look() else _CALM_LOOK_S
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SIGKILL ends a wait that is too long
@@ -101,52 +105,103 @@ class Driver:
             return {}  # another one of this name
         return {"apiVersion": "v1", "kind": "Pod", **pod}
 
+    def _follow(self, asked: str) -> None:
+        """Make or delete Jobs with agents in the places of lost ones."""
+        for is_start, number in driver_report.read_requests(asked):
+            node = number % self._pods.nnodes
+            self._delete_replacing(self._numbers[node])
+            if is_start:
+                self._numbers[node] = number
+                made = k8s_objects.replacing_job(self._pods, self._start_id, number)
+                try:
+                    self._api.create(k8s_objects.owned(made, self._owner))
+                except KubeError as error:
+                    self._note_end(number, str(error))
+
+    def _delete_replacing(self, number: int) -> None:
+        """Delete the Job of an agent, if it has one of its own."""
+        if number >= self._pods.nnodes:
+            with suppress(KubeError):  # it goes with the others
+                self._api.delete("Job", k8s_objects.replacing_name(self._start_id, number))
+
     def _look(self) -> bool:
         """Tell what has become of the pods; return whether one of them still has to come."""
         try:
-            pods = k8s_states.latest_by_node(self._api.pods(self._selector))
-            states = {node: self._note_pod(node, pod) for node, pod in sorted(pods.items())}
-            for node in sorted(self._seen - pods.keys()):
-                self._note_end(node, "its pod was deleted")
+            pods = k8s_states.latest_by_agent(self._read_pods())
+            states = {number: self._note_pod(number, pod) for number, pod in sorted(pods.items())}
+            for number in sorted(self._seen - pods.keys()):
+                self._note_end(number, "its pod was deleted")
             self._seen |= pods.keys()
-            why = self._note_job() if len(pods) < self._pods.nnodes else ""
+            why = self._note_jobs({number for number in self._numbers if number not in pods})
         except KubeError as error:
             if error.code in _NO_RIGHT and not self._seen:  # later, the agents do without it
                 raise
             self._output.tell_state(str(error))
             return True
-        self._output.tell_state(k8s_states.states_text(states, self._pods.nnodes, why))
-        return len(pods) < self._pods.nnodes or any(
-            state != "Running" for node, state in states.items() if node not in self._ended
+        by_node = {node: states[n] for node, n in enumerate(self._numbers) if n in states}
+        self._output.tell_state(k8s_states.states_text(by_node, self._pods.nnodes, why))
+        return len(by_node) < self._pods.nnodes or any(
+            state != "Running" and self._numbers[node] not in self._ended
+            for node, state in by_node.items()
         )
 
-    def _note_pod(self, node: int, pod: KubeAnswer) -> str:
+    def _read_pods(self) -> list[KubeObject]:
+        pods = self._api.pods(self._selector)
+        own = k8s_objects.pod_selector("job", self._start_id)
+        if own != self._selector and max(self._numbers) >= self._pods.nnodes:
+            pods += self._api.pods(own)
+        return pods
+
+    def _note_pod(self, number: int, pod: KubeAnswer) -> str:
         """Note whether a pod has ended, and return how far it has come."""
-        name = pod["metadata"]["name"]
+        name, nnodes = pod["metadata"]["name"], self._pods.nnodes
+        container = self._container if number < nnodes else CONTAINER
         events = []
-        if node < _MAX_ASKED and k8s_states.needs_events(pod, self._container):
+        if number % nnodes < _MAX_ASKED and k8s_states.needs_events(pod, container):
             events = self._api.events(name)
         log = ""
-        if node not in self._ended and k8s_states.has_log(pod, self._container):
-            log = self._api.log(name, self._container)
-        if how := k8s_states.pod_end(pod, self._container, events, log):
-            self._note_end(node, how)
-        return k8s_states.pod_state(pod, self._container, events)
+        if number not in self._ended and k8s_states.has_log(pod, container):
+            log = self._api.log(name, container)
+        if how := k8s_states.pod_end(pod, container, events, log):
+            self._note_end(number, how)
+        return k8s_states.pod_state(pod, container, events)
 
-    def _note_job(self) -> str:
-        """Note whether the maker of the pods has ended, and return why it has not made them all."""
-        kind = self._owner["kind"]
-        job = self._api.read(kind, self._name)
+    def _note_jobs(self, missing: Collection[int]) -> str:
+        """Note whether the makers of pods have ended, and return why they have not made them all.
+
+        Args:
+            missing: numbers of agents that have no pod.
+        """
+        first = [number for number in range(self._pods.nnodes) if number in missing]
+        why = ""
+        if first:
+            job = k8s_objects.job_name(self._pods.kind, self._start_id)
+            numbers = range(self._pods.nnodes)
+            why = self._note_job(self._owner["kind"], self._name, job, numbers)
+        for number in sorted(set(missing).difference(first)):
+            name = k8s_objects.replacing_name(self._start_id, number)
+            why = self._note_job("Job", name, name, [number]) or why
+        return why
+
+    def _note_job(self, kind: str, name: str, job_name: str, numbers: Iterable[int]) -> str:
+        """Note whether the maker of some pods has ended, and return why it has not made them.
+
+        Args:
+            kind: of the maker.
+            name: of the maker.
+            job_name: of the Job, which may be a part of it.
+            numbers: of the agents in its pods.
+        """
+        job = self._api.read(kind, name)
         if how := k8s_states.job_end(job, kind):
-            for node in range(self._pods.nnodes):
-                self._note_end(node, how)
-        events = self._api.events(k8s_objects.job_name(self._pods.kind, self._start_id))
-        return k8s_states.why_no_pod(job or {}, kind, events)
+            for number in numbers:
+                self._note_end(number, how)
+        return k8s_states.why_no_pod(job or {}, kind, self._api.events(job_name))
 
-    def _note_end(self, node: int, how: str) -> None:
-        if node not in self._ended:
-            self._ended.add(node)
-            self._output.tell_end(node, how)
+    def _note_end(self, number: int, how: str) -> None:
+        if number not in self._ended:
+            self._ended.add(number)
+            self._output.tell_end(number, how)
 
     def _delete(self) -> None:
         """Delete the first object, and with it the others."""

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from nbddp.controller.launch.driver_process import DriverProcess
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.k8s_objects import agent_objects
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network
@@ -81,7 +81,7 @@ class K8sEngine:
             for name, value in options.items()
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
-        self._driver = DriverProcess(_DRIVER, words, invitation)
+        self._driver = DriverProcess(_DRIVER, words, invitation, self._pods.nnodes)
 
     def state(self) -> str:
         """Return how far the pods have come."""
@@ -92,6 +92,16 @@ class K8sEngine:
         """Return why a pod has ended or cannot start, or why there can be none."""
         driver = self._driver
         return "" if driver is None else driver.end(node, _DRIVER_ENDED)
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Ask the driver for a Job with another pod."""
+        if self._driver is not None:
+            self._driver.replace(lost.node)
+
+    def withdraw(self, node: int) -> None:
+        """Ask the driver to delete that Job."""
+        if self._driver is not None:
+            self._driver.withdraw(node)
 
     def stop(self) -> None:
         """Delete all that was made."""

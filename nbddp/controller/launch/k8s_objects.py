@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbddp.controller.launch.k8s_pods import (
+    AGENT_LABEL,
     CONNECT_FILE,
     CONTAINER,
     POOL_LABEL,
@@ -19,6 +20,8 @@ from nbddp.controller.launch.k8s_pods import (
     pod_template,
 )
 
+#: The variable that tells an agent the number of its node.
+NODE_ENV = "NBDDP_NODE"
 _MANAGED = {"app.kubernetes.io/managed-by": "nbddp"}
 #: So long a job that has ended can be looked at.
 _KEPT_S = 300
@@ -73,6 +76,35 @@ def agent_objects(pods: AgentPods, start_id: str, secret: str) -> list[KubeObjec
         objects.append(_service(metadata, {POOL_LABEL: start_id}))
     content = {CONNECT_FILE: secret}
     return [*objects, _head("v1", "Secret", metadata) | {"type": "Opaque", "stringData": content}]
+
+
+def replacing_name(start_id: str, number: int) -> str:
+    """Return the name of the Job with an agent that takes the place of a lost one."""
+    return f"{object_name(start_id)}-{number}"
+
+
+def replacing_job(pods: AgentPods, start_id: str, number: int) -> KubeObject:
+    """Return the Job with an agent that takes the place of a lost one.
+
+    It is a Job also where a JobSet or a TrainJob has made the first pods.
+
+    Args:
+        pods: options of the user.
+        start_id: names the start of the pool.
+        number: of the agent.
+    """
+    labels = {POOL_LABEL: start_id, AGENT_LABEL: str(number)}
+    template = pod_template(pods, object_name(start_id), labels)
+    agent, *others = template["spec"]["containers"]
+    node = {"name": NODE_ENV, "value": str(number % pods.nnodes)}
+    agent = {**agent, "env": [*(agent.get("env") or []), node]}
+    spec = _job_spec(pods, object_name(start_id)) | {
+        "completions": 1,
+        "parallelism": 1,
+        "template": {**template, "spec": {**template["spec"], "containers": [agent, *others]}},
+    }
+    metadata = {"name": replacing_name(start_id, number), "labels": {**_MANAGED, **labels}}
+    return _head("batch/v1", "Job", metadata) | {"spec": spec}
 
 
 def owned(made: Mapping[str, Any], owner: Mapping[str, Any]) -> KubeObject:

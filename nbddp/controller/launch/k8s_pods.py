@@ -29,6 +29,8 @@ _OWNER_ONLY = 0o400
 _GROUP = 100
 _GRACE_S = 10
 POOL_LABEL = "nbddp/pool"
+#: Of a pod in the place of a lost one: the number of its agent, see `driver_report`.
+AGENT_LABEL = "nbddp/agent"
 _HOST_KEY = "kubernetes.io/hostname"
 #: Fields of a pod that nbddp sets, and a template cannot.
 _OWN_FIELDS = ("restartPolicy", "subdomain", "containers", "volumes")

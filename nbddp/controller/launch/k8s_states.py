@@ -6,6 +6,7 @@ Runs in: the driver of Kubernetes agents. Pure: it reads the JSON of pods, jobs 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+from nbddp.controller.launch.k8s_pods import AGENT_LABEL
 from nbddp.wire.rank_set import RankSet
 
 #: An object as the API server answers it.
@@ -53,12 +54,22 @@ def node_of(pod: KubeAnswer) -> int:
     return -1
 
 
-def latest_by_node(pods: Iterable[KubeAnswer]) -> dict[int, KubeAnswer]:
-    """Return the youngest pod of each node."""
+def agent_of(pod: KubeAnswer) -> int:
+    """Return the number of the agent in a pod, see `driver_report`; -1: none yet.
+
+    >>> agent_of({"metadata": {"labels": {"nbddp/agent": "3"}}})
+    3
+    """
+    number = (pod.get("metadata", {}).get("labels") or {}).get(AGENT_LABEL, "")
+    return int(number) if number.isdecimal() else node_of(pod)
+
+
+def latest_by_agent(pods: Iterable[KubeAnswer]) -> dict[int, KubeAnswer]:
+    """Return the youngest pod of each agent, by its number."""
     latest: dict[int, KubeAnswer] = {}
     for pod in sorted(pods, key=_made_at):
-        if (node := node_of(pod)) >= 0:
-            latest[node] = pod
+        if (number := agent_of(pod)) >= 0:
+            latest[number] = pod
     return latest
 
 

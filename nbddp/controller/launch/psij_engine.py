@@ -62,7 +62,7 @@ class PsijEngine:
             *("--python", options.python),
             *chain(*(("--job", f"{name}={value}") for name, value in options.job.items())),
         ]
-        self._driver = DriverProcess(_DRIVER, words, invitation)
+        self._driver = DriverProcess(_DRIVER, words, invitation, options.nnodes)
 
     def state(self) -> str:
         """Return the state of the job: ``PBS job 4711.head: QUEUED``."""

@@ -10,7 +10,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from nbddp.controller.launch import driver_report
 from nbddp.controller.launch.driver_process import DriverProcess
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.errors import PoolStartError
@@ -37,8 +36,6 @@ class RayEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._driver: DriverProcess | None = None
-        #: Numbers of the agents by node: those that came later are told from the first ones.
-        self._numbers = list(range(options.nnodes))
 
     def address(self) -> str:
         """Return the address of this machine towards the head of the cluster."""
@@ -63,7 +60,7 @@ class RayEngine:
             *("--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node)),
             *("--device", options.device, "--python", options.python),
         ]
-        self._driver = DriverProcess(_DRIVER, words, invitation)
+        self._driver = DriverProcess(_DRIVER, words, invitation, options.nnodes)
 
     def state(self) -> str:
         """Return what the job waits for."""
@@ -73,18 +70,17 @@ class RayEngine:
     def end(self, node: int) -> str:
         """Return why the agent of a node, or the whole job, has ended."""
         driver = self._driver
-        return "" if driver is None else driver.end(self._numbers[node], _DRIVER_ENDED)
+        return "" if driver is None else driver.end(node, _DRIVER_ENDED)
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Ask the driver for another actor; Ray finds a node for it if the old one is lost."""
-        self._numbers[lost.node] += self._options.nnodes
         if self._driver is not None:
-            self._driver.say(driver_report.start_request(self._numbers[lost.node]))
+            self._driver.replace(lost.node)
 
     def withdraw(self, node: int) -> None:
         """Ask the driver to end the actor."""
         if self._driver is not None:
-            self._driver.say(driver_report.end_request(node))
+            self._driver.withdraw(node)
 
     def stop(self) -> None:
         """End the job."""

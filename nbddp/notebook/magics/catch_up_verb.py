@@ -61,6 +61,8 @@ def answer(result: CatchUp) -> Answer:
     lines = [_headline(result), *problems]
     if failed := _failed_before(result):
         lines.append(failed)
+    if drawn := _drawn_again(result):
+        lines.append(drawn)
     then = "run the next cell, or the interrupted one again"
     lines.append(f"{'Then' if problems else 'Next'}: {then}.")
     return Answer(lines, _details(result), "what ran again, and what came from where")
@@ -205,22 +207,20 @@ def _details(result: CatchUp) -> list[str]:
         lines.append(f"{_names(result.copied)} {have} of {source}, {why}")
     if result.deleted:
         lines.append(f"deleted again, as on the other ranks: {_names(result.deleted)}")
-    return [*lines, *_random(result)]
-
-
-def _random(result: CatchUp) -> list[str]:
-    """A line on the random numbers that come next, where cells have seeded them."""
-    ranks, source = result.ranks, f"rank {result.source}"
     if result.alike_random:
-        return [
+        lines.append(
             f"random numbers ({_names(result.alike_random)}) go on as on {source}: all other "
             "ranks are at that point, too"
-        ]
-    if not result.seeding:
-        return []
-    draws = ranks.verb("draws its own", "draw their own")
-    since = f"from the seed in {_cells(result.seeding)}"
-    return [f"random numbers: {ranks.describe()} {draws}, {since}"]
+        )
+    return lines
+
+
+def _drawn_again(result: CatchUp) -> str:
+    """A line on random numbers that ranks have drawn before, if a cell has seeded them."""
+    if result.alike_random or not result.seeding:
+        return ""
+    whose = result.ranks.verb("Its", "Their")
+    return f"{whose} random numbers begin again at the seed in {_cells(result.seeding)}."
 
 
 def _have(names: tuple[str, ...]) -> str:

@@ -103,3 +103,9 @@ def test_no_rank_or_every_rank_is_fresh():
         choose(CellHistory(), NO_RANKS, {})
     with pytest.raises(BadOptionError, match="every rank is fresh"):
         choose(CellHistory(), ALL, {})
+
+
+@pytest.mark.parametrize("replaced", [NO_RANKS, ALL], ids=["restart", "all killed"])
+def test_no_rank_has_a_variable(replaced: RankSet):
+    with pytest.raises(BadOptionError, match="no rank has a variable of a cell"):
+        choose(CellHistory(), replaced, dict.fromkeys(ALL, ()))

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.launch.k8s_objects import agent_objects, job_name, owned, pod_selector
+from nbddp.controller.launch.k8s_objects import (
+    agent_objects,
+    job_name,
+    owned,
+    pod_selector,
+    replacing_job,
+)
 from nbddp.controller.launch.k8s_pods import AgentPods, checked_template
+from nbddp.controller.launch.k8s_states import agent_of
 from nbddp.errors import BadOptionError
 
 _LABELS = {"app.kubernetes.io/managed-by": "nbddp", "nbddp/pool": "k3f9"}
@@ -74,6 +81,27 @@ def objects(kind: str = "job", **more: Any) -> list[dict[str, Any]]:
 def pod_spec(template: dict[str, Any], **more: Any) -> dict[str, Any]:
     spec: dict[str, Any] = objects(template=template, **more)[0]["spec"]["template"]["spec"]
     return spec
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
+def test_a_lost_agent_is_replaced_by_a_job_with_the_same_pod(kind: str):
+    env = [{"name": "A", "value": "b"}]
+    template: dict[str, Any] = {"spec": {"containers": [{"name": "agent", "env": env}]}}
+    pods = AgentPods(2, 4, "torch:1", kind=kind, device="cuda", template=template)
+    job = replacing_job(pods, "k3f9", 5)
+    assert job["metadata"] == {
+        "name": "nbddp-k3f9-5",
+        "labels": {**_LABELS, "nbddp/agent": "5"},
+    }
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (1, 1)
+    pod = job["spec"]["template"]
+    assert pod["metadata"]["labels"] == {"nbddp/pool": "k3f9", "nbddp/agent": "5"}
+    assert agent_of(pod) == 5
+    (agent,) = pod["spec"]["containers"]
+    assert agent.pop("env") == [{"name": "A", "value": "b"}, {"name": "NBDDP_NODE", "value": "1"}]
+    spec: dict[str, Any] = _SPEC
+    assert agent == spec["containers"][0]
+    assert pod["spec"]["volumes"] == spec["volumes"]
 
 
 def test_a_job_with_a_service_and_a_secret():

@@ -184,7 +184,7 @@ def test_the_youngest_pod_of_a_node_is_the_one():
         made("c", "1", "2026-01-01T00:00:01Z"),
         made("other", "", "2026-01-01T00:00:03Z"),
     ]
-    latest = k8s_states.latest_by_node(pods)
+    latest = k8s_states.latest_by_agent(pods)
     assert {node: pod["metadata"]["name"] for node, pod in latest.items()} == {0: "b", 1: "c"}
 
 

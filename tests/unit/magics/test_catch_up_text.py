@@ -44,19 +44,18 @@ def test_all_is_well():
     assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
 
-@pytest.mark.parametrize(
-    ("facts", "line"),
-    [
-        (
-            {"alike_random": ("torch", "numpy"), "seeding": (2,)},
-            "random numbers (torch and numpy) go on as on rank 0: all other ranks are at that "
-            "point, too",
-        ),
-        ({"seeding": (2,)}, "random numbers: rank 1 draws its own, from the seed in cell [2]"),
-    ],
-)
-def test_random_numbers(facts: dict[str, Any], line: str):
-    assert said(**facts).details[1] == line
+def test_random_numbers_that_go_on_are_a_detail():
+    whole = said(alike_random=("torch", "numpy"), seeding=(2,))
+    assert whole.details[1] == (
+        "random numbers (torch and numpy) go on as on rank 0: all other ranks are at that point, "
+        "too"
+    )
+    assert len(whole.lines) == 2
+
+
+def test_random_numbers_that_are_drawn_again_are_told():
+    again = said(seeding=(2,)).lines
+    assert again[1] == "Its random numbers begin again at the seed in cell [2]."
 
 
 @pytest.mark.parametrize(
