@@ -374,7 +374,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("command", [["python"], ["python", "-m", "IPython", "--quick"]])
+_IPYTHON = pytest.param(["python", "-m", "IPython", "--quick"], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("command", [["python"], _IPYTHON])
 def test_scripts(tmp_path: Path, command: list[str]):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -395,6 +398,7 @@ def test_scripts(tmp_path: Path, command: list[str]):
     ]
 
 
+@pytest.mark.slow  # `test_orphans` has one, and looks for what it leaves
 def test_a_script_that_forgets_to_stop(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", "import nbddp; nbddp.start(1).run('print(7)')"],
