@@ -64,14 +64,8 @@ LOCAL_PATHS = re.compile(
 #: A statement, outside of functions, that a reader sees something of.
 SHOWS = re.compile(r"^(print|plt\.show|show_before_after)\(", re.MULTILINE)
 
-#: Limits that a reader watches, and a test need not: the waits are the same, and shorter.
-SOONER = {
-    MACHINES: {
-        "NBDDP_NODE_TIMEOUT_S=20": "NBDDP_NODE_TIMEOUT_S=12",
-        "Timer(8, machines.plug_in": "Timer(5, machines.plug_in",
-        "time.sleep(3)": "time.sleep(2)",
-    }
-}
+#: Waits of `MACHINES` that a reader watches, and a test need not: the same, and shorter.
+SOONER = {"TIMEOUT_S=20": "TIMEOUT_S=12", "Timer(8, ": "Timer(5, ", "sleep(3)": "sleep(2)"}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 #: Its Gloo has no all_to_all with lists of tensors.
@@ -90,7 +84,7 @@ def executed(path: Path) -> NotebookNode:
     notebook: NotebookNode = nbformat.read(path, as_version=4)
     for cell in code_cells(notebook):
         cell.outputs = []
-    for long, short in SOONER.get(path, {}).items():
+    for long, short in SOONER.items() if path == MACHINES else ():
         (found,) = (cell for cell in code_cells(notebook) if long in cell.source)
         found.source = found.source.replace(long, short)
     with pytest.MonkeyPatch.context() as patch:
