@@ -63,11 +63,12 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "no venv module (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 
+# `--no-compile`: of ten thousand modules a few are ever imported, and compiled then.
 $(READY): pyproject.toml | $(PY)
 	@echo "[2/3] $(TORCH) (some minutes the first time)"
-	@$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)" $(PROGRESS)
+	@$(PIP) install --no-compile $(PIP_TORCH_ARGS) "$(TORCH)" $(PROGRESS)
 	@echo "[3/3] nbddp and its tools"
-	@$(PIP) install -e ".[demo,lab,test,browser,bench,lint]" $(PROGRESS)
+	@$(PIP) install --no-compile -e ".[demo,lab,test,browser,bench,lint]" $(PROGRESS)
 	@touch $@
 
 # --- checks --------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ test-engines: $(READY)  ## run the tests of torchrun, Open MPI, Ray, Kubernetes 
 	  tests/machines/test_k8s.py tests/machines/test_psij.py
 
 .PHONY: test-slow
-test-slow: $(READY)  ## run what that leaves out, too: each benchmark once, Notebook 7, papermill
+test-slow: $(READY)  ## run what that leaves out: each benchmark once, Notebook 7, variants of what it runs
 	$(PY) -m pytest -q -m slow -o log_level=INFO $(TESTS)
 
 # Environments of their own, made once: remove the folder to have one made again.

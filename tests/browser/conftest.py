@@ -81,20 +81,32 @@ def open_book(server: Server, browser: "Browser") -> Callable[..., Book]:
     return opened
 
 
-@pytest.fixture(scope="package", params=APPS)
-def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> Iterator[Book]:
-    """A notebook with a pool of two ranks, in each of the two applications."""
-    app: App = request.param
-    book = open_book(f"in-{app}.ipynb", app)
+@pytest.fixture(scope="package")
+def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook with a pool of two ranks in JupyterLab."""
+    book = open_book("in-the-lab.ipynb")
     book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 processes (ranks 0-1) on the CPU")
     yield book
     book.close()
 
 
 @pytest.fixture(scope="package")
-def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
-    """A notebook with a pool of two ranks in JupyterLab."""
-    book = open_book("in-the-lab.ipynb")
+def wide_book(open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook with a pool of four ranks in JupyterLab."""
+    book = open_book("with-four-ranks.ipynb")
+    book.run("%load_ext nbddp\n%ddp start -n 4").wait_text("4 processes (ranks 0-3) on the CPU")
+    yield book
+    book.close()
+
+
+@pytest.fixture(scope="package", params=APPS)
+def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook with a pool of two ranks, in each of the two applications."""
+    app: App = request.param
+    if app == "lab":
+        yield request.getfixturevalue("lab_book")
+        return
+    book = open_book(f"in-{app}.ipynb", app)
     book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 processes (ranks 0-1) on the CPU")
     yield book
     book.close()

@@ -1,9 +1,6 @@
 """Rows that are printed keep their place while ranks print, wait and end."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
-
-import pytest
 
 from tests.support.browser import Book
 
@@ -61,15 +58,6 @@ if rank == 3:
 dist.barrier()
 print(f'row last of rank {rank}')
 """
-
-
-@pytest.fixture(scope="module")
-def wide_book(open_book: Callable[..., Book]) -> Iterator[Book]:
-    """A notebook with a pool of four ranks in JupyterLab."""
-    book = open_book("layout-shift.ipynb")
-    book.run("%load_ext nbddp\n%ddp start -n 4").wait_text("4 processes (ranks 0-3) on the CPU")
-    yield book
-    book.close()
 
 
 def _watched(book: Book, display: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,15 +1,14 @@
 """On a projector at 150 %, the answer of a card and the error below it are on one screen."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from tests.cases.projected_cells import CELLS, ProjectedCell
-from tests.support.browser import Book, BookCell, Server
+from tests.support.browser import Book, BookCell
 
-_RANKS = 4
 _NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "03_when_ranks_disagree.ipynb"
 #: From the title of the card to the last line of the error, the height of the error, and that of
 #: the part of the page that shows cells.
@@ -34,14 +33,15 @@ _LINES = """node => {
 
 
 @pytest.fixture(scope="module")
-def book(server: Server, open_book: Callable[..., Book]) -> Iterator[Book]:
-    """A notebook on a small screen, with the side bar closed and a pool of four ranks."""
-    opened = open_book("on-a-projector.ipynb")
-    opened.page.set_viewport_size({"width": 853, "height": 480})  # 1280 x 720 at 150 %
-    opened.command("application:toggle-left-area")
-    opened.run(f"%load_ext nbddp\n%ddp start -n {_RANKS}")
-    yield opened
-    opened.close()
+def book(wide_book: Book) -> Iterator[Book]:
+    """The notebook with four ranks on a small screen, with the side bar closed."""
+    size = wide_book.page.viewport_size
+    assert size is not None
+    wide_book.page.set_viewport_size({"width": 853, "height": 480})  # 1280 x 720 at 150 %
+    wide_book.command("application:toggle-left-area")
+    yield wide_book
+    wide_book.command("application:toggle-left-area")
+    wide_book.page.set_viewport_size(size)
 
 
 def check_screen(cell: BookCell) -> bool:
@@ -63,6 +63,7 @@ def test_the_answer_and_the_error_are_on_one_screen(cell: ProjectedCell, book: B
     assert rows == lines, shown.text
 
 
+@pytest.mark.slow
 def test_the_faulty_cells_of_the_course_are_on_one_screen(book: Book):
     seen = 0
     for cell in nbformat.read(_NOTEBOOK, as_version=4).cells:

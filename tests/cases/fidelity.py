@@ -103,6 +103,8 @@ class Program:
     since: str = "2.11"
     #: Whether it takes many seconds, and is left to `make test-full`.
     is_long: bool = False
+    #: Whether its own processes load torch: seconds, also where nothing of it is tested.
+    loads_torch: bool = False
 
 
 def parametrize(programs: list[Program]) -> pytest.MarkDecorator:
@@ -111,5 +113,24 @@ def parametrize(programs: list[Program]) -> pytest.MarkDecorator:
     cases = [
         pytest.param(program, id=program.name, marks=[pytest.mark.full] if program.is_long else [])
         for program in ordered
+    ]
+    return pytest.mark.parametrize("program", cases)
+
+
+def parametrize_mode(programs: list[Program], *, each: int = 1) -> pytest.MarkDecorator:
+    """The same for cells in a certain mode, in which a program must give what it gives without.
+
+    Args:
+        programs: of two ranks.
+        each: `make test-full` runs each second program, or each third, and so on; the rest is
+            left to `make test-slow`, as is a program whose processes load torch.
+    """
+    cases = [
+        pytest.param(
+            program,
+            id=program.name,
+            marks=[pytest.mark.slow] if number % each or program.loads_torch else [],
+        )
+        for number, program in enumerate(programs)
     ]
     return pytest.mark.parametrize("program", cases)

@@ -370,5 +370,6 @@ dist.all_reduce(t)
 result = [plainly(results), t.item()]
 """,
         timeout_s=60,
+        loads_torch=True,
     ),
 ]

@@ -323,11 +323,11 @@ def step(state, number):
 def parametrize(kinds: list[Kind]) -> pytest.MarkDecorator:
     """A test for each kind, those with equally many ranks together.
 
-    A variant, whose name has a comma, is left to `make test-full`.
+    A variant, whose name has a comma, is left to `make test-slow`.
     """
     ordered = sorted(kinds, key=lambda kind: kind.ranks)
     cases = [
-        pytest.param(kind, id=kind.name, marks=[pytest.mark.full] if "," in kind.name else [])
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] if "," in kind.name else [])
         for kind in ordered
     ]
     return pytest.mark.parametrize("kind", cases)

@@ -4,16 +4,16 @@ from tests.cases.tricky_cells import tricky
 
 SLOW = [
     tricky(
-        "a rank sleeps for three seconds",
+        "a rank sleeps for long",
         4,
-        "if rank == 1:\n    time.sleep(3)\ndist.barrier()",
+        "if rank == 1:\n    time.sleep(1.5)\ndist.barrier()",
     ),
     tricky(
         "long pure Python on one rank",
         2,
         """\
 if rank == 0:
-    until = time.monotonic() + 2
+    until = time.monotonic() + 1.2
     while time.monotonic() < until:
         pass
 x = torch.ones(1)
@@ -27,9 +27,9 @@ assert x.item() == 2
         """\
 import re
 if rank == 0:
-    sum(range(60_000_000))
+    sum(range(30_000_000))
 elif rank == 1:
-    re.match(r"(a+)+$", "a" * 24 + "b")
+    re.match(r"(a+)+$", "a" * 22 + "b")
 dist.barrier()
 """,
     ),

@@ -236,7 +236,6 @@ def test_the_fork_server_dies_while_a_cell_runs(pool: Pool):
     _check_restart(pool)
 
 
-@pytest.mark.fresh_ranks
 def test_an_exit_code_of_255_is_one(pool: Pool):
     """`multiprocessing` reports the same code for an unknown exit."""
     view = run_cell(pool, "import os; os._exit(255)", check=False)
@@ -271,8 +270,8 @@ def test_a_full_disk_costs_the_log_and_nothing_else(pool: Pool):
     assert run_cell(pool, "print('next')").texts() == {0: "next\n", 1: "next\n"}
 
 
-def test_a_pool_with_nodes_loses_one_agent(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1, nnodes=2)
+@pytest.mark.fresh_ranks(1, nnodes=2)
+def test_a_pool_with_nodes_loses_one_agent(pool: Pool):
     _agent(pool).kill()
     poll_until(lambda: pool.ranks()[0].state is RankState.EXITED)
     assert run_cell(pool, "print('node 1')", ranks="1").text(1) == "node 1\n"
@@ -282,7 +281,7 @@ def test_a_pool_with_nodes_loses_one_agent(fresh_pool: Callable[..., Pool]):
 def test_a_cell_waits_for_the_replacement_of_ranks_that_died_just_before(
     pool: Pool,
 ):
-    for _ in range(5):
+    for _ in range(2):
         for ranks in ([0], [1], [0, 1]):
             for rank in ranks:
                 os.kill(_pid(pool, rank), signal.SIGKILL)

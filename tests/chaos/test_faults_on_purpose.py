@@ -10,7 +10,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import RunOutcome
-from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
+from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize_mode
 from tests.cases.fidelity_collectives import COLLECTIVES
 from tests.cases.fidelity_sharded import SHARDED
 from tests.cases.fidelity_training import TRAINING
@@ -108,7 +108,7 @@ ranks 0-1: kill at no_such_variable 1"""
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-@parametrize(PROGRAMS)
+@parametrize_mode(PROGRAMS, each=2)
 def test_slow_ranks_compute_the_same(trained: Pool, program: Program):
     results = []
     for faults in ("", SLOW):

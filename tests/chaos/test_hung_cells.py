@@ -200,7 +200,7 @@ def test_a_pool_that_only_reports_leaves_the_ranks_where_they_are(cell: HungCell
         pool.configure(on_deadlock="abort", on_mismatch="raise")
 
 
-@pytest.mark.full
+@pytest.mark.slow  # `test_thirty_deadlocks` has all kinds in a row
 @parametrize([cell for cell in _ALL_KINDS if cell.error is DeadlockError])
 def test_one_deadlock_ten_times_in_a_row(cell: HungCell, pool: Pool):
     if cell.before:

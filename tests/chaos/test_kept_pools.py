@@ -62,10 +62,10 @@ x += 1""",
         _ATTACH
         + """
 print("outcome", pool.rejoin(), flush=True)
-print("x", [value.tolist() for value in pool.pull("x")], flush=True)
+print("x", pool.pull("x.tolist()"), flush=True)
 pool.push(y=3)
 pool.run("dist.all_reduce(x); z = x * y")
-print("z", [value.tolist() for value in pool.pull("z")])
+print("z", pool.pull("z.tolist()"))
 print("deadlock", tried(lambda: pool.run("if rank == 0: dist.barrier()")).splitlines()[0])
 print("restarted", pool.restart(1).split(";")[0])
 pool.run("dist.barrier()")
@@ -112,7 +112,7 @@ if rank == 1: raise ValueError("lost")""",
         _ATTACH
         + """
 print("outcome", tried(pool.rejoin))
-print("x", [value.tolist() for value in pool.pull("x")], flush=True)
+print("x", pool.pull("x.tolist()"), flush=True)
 pool.run("dist.all_reduce(x)")
 pool.stop()
 """

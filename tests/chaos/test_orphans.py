@@ -28,11 +28,13 @@ if os.fork() == 0:
 shared = torch.ones(1 << 20).share_memory_()
 ''')
 pool.push(value=bytes(1 << 22))
-kept = pool.pull("torch.ones(1 << 20)")
+kept = pool.pull("torch.ones(1 << 20).numpy()")  # a tensor would load torch here
 print("ready", flush=True)
 {then}
 """
 _FULL = [pytest.mark.full]
+#: The same path as another case; `make chaos` runs it.
+_SLOW = [pytest.mark.slow]
 _THEN = {
     "idle": "import time; time.sleep(1000)",
     "in a cell": "pool.run('import time; time.sleep(1000)')",
@@ -106,8 +108,11 @@ def _check_nothing_left(folder: Path, shared_memory: set[Path]) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        pytest.param(state, marks=[] if state in ("in a cell", "ranks are stopped") else _FULL)
-        for state in _THEN
+        pytest.param("idle", marks=_SLOW),  # as with two nodes, below
+        "in a cell",
+        pytest.param("ranks hold the GIL", marks=_FULL),
+        "ranks are stopped",
+        pytest.param("ranks flood", marks=_FULL),
     ],
 )
 def test_a_killed_notebook_leaves_nothing(state: str, folder: Path):
@@ -178,7 +183,15 @@ def _reads_a_pipe(agent: psutil.Process) -> bool:
     return "pipe_read" in Path(f"/proc/{agent.pid}/wchan").read_text()
 
 
-@pytest.mark.parametrize("seen", ["agent-0.json", "hub-0.sock", "agent-0.sock", "rank0.log"])
+@pytest.mark.parametrize(
+    "seen",
+    [
+        "agent-0.json",
+        pytest.param("hub-0.sock", marks=_SLOW),
+        pytest.param("agent-0.sock", marks=_SLOW),
+        "rank0.log",
+    ],
+)
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
     """The notebook is killed as soon as a certain file and the agent exist.
 
@@ -201,8 +214,8 @@ def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, fold
     "signum",
     [
         signal.SIGTERM,
-        pytest.param(signal.SIGHUP, marks=_FULL),
-        pytest.param(signal.SIGINT, marks=_FULL),
+        pytest.param(signal.SIGHUP, marks=_SLOW),
+        pytest.param(signal.SIGINT, marks=_SLOW),
     ],
 )
 def test_a_script_that_is_asked_to_end_leaves_nothing(signum: int, folder: Path):

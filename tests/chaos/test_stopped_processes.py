@@ -52,7 +52,7 @@ def test_a_stopped_process_is_continued_and_the_user_is_told(name: str, pool: Po
     "nnodes",
     [
         pytest.param(1, marks=pytest.mark.fresh_ranks(2)),
-        pytest.param(2, marks=[pytest.mark.fresh_ranks(1, nnodes=2), pytest.mark.full]),
+        pytest.param(2, marks=[pytest.mark.fresh_ranks(1, nnodes=2), pytest.mark.slow]),
     ],
 )
 def test_a_pool_with_a_stopped_process_restarts(name: str, nnodes: int, pool: Pool):
@@ -139,11 +139,11 @@ def hold() -> Iterator[Callable[[psutil.Process], Callable[[], None]]]:
         debugger.communicate()
 
 
+@pytest.mark.fresh_ranks
 def test_an_agent_that_a_debugger_holds(
-    fresh_pool: Callable[..., Pool], hold: Callable[[psutil.Process], Callable[[], None]]
+    pool: Pool, hold: Callable[[psutil.Process], Callable[[], None]]
 ):
     """The agent cannot be woken: requests are refused at once, and a restart does not wait."""
-    pool = fresh_pool()
     told = Told(pool)
     agent = agent_of(pool)
     let_go = hold(agent)
@@ -163,10 +163,10 @@ def test_an_agent_that_a_debugger_holds(
     poll_until(all_gone([agent]))
 
 
+@pytest.mark.fresh_ranks
 def test_a_fork_server_that_a_debugger_holds(
-    fresh_pool: Callable[..., Pool], hold: Callable[[psutil.Process], Callable[[], None]]
+    pool: Pool, hold: Callable[[psutil.Process], Callable[[], None]]
 ):
-    pool = fresh_pool()
     told = Told(pool)
     server = fork_server_of(pool)
     hold(server)

@@ -40,9 +40,12 @@ def _check_restart(pool: Pool) -> None:
     assert set(view.texts().values()) == {"fresh\n"}
 
 
-@pytest.mark.parametrize(
+_on_one_and_two_nodes = pytest.mark.parametrize(
     "nnodes", [pytest.param(n, marks=pytest.mark.fresh_ranks(2 // n, nnodes=n)) for n in (1, 2)]
 )
+
+
+@_on_one_and_two_nodes
 def test_the_end_of_the_store_is_told(nnodes: int, pool: Pool):
     assert {info.node for info in pool.ranks()} == set(range(nnodes))
     told = Told(pool)
@@ -90,9 +93,8 @@ def test_a_store_that_dies_while_ranks_start_ends_the_start(
         fresh_pool(env={"PYTHONPATH": str(tmp_path)})
 
 
-@pytest.mark.parametrize("nnodes", [1, 2])
-def test_the_end_of_an_agent_is_told_between_cells(nnodes: int, fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2 // nnodes, nnodes=nnodes)
+@_on_one_and_two_nodes
+def test_the_end_of_an_agent_is_told_between_cells(nnodes: int, pool: Pool):
     told = Told(pool)
     helpers = [agent_of(pool), fork_server_of(pool), store_of(pool)]
     agent_of(pool).kill()
@@ -104,8 +106,8 @@ def test_the_end_of_an_agent_is_told_between_cells(nnodes: int, fresh_pool: Call
     _check_restart(pool)
 
 
-def test_an_agent_that_dies_while_a_rank_is_replaced(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.fresh_ranks
+def test_an_agent_that_dies_while_a_rank_is_replaced(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
     agent = agent_of(pool)
@@ -124,13 +126,13 @@ def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
     assert told.text == ""
 
 
+@pytest.mark.fresh_ranks(1, nnodes=2)
 def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_variables(
-    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupt(snapshot: PoolSnapshot) -> None:
         raise KeyboardInterrupt
 
-    pool = fresh_pool(1, nnodes=2)
     told = Told(pool)
     run_cell(pool, "kept = rank")
     agent_of(pool, 1).kill()
@@ -142,20 +144,21 @@ def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_v
         patch.setattr(pool.listeners, "replacing", interrupt)  # at once, before the agent has begun
         with pytest.raises(PoolInterruptedError):
             pool.restart(1)
-    for _ in range(2):  # it can be lost again
+    for is_lost_again in (True, False):
         assert "rank 1 is a fresh process" in pool.restart(1)
         run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\ndist.new_group([0, 1])")
         assert pool.pull("t.item()") == [2.0, 2.0]
         assert pool.pull("'kept' in globals()") == [True, False]
-        agent_of(pool, 1).kill()
-        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        if is_lost_again:
+            agent_of(pool, 1).kill()
+            poll_until(lambda: pool.snapshot.lost_agents == {1})
     _check_restart(pool)
 
 
+@pytest.mark.fresh_ranks(1, nnodes=2)
 def test_ranks_of_the_node_that_had_the_store_cannot_be_replaced_alone(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool(1, nnodes=2)
     agent_of(pool, 0).kill()
     poll_until(lambda: pool.snapshot.lost_agents == {0})
     with pytest.raises(PoolBrokenError, match=r"store.*pull x -r 1\), then %ddp restart"):

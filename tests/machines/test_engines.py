@@ -77,7 +77,7 @@ def agent(path: Path) -> list[str]:
     return ["-m", "nbddp", "agent", "--connect", str(path)]
 
 
-@pytest.mark.parametrize("rendezvous", ["c10d", "static"])
+@pytest.mark.parametrize("rendezvous", ["c10d", pytest.param("static", marks=pytest.mark.slow)])
 def test_torchrun_starts_agents(invitation: tuple[Path, list[Pool]], rendezvous: str):
     path, pools = invitation
     port = free_port()

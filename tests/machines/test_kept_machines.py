@@ -136,7 +136,7 @@ time.sleep(1000)
 def test_agents_end_when_the_time_is_over(listening: Listening, home: Path, scripts: Scripts):
     first = scripts.start(
         """
-pool = nbddp.start(1, nnodes=1, launcher="listen", address="127.0.0.1", keep="4s")
+pool = nbddp.start(1, nnodes=1, launcher="listen", address="127.0.0.1", keep="2s")
 print("pool", pool.pool_id, flush=True)
 pool.run("import time; time.sleep(1000)")
 """
@@ -209,7 +209,7 @@ def test_an_agent_that_ended_meanwhile_is_told(
     run_cell(pool, "x = rank + 10")
     pool.detach("5min")
     listening.agents[0].kill()
-    pool = listening.take_back(settings=Settings(node_timeout_s=5.0))
+    pool = listening.take_back(settings=Settings(node_timeout_s=3.0))
     (lost,) = poll_until(lambda: pool.snapshot.lost_agents)
     (left,) = {0, 1} - {lost}
     assert pool.pull("x", ranks=left) == left + 10

@@ -93,6 +93,7 @@ def test_a_pool_on_nodes_that_only_the_login_node_reaches(cluster: Site):
     poll_until(lambda: not cluster.is_left())
 
 
+@pytest.mark.slow  # as `test_slurm` does it without a login node
 def test_a_step_through_the_login_node_takes_the_place_of_a_lost_agent(cluster: Site):
     pool = start(cluster.options(slurm="--time=5"))
     try:

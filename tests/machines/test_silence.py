@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 SOON_S = 10.0
 
 
-@pytest.mark.parametrize("cuts_s", [(3.0, 8.0), pytest.param((20.0,), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cuts_s", [(1.0, 4.0), pytest.param((20.0,), marks=pytest.mark.slow)])
 def test_a_bad_line_that_is_cut_loses_and_doubles_nothing(site: SshSite, cuts_s: tuple[float, ...]):
     if shutil.which("nft") is None:
         pytest.skip("nftables is not installed")
     one, two = site.add_host("n1"), site.add_host("n2")
-    settings = Settings(silent_after_s=3.0, node_timeout_s=90.0)
+    settings = Settings(silent_after_s=2.0, node_timeout_s=90.0)
     with ssh_pool(site, one, two, settings=settings) as pool:
         two.make_line_bad(loss_percent=2)
         for cut_s in cuts_s:

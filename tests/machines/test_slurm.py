@@ -53,18 +53,6 @@ def test_a_pool_is_a_job(site: SlurmSite):
     poll_until(lambda: not site.jobs())
 
 
-def test_the_end_of_the_job_is_known(site: SlurmSite):
-    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=4"))
-    try:
-        (job,) = {facts.job for facts in pool.snapshot.nodes}
-        (end,) = pool.job_ends()
-        assert re.fullmatch(rf"Slurm job {job} ends in [34] min", end)
-        assert f"Slurm job {job} ends in " in str(survey(pool).notes)
-        assert f" Slurm job {job} ends in " in introduction(pool, every_cell=False)
-    finally:
-        pool.stop()
-
-
 def test_words_that_srun_does_not_know_are_answered_by_srun(site: SlurmSite):
     options = PoolOptions.checked(1, nnodes=1, launcher="slurm", slurm="--partition=nowhere")
     with pytest.raises(
@@ -74,9 +62,15 @@ def test_words_that_srun_does_not_know_are_answered_by_srun(site: SlurmSite):
     assert site.jobs() == []
 
 
-def test_the_end_of_the_job_ends_the_pool_and_says_so(site: SlurmSite):
-    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5"))
+def test_the_end_of_the_job_is_known_and_ends_the_pool_and_says_so(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=4"))
     try:
+        (job,) = {facts.job for facts in pool.snapshot.nodes}
+        (end,) = pool.job_ends()
+        assert re.fullmatch(rf"Slurm job {job} ends in [34] min", end)
+        assert f"Slurm job {job} ends in " in str(survey(pool).notes)
+        assert f" Slurm job {job} ends in " in introduction(pool, every_cell=False)
+
         site.ask("scancel", "-n", site.jobs()[0])
         poll_until(lambda: pool._processes.snapshot.lost_agents == {0, 1})
         assert "Slurm takes the node away, since job" in survey(pool).bundle()["text/plain"]

@@ -65,7 +65,7 @@ def test_ssh_carries_the_connection_where_hosts_cannot_reach_the_notebook(site: 
 
 def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
     one, two = site.add_host("n1"), site.add_host("n2")
-    with ssh_pool(site, one, two, settings=Settings(node_timeout_s=6.0)) as pool:
+    with ssh_pool(site, one, two, settings=Settings(node_timeout_s=5.0)) as pool:
         pool.run("x = rank")
         two.power_off()
         with pytest.raises(CellError, match="n2") as caught:

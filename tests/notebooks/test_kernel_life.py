@@ -31,15 +31,22 @@ def own_kernel(folder: Path) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def lasting_kernel() -> Iterator[Kernel]:
-    with running_kernel(NBDDP_INTERRUPT_WAIT_S="15") as kernel:
+def lasting_folder() -> Iterator[Path]:
+    """The temporary folder of the lasting kernel."""
+    with tempfile.TemporaryDirectory(prefix="nbk-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def lasting_kernel(lasting_folder: Path) -> Iterator[Kernel]:
+    with running_kernel(TMPDIR=str(lasting_folder), NBDDP_INTERRUPT_WAIT_S="15") as kernel:
         kernel.ok("%load_ext nbddp")
         yield kernel
 
 
 @pytest.fixture
 def living_kernel(lasting_kernel: Kernel) -> Kernel:
-    """A kernel with fresh ranks, for a test that ends neither the kernel nor the extension."""
+    """A kernel with fresh ranks, for a test that leaves a kernel with the extension."""
     started = lasting_kernel.run("%ddp start -n 2")
     if "PoolExistsError" in started.error:  # the last test has started another one
         lasting_kernel.ok("%ddp stop")
@@ -114,20 +121,20 @@ def test_a_restarted_kernel_has_no_pool_and_may_start_one(own_kernel: Kernel, fo
     assert "[0-1] new" in cell.lines
 
 
-def test_a_start_shows_its_progress_and_says_what_was_started(folder: Path):
-    with running_kernel(TMPDIR=str(folder)) as kernel:
-        kernel.ok("%load_ext nbddp")
-        cell = kernel.ok("%ddp start -n 2")
-        first, *_ = cell.of("display_data")
-        assert re.fullmatch(r"starting( 2 ranks \.\.\. [a-z0-9, ]+)?", first.text)
-        assert cell.lines == [
-            "2 processes (ranks 0-1) on the CPU, connected with Gloo. A cell that begins with",
-            "%%ddp runs on all of them.",
-        ]
-        assert [message.kind for message in cell.page] == ["stream"]  # the progress is gone
-        assert kernel.ok("%ddp start -n 2").text == (
-            "already running: 2 ranks on cpu, process group gloo\n"
-        )
+def test_a_start_shows_its_progress_and_says_what_was_started(lasting_kernel: Kernel):
+    if "no pool is running" not in lasting_kernel.run("%ddp status").error:
+        lasting_kernel.ok("%ddp stop")
+    cell = lasting_kernel.ok("%ddp start -n 2")
+    first, *_ = cell.of("display_data")
+    assert re.fullmatch(r"starting( 2 ranks \.\.\. [a-z0-9, ]+)?", first.text)
+    assert cell.lines == [
+        "2 processes (ranks 0-1) on the CPU, connected with Gloo. A cell that begins with",
+        "%%ddp runs on all of them.",
+    ]
+    assert [message.kind for message in cell.page] == ["stream"]  # the progress is gone
+    assert lasting_kernel.ok("%ddp start -n 2").text == (
+        "already running: 2 ranks on cpu, process group gloo\n"
+    )
 
 
 def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
@@ -136,27 +143,27 @@ def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
     _check_gone(below, folder)
 
 
-def test_two_kernels_have_two_pools(own_kernel: Kernel, folder: Path):
-    with running_kernel(TMPDIR=str(folder)) as other:
+def test_two_kernels_have_two_pools(living_kernel: Kernel, lasting_folder: Path):
+    with running_kernel(TMPDIR=str(lasting_folder)) as other:
         other.ok("%load_ext nbddp")
         other.ok("%ddp start -n 1")
-        assert len(_pool_folders(folder)) == 2
-        own_kernel.ok("%%ddp\nmine = 'own'")
+        assert len(_pool_folders(lasting_folder)) == 2
+        living_kernel.ok("%%ddp\nmine = 'own'")
         assert "NameError" in other.run("%%ddp\nmine").error
         other.ok("%ddp stop")
-        assert own_kernel.ok("%%ddp\nprint(mine, world_size)").text == "[0-1] own 2\n"
+        assert living_kernel.ok("%%ddp\nprint(mine, world_size)").text == "[0-1] own 2\n"
 
 
-def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
-    status = own_kernel.ok("%ddp status").page[0].text
+def test_stop_status_start_and_restart(living_kernel: Kernel, lasting_folder: Path):
+    status = living_kernel.ok("%ddp status").page[0].text
     assert status.count("idle") == 2
-    assert "fresh ranks: 2 ranks" in own_kernel.ok("%ddp restart").text
-    assert "already running" in own_kernel.ok("%ddp start -n 2").text
-    assert "stopped: 2 ranks" in own_kernel.ok("%ddp stop").text
-    assert not _pool_folders(folder)
-    assert "no pool is running" in own_kernel.ok("%ddp stop").text
-    assert "3 processes" in own_kernel.ok("%ddp start -n 3").page[0].text
-    assert own_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
+    assert "fresh ranks: 2 ranks" in living_kernel.ok("%ddp restart").text
+    assert "already running" in living_kernel.ok("%ddp start -n 2").text
+    assert "stopped: 2 ranks" in living_kernel.ok("%ddp stop").text
+    assert not _pool_folders(lasting_folder)
+    assert "no pool is running" in living_kernel.ok("%ddp stop").text
+    assert "3 processes" in living_kernel.ok("%ddp start -n 3").page[0].text
+    assert living_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
 
 
 def test_a_dead_rank_ends_the_cell_and_the_kernel_continues(living_kernel: Kernel):
@@ -198,16 +205,16 @@ def test_a_second_interrupt_gives_the_prompt_back(living_kernel: Kernel):
     assert living_kernel.ok("%%ddp\nprint('fresh')").text == "[0-1] fresh\n"
 
 
-def test_a_flood_is_capped_and_the_kernel_stays_small(own_kernel: Kernel):
-    before = own_kernel.process.memory_info().rss
-    cell = own_kernel.run("%%ddp\nfor n in range(200_000): print('line', n, 'x' * 40)")
+def test_a_flood_is_capped_and_the_kernel_stays_small(living_kernel: Kernel):
+    before = living_kernel.process.memory_info().rss
+    cell = living_kernel.run("%%ddp\nfor n in range(200_000): print('line', n, 'x' * 40)")
     assert cell.status == "ok"
     assert len(cell.text) < 5_000_000
     *_, folded = cell.page
     assert "left out here; the whole output:" in folded.text
     assert "line 199999" in folded.text
     assert "rank by rank" not in str(cell.messages)  # they are alike
-    assert own_kernel.process.memory_info().rss - before < 150_000_000
+    assert living_kernel.process.memory_info().rss - before < 150_000_000
 
 
 def test_a_stop_ends_a_cell_in_the_background_and_says_so(living_kernel: Kernel):
@@ -254,13 +261,13 @@ def test_a_reload_keeps_the_pool_and_leaves_nothing_in_the_end(own_kernel: Kerne
     _check_gone(below, folder)
 
 
-def test_an_unload_stops_the_pool(own_kernel: Kernel, folder: Path):
-    below = own_kernel.process.children(recursive=True)
-    assert own_kernel.ok("%unload_ext nbddp").lines == ["stopped: 2 ranks, and their variables"]
-    _check_gone(below, folder)
-    assert "magic function `%ddp` not found" in own_kernel.run("%ddp status").text
-    own_kernel.ok("%load_ext nbddp")
-    assert "no pool is running" in own_kernel.run("%ddp status").error
+def test_an_unload_stops_the_pool(living_kernel: Kernel, lasting_folder: Path):
+    below = living_kernel.process.children(recursive=True)
+    assert living_kernel.ok("%unload_ext nbddp").lines == ["stopped: 2 ranks, and their variables"]
+    _check_gone(below, lasting_folder)
+    assert "magic function `%ddp` not found" in living_kernel.run("%ddp status").text
+    living_kernel.ok("%load_ext nbddp")
+    assert "no pool is running" in living_kernel.run("%ddp status").error
 
 
 def _background_cell(kernel: Kernel, options: str = "", first: str = "") -> str:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from tests.support.pool_processes import folder_of, listening, processes_of
+from tests.support.pool_processes import agent_of, folder_of, listening, processes_of
 from tests.support.views import run_cell
 
 pytestmark = [
@@ -71,10 +71,10 @@ def test_memory_and_processes(pool: Pool):
         assert pool._processes.hub.trust._token not in (base / "cmdline").read_text()
 
 
-def ports() -> set[int]:
-    """Ports on which a process that this one has started listens."""
-    processes = psutil.Process().children(recursive=True)
-    return {int(address.rpartition(":")[2], 16) for address in listening(processes)}
+def ports(agent: psutil.Process) -> list[int]:
+    """Ports on which a process that the agent has started listens."""
+    processes = [agent, *agent.children(recursive=True)]
+    return sorted({int(address.rpartition(":")[2], 16) for address in listening(processes)})
 
 
 def dials(port: int) -> bool:
@@ -89,15 +89,14 @@ def dials(port: int) -> bool:
         return True
 
 
+@pytest.mark.fresh_ranks(3)
 @pytest.mark.parametrize("when", ["made", "formed again"])
-def test_only_the_port_of_the_store_accepts_connections(fresh_pool: Callable[..., Pool], when: str):
-    before = ports()  # those of the shared pool
-    pool = fresh_pool(3)
+def test_only_the_port_of_the_store_accepts_connections(pool: Pool, when: str):
     run_cell(pool, "group = dist.new_group([0, 2])")
     if when == "formed again":
         run_cell(pool, "if rank == 1:\n    dist.barrier()", timeout=30, check=False)
     store = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
-    new = sorted(ports() - before)
+    new = ports(agent_of(pool))
     assert len(new) == 1 + 3 + 2, "the store, and each member of each group"
     found = as_nobody(lambda: [port for port in new if dials(port)])
     assert found == str([store])

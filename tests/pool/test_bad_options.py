@@ -25,9 +25,9 @@ def test_an_unknown_backend(fresh_pool: Callable[..., Pool]):
         pytest.param(
             "--backend cpu:gloo,cuda:nccl",
             {"backend": "cpu:gloo,cuda:nccl"},
-            marks=pytest.mark.full,
+            marks=pytest.mark.slow,
         ),
-        pytest.param("--device cuda", {"device": "cuda"}, marks=pytest.mark.full),
+        pytest.param("--device cuda", {"device": "cuda"}, marks=pytest.mark.slow),
         pytest.param("--devices 0,1", {"devices": [0, 1]}, marks=pytest.mark.full),
     ],
 )

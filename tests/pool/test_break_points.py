@@ -313,11 +313,11 @@ def test_where_no_user_can_be_asked_the_cell_goes_on(pool: Pool):
 @pytest.mark.full
 def test_a_long_look_is_no_timeout_and_no_notice(pool: Pool):
     def slow() -> Iterator[str]:
-        time.sleep(4)  # longer than the timeout of the cell, and than notices take
+        time.sleep(3)  # longer than the timeout of the cell, and than notices take
         yield "c"
 
     pool.break_points.add(["all_reduce"], ranks=pool.rank_set("1"))
-    view = run_cell(pool, SUM, answers=slow(), timeout=3)
+    view = run_cell(pool, SUM, answers=slow(), timeout=2)
     assert view.error is None
     assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[3.0, 3.0]\n"}
     waited_ns = pool.trace_rows()[-1].waited_ns

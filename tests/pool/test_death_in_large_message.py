@@ -23,7 +23,13 @@ _CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", _CALLS)
+#: What differs from another call only in the end that waits, or in the kind of receive, is left to
+#: `make test-slow`.
+_SLOW = ("broadcast from it", "message to it", "any message from it")
+_CASES = [pytest.param(call, marks=[pytest.mark.slow] if call in _SLOW else []) for call in _CALLS]
+
+
+@pytest.mark.parametrize("call", _CASES)
 def test_ranks_that_waited_for_the_dead_rank_keep_all_variables(pool: Pool, call: str):
     code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    {_CALLS[call]}"
     view = run_cell(pool, code, check=False, timeout=_LIMIT_S)

@@ -43,9 +43,14 @@ def run(pool: Pool, program: Driven, lines: Iterator[str] | None) -> tuple[Recor
     return view, found
 
 
-#: `make test` runs each sixth; the rest is left to `make test-full`.
+#: `make test` runs each sixth, `make test-full` each second one; the rest is left to
+#: `make test-slow`.
 _CASES = [
-    pytest.param(program, id=program.name, marks=[pytest.mark.full] if number % 6 else [])
+    pytest.param(
+        program,
+        id=program.name,
+        marks=[pytest.mark.slow] if number % 2 else [pytest.mark.full] if number % 6 else [],
+    )
     for number, program in enumerate(DRIVEN)
 ]
 

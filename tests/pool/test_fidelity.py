@@ -86,6 +86,14 @@ def differences(ours: Any, stock: Any) -> list[tuple[Any, Any]]:
     return [] if ours == stock else [(ours, stock)]
 
 
+def test_groups_are_what_the_pool_says(pair: Pair):
+    kinds = {
+        plain: run_cell(pair.get(2, plain=plain), "type(dist.group.WORLD).__name__").result()
+        for plain in (True, False)
+    }
+    assert kinds == {True: "'ProcessGroup'", False: "'TracedGroup'"}
+
+
 @pytest.mark.timeout(180)
 @parametrize([*GROUPS, *COLLECTIVES, *WORKS, *TRAINING, *SHARDED, *WIDER])
 def test_a_program_gives_the_same(pair: Pair, program: Program):
@@ -95,14 +103,6 @@ def test_a_program_gives_the_same(pair: Pair, program: Program):
     traced = results(pair, program, plain=False)
     assert len(stock) == program.ranks
     assert differences(traced, stock) == []
-
-
-def test_groups_are_what_the_pool_says(pair: Pair):
-    kinds = {
-        plain: run_cell(pair.get(2, plain=plain), "type(dist.group.WORLD).__name__").result()
-        for plain in (True, False)
-    }
-    assert kinds == {True: "'ProcessGroup'", False: "'TracedGroup'"}
 
 
 OWN_TIME_OUTS = {
@@ -116,9 +116,9 @@ OWN_TIME_OUTS = {
 
 
 @pytest.mark.parametrize("name", OWN_TIME_OUTS)
-def test_timeouts_of_the_user_come_first(pair: Pair, name: str):
+def test_timeouts_of_the_user_come_first(pool: Pool, name: str):
     """A deadlock is proven earlier, but the cell asked for the error of torch."""
-    pool = pair.get(2, plain=False)
+    run_cell(pool, PRELUDE)
     run_cell(pool, "short = dist.new_group(timeout=timedelta(seconds=1.5))")
     code = f"if rank == 0:\n    {OWN_TIME_OUTS[name]}"
     with pytest.raises(CellError) as caught:

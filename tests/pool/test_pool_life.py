@@ -1,4 +1,4 @@
-"""The life of a pool: refusals, restart, stop, scripts, IPython, the spawn start method."""
+"""The life of a pool: refusals, restart, stop, scripts, IPython."""
 
 import os
 import signal
@@ -186,7 +186,11 @@ def test_stop_leaves_nothing_and_may_be_called_again(fresh_pool: Callable[..., P
     pool = fresh_pool(2)
     folder = Path(pool.ranks()[0].log_path).parent
     assert folder.is_dir()
+    code = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
+    child = int(run_cell(pool, code, ranks="1").result(1) or 0)
+    assert psutil.pid_exists(child)
     pool.stop()
+    poll_until(lambda: not psutil.pid_exists(child))
     pool.stop()
     assert pool.is_stopped
     assert repr(pool) == "<Pool: stopped>"
@@ -211,15 +215,6 @@ def test_stop_while_a_cell_runs_ends_the_wait(fresh_pool: Callable[..., Pool]):
     assert str(error) == "CellError: the cell was ended by %ddp stop before rank 0 had finished"
 
 
-def test_stop_ends_children_of_ranks(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1)
-    code = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
-    pid = int(run_cell(pool, code).result() or 0)
-    assert psutil.pid_exists(pid)
-    pool.stop()
-    poll_until(lambda: not psutil.pid_exists(pid))
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_forked_child_of_the_notebook_does_not_touch_the_pool(pool: Pool):
     child = os.fork()
@@ -234,8 +229,7 @@ def test_a_forked_child_of_the_notebook_does_not_touch_the_pool(pool: Pool):
     assert run_cell(pool, "rank").result(1) == "1"
 
 
-def test_two_restarts_at_once(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1)
+def test_two_restarts_at_once(pool: Pool):
     outcomes: list[str] = []
     both = threading.Barrier(2)
 
@@ -259,7 +253,7 @@ def test_two_restarts_at_once(fresh_pool: Callable[..., Pool]):
             "the pool is being restarted by another thread. Next: wait for it, or %ddp stop",
         ],
     )
-    assert run_cell(pool, "rank").result() == "0"
+    assert run_cell(pool, "rank").result(1) == "1"
 
 
 def test_a_stop_ends_a_restart_in_another_thread(fresh_pool: Callable[..., Pool]):
@@ -380,7 +374,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("command", [["python"], ["python", "-m", "IPython", "--quick"]])
+_IPYTHON = pytest.param(["python", "-m", "IPython", "--quick"], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("command", [["python"], _IPYTHON])
 def test_scripts(tmp_path: Path, command: list[str]):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -401,6 +398,7 @@ def test_scripts(tmp_path: Path, command: list[str]):
     ]
 
 
+@pytest.mark.slow  # `test_orphans` has one, and looks for what it leaves
 def test_a_script_that_forgets_to_stop(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", "import nbddp; nbddp.start(1).run('print(7)')"],
@@ -428,15 +426,3 @@ def test_ipython_in_a_terminal(tmp_path: Path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"[0]   0", "[1]   1"} <= set(done.stdout.splitlines())
-
-
-# --- spawn ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.timeout(120)
-def test_spawn(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2, settings=Settings(start_method="spawn"))
-    view = run_cell(pool, "t = torch.ones(1); dist.all_reduce(t); print('hi'); t.item()")
-    assert view.result(1) == "2.0"
-    assert view.texts() == {0: "hi\n", 1: "hi\n"}
-    assert pool.pull("rank") == [0, 1]

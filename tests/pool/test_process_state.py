@@ -82,8 +82,12 @@ def test_each_rank_has_what_each_process_of_torchrun_has(
 
 
 @pytest.mark.timeout(150)
-def test_ranks_that_are_not_forked_share_nothing(
+def test_ranks_that_are_spawned_work_and_share_nothing(
     stock: list[State], fresh_pool: Callable[..., Pool]
 ):
     pool = fresh_pool(2, settings=Settings(start_method="spawn"))
+    view = run_cell(pool, "t = torch.ones(1); dist.all_reduce(t); print('hi'); t.item()")
+    assert view.result(1) == "2.0"
+    assert view.texts() == {0: "hi\n", 1: "hi\n"}
+    assert pool.pull("rank") == [0, 1]
     assert not equal_names(states(pool), own_names(stock))

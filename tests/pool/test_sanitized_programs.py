@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import VerdictReached
-from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
+from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize_mode
 from tests.cases.fidelity_collectives import COLLECTIVES
 from tests.cases.fidelity_sharded import SHARDED
 from tests.cases.fidelity_training import TRAINING
@@ -40,7 +40,7 @@ def no_leaks() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-@parametrize(PROGRAMS)
+@parametrize_mode(PROGRAMS, each=2)
 def test_a_program_gives_the_same(sanitized: Pool, program: Program):
     results = []
     for sanitize in (False, True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from tests.support.pool_processes import folder_of, listening, processes_of
+from tests.support.pool_processes import agent_of, folder_of, listening, processes_of
 from tests.support.views import run_cell
 
 
@@ -23,10 +23,10 @@ def test_the_only_listening_sockets_are_of_torch_and_on_the_loopback(pool: Pool)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_only_the_store_listens_without_a_process_group(fresh_pool: Callable[..., Pool]):
-    before = listening(processes_of(fresh_pool(1, init="none")))
-    pool = fresh_pool(2, init="none")
-    [address] = listening(processes_of(pool)) - before
+@pytest.mark.fresh_ranks(2, init="none")
+def test_only_the_store_listens_without_a_process_group(pool: Pool):
+    agent = agent_of(pool)
+    [address] = listening([agent, *agent.children(recursive=True)])
     port = pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0)
     assert address == f"0100007F:{int(port):04X}"
 

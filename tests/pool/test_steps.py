@@ -9,7 +9,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, CellError, CellInterruptedError, DeadlockError
-from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
+from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize_mode
 from tests.cases.fidelity_collectives import COLLECTIVES
 from tests.cases.fidelity_sharded import SHARDED
 from tests.cases.fidelity_training import TRAINING
@@ -53,7 +53,7 @@ def no_leaks() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-@parametrize(PROGRAMS)
+@parametrize_mode(PROGRAMS, each=2)
 def test_a_program_gives_the_same_step_by_step(stepped: Pool, program: Program):
     results = []
     for step in (False, True):
@@ -360,9 +360,9 @@ def test_a_long_look_is_no_hang(pool: Pool):
     """The ranks are at a prompt: no notice accuses them, and no timeout of theirs runs."""
 
     def slow() -> Iterator[str]:
-        time.sleep(3)  # longer than the notices of ranks that wait
+        time.sleep(2)  # longer than the notices of ranks that wait
         yield "step -r 0"
-        time.sleep(3)
+        time.sleep(2)
         yield "step"
 
     view = run_cell(pool, SUM, step=True, answers=slow())

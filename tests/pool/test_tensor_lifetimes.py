@@ -10,7 +10,7 @@ from tests.conftest import make_pool
 from tests.support.views import run_cell
 
 #: ``make growth`` asks for more.
-_TIMES = int(os.environ.get("NBDDP_TIMES", "200"))
+_TIMES = int(os.environ.get("NBDDP_TIMES", "100"))
 
 
 def _left(pool: Pool, times: int) -> list[dict[str, int]]:
@@ -36,7 +36,7 @@ def test_no_tensor_outlives_its_operation_on_stock_groups(
     """Traced groups must do the same as stock groups."""
     pool = make_pool(2, plain=True)
     try:
-        assert _left(pool, 50) == [{}, {}]
+        assert _left(pool, 25) == [{}, {}]
     finally:
         pool.stop()
 

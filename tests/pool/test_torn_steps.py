@@ -58,11 +58,12 @@ def check(pool: Pool) -> None:
     assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL
 
 
-#: `make test` leaves one kind of each wrapper; the variants are left to `make test-full`.
-_AT_ANY_LINE = [
-    pytest.param(kind, marks=[] if kind in ("fsdp2", "fsdp1") else [pytest.mark.full])
-    for kind in KINDS
-]
+#: `make test` leaves one kind of each wrapper; the variants are left to `make test-full`, and those
+#: whose parts are in another variant to `make test-slow`.
+_QUICK = ("fsdp2", "fsdp1")
+_SLOW = ("fsdp2, not resharded", "fsdp2, mixed precision", "fsdp2, accumulation", "fsdp1, nested")
+_MARKS = {kind: [pytest.mark.slow if kind in _SLOW else pytest.mark.full] for kind in KINDS}
+_AT_ANY_LINE = [pytest.param(kind, marks=[] if kind in _QUICK else _MARKS[kind]) for kind in KINDS]
 
 
 @pytest.mark.timeout(240)

@@ -81,9 +81,15 @@ def test_tensors(pool: Pool, dtype: torch.dtype):
     assert torch.equal(found, tensor[:, 1].t())
 
 
-@pytest.mark.parametrize("arena", [True, False])
-def test_large_values(fresh_pool: Callable[..., Pool], arena: bool):
-    pool = fresh_pool(2, settings=Settings(arena=arena))
+def test_large_values(pool: Pool):
+    check_large_values(pool)
+
+
+def test_large_values_without_shared_memory(fresh_pool: Callable[..., Pool]):
+    check_large_values(fresh_pool(2, settings=Settings(arena=False)))
+
+
+def check_large_values(pool: Pool) -> None:
     array = np.arange(BIG, dtype=np.float64).reshape(1000, -1)
     values: dict[str, Any] = {
         "array": array,

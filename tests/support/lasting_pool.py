@@ -88,7 +88,7 @@ class LastingPool:
             self._pool = Pool(
                 # Each of many ranks would load it; a test of `tests/pool` shows that they do.
                 PoolOptions.checked(self.n, env={"NBDDP_PRELOAD": "torch._dynamo"}),
-                Settings(),
+                Settings(quiet_after_s=0.1),  # all of them wait for it
                 lambda pool, run: RecordingView(),
                 source_check.check_source,
             )

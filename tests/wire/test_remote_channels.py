@@ -171,7 +171,8 @@ def test_an_agent_that_was_forgotten_before_it_got_a_message_is_told_to_end(ends
     assert ends.uplink.lost_reason() == "the hub has given this agent up"
 
 
-def test_an_agent_notices_that_the_process_of_the_hub_has_ended():
+def test_an_agent_notices_that_the_process_of_the_hub_has_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote_uplink, "_REFUSED_S", 0.5)
     hub = RemoteHubChannel(HOST)
     uplink = RemoteUplink(hub.invitation("p", [HOST], "t"), f"tcp://{HOST}:{hub.port}", 120.0)
     with closing(uplink):
