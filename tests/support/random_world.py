@@ -17,7 +17,7 @@ from nbddp.controller.state.actions import (
 )
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
-from nbddp.controller.state.stimuli import AgentExited, RunRequested, Stimulus, Tick
+from nbddp.controller.state.stimuli import AgentExited, RanksAnswered, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark
 from nbddp.wire.message_types import AgentEnd, ErrorInfo
@@ -250,7 +250,7 @@ class World:
                 freed = OperationsAborted(
                     number=request.number, rank=rank, phase=request.phase, pg_ids=request.pg_ids
                 )
-                self._add("freed", rank, lambda: self.feed(freed))
+                self._add("freed", rank, lambda: self.feed(RanksAnswered((freed,))))
             case RebuildGroups():
                 good = GroupsRebuilt(number=request.number, rank=rank)
                 bad = GroupsRebuilt(number=request.number, rank=rank, error=ERROR)
@@ -261,7 +261,8 @@ class World:
     def _look(self, rank: int, number: int) -> None:
         process = self.processes[rank]
         look = seen(rank, process.version, is_running=bool(process.run_id), groups=(world(self.n),))
-        self.feed(RankDescribed(number=number, rank=rank, look=look))
+        described = RankDescribed(number=number, rank=rank, look=look)
+        self.feed(RanksAnswered((described,)))
 
     def _ask_agent(self, told: SendToAgent) -> None:
         node = told.node

@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.attachment import EarlyEvent
+from nbddp.controller.hub.folded_events import FoldedEvent, FoldedEvents
 from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
@@ -81,8 +82,10 @@ from nbddp.wire.messages import (
     Interrupt,
     JobTimeLeft,
     LogRead,
+    OperationsAborted,
     Output,
     RankAt,
+    RankDescribed,
     RankExited,
     RankRequest,
     Result,
@@ -102,6 +105,8 @@ from nbddp.wire.rank_set import RankSet
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
+#: Ranks cannot help it if the hub reads their answers so much later.
+_BUSY_S = 0.1
 
 StartResult = AnnounceUp | AnnounceFailure
 
@@ -138,6 +143,7 @@ class HubThread:
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
+        self._folded = FoldedEvents()
         self._transfers = OpenTransfers(self.send_to_ranks)
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
@@ -164,6 +170,7 @@ class HubThread:
         self._run = run
         for event in early:  # before any other: the first ones say who the agents are
             self._receive(*event)
+        self._route_folded()
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; it watches these agents from now on."""
@@ -376,6 +383,7 @@ class HubThread:
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
                     self._receive(node, event, frames)
+                self._route_folded()
                 while self._commands:
                     self._commands.popleft()()
                 self._agents.ignore(ready)
@@ -411,11 +419,23 @@ class HubThread:
         try:
             if is_guest or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
                 self._receive_of_machine(node, event)
-            elif self.trust.accepts(node, event):
+            elif self.trust.accepts(node, event) and not self._folded.add(event):
+                self._route_folded()
                 self._route(event, frames)
         except Exception as error:  # noqa: BLE001 - the others need this thread
-            _log.info("an event was dropped: %r", event, exc_info=True)
-            self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
+            self._drop(event, error)
+
+    def _route_folded(self) -> None:
+        """Route the events that waited for others of their kind."""
+        for event in self._folded.take():
+            try:
+                self._route(event, [])
+            except Exception as error:  # noqa: BLE001 - the others need this thread
+                self._drop(event, error)
+
+    def _drop(self, event: Event | FoldedEvent, error: Exception) -> None:
+        _log.info("an event was dropped: %r", event, exc_info=error)
+        self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
     def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle a message that only agents on other machines send."""
@@ -424,7 +444,9 @@ class HubThread:
         elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
             self.start_results.put(AnnounceFailure(failure))
 
-    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
+    def _route(  # noqa: PLR0912 - one per kind
+        self, event: Event | FoldedEvent, frames: list[bytes]
+    ) -> None:
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is None or not self._run.put_output(event):
@@ -454,6 +476,8 @@ class HubThread:
                 self.let_go.put(event)
             case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
+            case RankDescribed() | OperationsAborted():
+                pass  # it comes as `RanksAnswered`
             case _:
                 self._feed(event)
 
@@ -469,8 +493,9 @@ class HubThread:
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
             self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited))
+        now = time.monotonic()
         try:
-            actions = self._recovery.handle(stimulus, time.monotonic())
+            actions = self._recovery.handle(stimulus, now)
         except InvalidTransitionError as error:
             # A bug in nbddp, or a broken rank: report it to a waiting start, and serve the others.
             self.trust.refuse(str(error))
@@ -478,6 +503,9 @@ class HubThread:
             if self._machine.phase is not Phase.UP:
                 self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
+        busy_s = time.monotonic() - now
+        if busy_s >= _BUSY_S:  # a diagnosis of thousands of ranks
+            self._recovery.put_off(busy_s)
         if actions:  # they may wake other threads
             self._publish()
         self._do_all(actions)

@@ -45,6 +45,7 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     PoolSnapshot,
+    RanksAnswered,
     RankState,
     RebuildRequested,
     RestartRanksRequested,
@@ -60,8 +61,6 @@ from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import (
     GroupsRebuilt,
-    OperationsAborted,
-    RankDescribed,
     RankExited,
     RankReady,
     RanksStalled,
@@ -174,6 +173,10 @@ class RecoveryMachine:
             times.append(self._cell.next_deadline())
         return min((at for at in times if at is not None), default=None)
 
+    def put_off(self, busy_s: float) -> None:
+        """Give ranks more time to answer, since nothing was read for so long: the hub was busy."""
+        self._questions.put_off(busy_s)
+
     # --- the only entry ------------------------------------------------------------------------
 
     def handle(  # noqa: PLR0912 - one branch for each kind of stimulus
@@ -189,7 +192,10 @@ class RecoveryMachine:
             case RanksStalled():
                 if self._cell is not None:
                     self._cell.watch.quiet(stimulus.ranks, now)
-            case RankDescribed() | StackDumped() | OperationsAborted():
+            case RanksAnswered():
+                for answer in stimulus.answers:
+                    actions += self._questions.answer(answer, now)
+            case StackDumped():
                 actions += self._questions.answer(stimulus, now)
             case GroupsRebuilt():
                 if self._held_outcome is not None:

@@ -88,6 +88,12 @@ class PendingAnswers:
         question.until = max(question.until, min(now + _READ_ON_S, question.latest))
         return self._settled([key], now)
 
+    def put_off(self, busy_s: float) -> None:
+        """Let all questions wait so much longer, since no answer could be taken meanwhile."""
+        for question in self._open.values():
+            question.until += busy_s
+            question.latest += busy_s
+
     def rank_exited(self, rank: Rank, now: float) -> list[Action]:
         """Remove an exited rank from all questions."""
         for question in self._open.values():

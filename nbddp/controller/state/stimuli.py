@@ -148,6 +148,13 @@ class NodesSilent:
 
 
 @dataclass(frozen=True)
+class RanksAnswered:
+    """Ranks have answered `DescribeRank` or `AbortOperations`."""
+
+    answers: tuple[RankDescribed | OperationsAborted, ...]
+
+
+@dataclass(frozen=True)
 class RebuildRequested:
     """Try again to form the groups of a pool that a user wants to use."""
 
@@ -188,9 +195,8 @@ LifeStimulus: TypeAlias = (
 #: The stimuli of `RecoveryMachine` alone.
 WatchStimulus: TypeAlias = (
     RanksStalled
-    | RankDescribed
+    | RanksAnswered
     | StackDumped
-    | OperationsAborted
     | GroupsRebuilt
     | RestartRanksRequested
     | DiagnoseRequested
