@@ -280,9 +280,10 @@ class World:
                     self._add("kill", rank, lambda rank=rank: self.exit(rank))  # type: ignore[misc]  # mypy cannot type a lambda with a default
             case DumpStack():
                 for rank in request.ranks:
-                    peeked = StackDumped(
+                    dumped = StackDumped(
                         number=request.number, rank=rank, version=0, operations=(), stack=""
                     )
+                    peeked = RanksAnswered((dumped,))
                     self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # as above
             case StopRanks():
                 self._add("stop", -1, lambda: self._stop(node, list(on_node)), node=node)

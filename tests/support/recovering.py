@@ -272,11 +272,10 @@ class Pool:
         new_actions: list[Action] = []
         for _, peek in agent_requests(actions, DumpStack):
             for rank in peek.ranks:
-                new_actions += self.feed(
-                    StackDumped(
-                        number=peek.number, rank=rank, version=1, operations=(), stack="stack"
-                    )
+                dumped = StackDumped(
+                    number=peek.number, rank=rank, version=1, operations=(), stack="stack"
                 )
+                new_actions += self.feed(RanksAnswered((dumped,)))
         return new_actions
 
     def answer_free(

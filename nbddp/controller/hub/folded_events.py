@@ -2,11 +2,14 @@
 
 Runs in: the hub thread. Pure.
 
-    RunsStarted, RunsFinished of each node --add--> FoldedEvents --take--> the same, of many nodes
-    RankDescribed, OperationsAborted of each rank --'                '--> RanksAnswered
+    RunsStarted, RunsFinished of each node        --folded--> the same, of many nodes
+    RankDescribed, OperationsAborted, StackDumped --folded--> RanksAnswered
 
 With a thousand nodes, the work for each message would be more than the work for its content.
 """
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,33 +21,60 @@ from nbddp.wire.messages import (
     RunFinished,
     RunsFinished,
     RunsStarted,
+    StackDumped,
 )
 
-#: What `FoldedEvents.take` gives.
+#: What `folded` joins as `RanksAnswered`.
+ANSWERS: Final = (RankDescribed, OperationsAborted, StackDumped)
+#: What it gives for events of several nodes.
 FoldedEvent = RunsStarted | RunsFinished | RanksAnswered
+#: An event as it arrives, or several.
+AnyEvent = Event | FoldedEvent
+_Arrived = tuple[int, Event, list[bytes]]
+
+
+def folded(
+    arrived: Iterable[_Arrived], accepts: Callable[[int, Event], bool]
+) -> Iterator[_Arrived | tuple[None, FoldedEvent, list[bytes]]]:
+    """Join events that have arrived; any other event comes after those that were before it.
+
+    Args:
+        arrived: the node, the event and its buffers; a negative node is none yet.
+        accepts: whether the sender may say so; asked about each event that is joined.
+    """
+    waiting = FoldedEvents()
+    for node, event, frames in arrived:
+        if node >= 0 and isinstance(event, (*ANSWERS, RunsStarted, RunsFinished)):
+            if accepts(node, event):
+                waiting.add(event)
+            continue
+        for earlier in waiting.take():
+            yield None, earlier, []
+        yield node, event, frames
+    for earlier in waiting.take():
+        yield None, earlier, []
 
 
 class FoldedEvents:
-    """The events of one iteration of the hub's loop that wait for others of their kind."""
+    """The events that wait for others of their kind."""
 
     def __init__(self) -> None:
         self._begun: dict[str, list[RunsStarted]] = {}  # by run
         self._ended: list[_Ended] = []
-        self._answers: list[RankDescribed | OperationsAborted] = []
+        self._answers: list[RankDescribed | OperationsAborted | StackDumped] = []
 
-    def add(self, event: Event) -> bool:
-        """Take an event; False: it is of another kind, and those that wait come before it."""
+    def add(
+        self, event: RunsStarted | RunsFinished | RankDescribed | OperationsAborted | StackDumped
+    ) -> None:
+        """Take an event."""
         match event:
-            case RankDescribed() | OperationsAborted():
-                self._answers.append(event)
             case RunsFinished():
                 if not (self._ended and self._ended[-1].add(event)):
                     self._ended.append(_Ended(event))
             case RunsStarted():
                 self._begun.setdefault(event.run_id, []).append(event)
             case _:
-                return False
-        return True
+                self._answers.append(event)
 
     def take(self) -> list[FoldedEvent]:
         """Return the events that wait; of each rank its beginning comes first."""

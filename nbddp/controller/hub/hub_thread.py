@@ -24,7 +24,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.attachment import EarlyEvent
-from nbddp.controller.hub.folded_events import FoldedEvent, FoldedEvents
+from nbddp.controller.hub.folded_events import ANSWERS, AnyEvent, folded
 from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
@@ -47,6 +47,7 @@ from nbddp.controller.state import (
     NoticeChanged,
     NotifyUser,
     Phase,
+    RanksAnswered,
     RanksHeld,
     RanksRestarted,
     RebuildRequested,
@@ -82,10 +83,8 @@ from nbddp.wire.messages import (
     Interrupt,
     JobTimeLeft,
     LogRead,
-    OperationsAborted,
     Output,
     RankAt,
-    RankDescribed,
     RankExited,
     RankRequest,
     Result,
@@ -105,8 +104,6 @@ from nbddp.wire.rank_set import RankSet
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
-#: Ranks cannot help it if the hub reads their answers so much later.
-_BUSY_S = 0.1
 
 StartResult = AnnounceUp | AnnounceFailure
 
@@ -143,7 +140,6 @@ class HubThread:
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
-        self._folded = FoldedEvents()
         self._transfers = OpenTransfers(self.send_to_ranks)
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
@@ -168,9 +164,9 @@ class HubThread:
             early: events that have come before, in order.
         """
         self._run = run
-        for event in early:  # before any other: the first ones say who the agents are
+        # Before any other: the first ones say who the agents are.
+        for event in folded(early, self.trust.accepts):
             self._receive(*event)
-        self._route_folded()
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; it watches these agents from now on."""
@@ -381,9 +377,8 @@ class HubThread:
                 deadline = self._recovery.next_deadline() or math.inf
                 ready = poller.wait(min(_TICK_S, max(0.0, deadline - time.monotonic())))
                 self._waker.clear()
-                for node, event, frames in self._channel.receive():
-                    self._receive(node, event, frames)
-                self._route_folded()
+                for event in folded(self._channel.receive(), self.trust.accepts):
+                    self._receive(*event)
                 while self._commands:
                     self._commands.popleft()()
                 self._agents.ignore(ready)
@@ -413,29 +408,18 @@ class HubThread:
             for seen in self._remote_nodes.look(time.monotonic(), self._agents, self._machine):
                 self._feed(seen) if isinstance(seen, NodesSilent) else self._do(seen)
 
-    def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
+    def _receive(self, node: int | None, event: AnyEvent, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        is_guest = node < 0
         try:
-            if is_guest or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
+            if node is None or isinstance(event, RanksAnswered):
+                self._route(event, frames)  # each message in it was accepted
+            elif node < 0 or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
                 self._receive_of_machine(node, event)
-            elif self.trust.accepts(node, event) and not self._folded.add(event):
-                self._route_folded()
+            elif self.trust.accepts(node, event):
                 self._route(event, frames)
         except Exception as error:  # noqa: BLE001 - the others need this thread
-            self._drop(event, error)
-
-    def _route_folded(self) -> None:
-        """Route the events that waited for others of their kind."""
-        for event in self._folded.take():
-            try:
-                self._route(event, [])
-            except Exception as error:  # noqa: BLE001 - the others need this thread
-                self._drop(event, error)
-
-    def _drop(self, event: Event | FoldedEvent, error: Exception) -> None:
-        _log.info("an event was dropped: %r", event, exc_info=error)
-        self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
+            _log.info("an event was dropped: %r", event, exc_info=True)
+            self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
     def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle a message that only agents on other machines send."""
@@ -444,9 +428,9 @@ class HubThread:
         elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
             self.start_results.put(AnnounceFailure(failure))
 
-    def _route(  # noqa: PLR0912 - one per kind
-        self, event: Event | FoldedEvent, frames: list[bytes]
-    ) -> None:
+    def _route(self, event: AnyEvent, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
+        if isinstance(event, ANSWERS):
+            return  # `folded` has joined them
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is None or not self._run.put_output(event):
@@ -476,8 +460,6 @@ class HubThread:
                 self.let_go.put(event)
             case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
-            case RankDescribed() | OperationsAborted():
-                pass  # it comes as `RanksAnswered`
             case _:
                 self._feed(event)
 
@@ -503,9 +485,7 @@ class HubThread:
             if self._machine.phase is not Phase.UP:
                 self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
-        busy_s = time.monotonic() - now
-        if busy_s >= _BUSY_S:  # a diagnosis of thousands of ranks
-            self._recovery.put_off(busy_s)
+        self._recovery.put_off(time.monotonic() - now)
         if actions:  # they may wake other threads
             self._publish()
         self._do_all(actions)
@@ -516,9 +496,7 @@ class HubThread:
         The hub calls this before it hands on a result of a change, and once in each iteration of
         its loop, so a change of many ranks makes few snapshots.
         """
-        snapshot = self._recovery.snapshot()
-        if self._remote_nodes is not None:
-            snapshot = self._remote_nodes.view.added_to(snapshot)
+        snapshot = self.nodes.added_to(self._recovery.snapshot())
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 

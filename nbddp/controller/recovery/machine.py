@@ -66,7 +66,6 @@ from nbddp.wire.messages import (
     RanksStalled,
     RunFinished,
     RunsFinished,
-    StackDumped,
     StartFailed,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -193,10 +192,7 @@ class RecoveryMachine:
                 if self._cell is not None:
                     self._cell.watch.quiet(stimulus.ranks, now)
             case RanksAnswered():
-                for answer in stimulus.answers:
-                    actions += self._questions.answer(answer, now)
-            case StackDumped():
-                actions += self._questions.answer(stimulus, now)
+                actions += self._questions.answer_all(stimulus.answers, now)
             case GroupsRebuilt():
                 if self._held_outcome is not None:
                     self._held_outcome = with_torn(self._held_outcome, stimulus)

@@ -77,6 +77,10 @@ class PendingAnswers:
         question = self._open.pop((kind, number), None)
         return {} if question is None else question.answers
 
+    def answer_all(self, answers: Iterable[Answer], now: float) -> list[Action]:
+        """Take answers, in order."""
+        return [action for answer in answers for action in self.answer(answer, now)]
+
     def answer(self, answer: Answer, now: float) -> list[Action]:
         """Take an answer."""
         key = (_kind_of(answer), answer.number)

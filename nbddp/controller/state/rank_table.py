@@ -61,8 +61,8 @@ class RankTable(Mapping[Rank, RankInfo]):
         if not any(self._counts[state] for state in states):
             return NO_RANKS
         infos = self._info_by_rank.values()
-        found = tuple(info.rank for info in infos if info.state in states)
-        return RankSet(found) if among is None else RankSet.of(set(found).intersection(among))
+        ranks = tuple(info.rank for info in infos if info.state in states)
+        return RankSet(ranks) if among is None else RankSet.of(set(ranks).intersection(among))
 
     def by_node(self, ranks: Iterable[Rank]) -> dict[int, tuple[Rank, ...]]:
         """These ranks, grouped by their node."""
@@ -101,8 +101,10 @@ class RankTable(Mapping[Rank, RankInfo]):
         """
         before: RankInfo | None = None
         history: tuple[str, ...] = ()
+        infos, counts = self._info_by_rank, self._counts
+        self._infos = None
         for rank in ranks:
-            info = self._info_by_rank[rank]
+            info = infos[rank]
             # Ranks that move together have one history.
             is_alike = before is not None and info.state is before.state
             if not is_alike or before is None or info.history != before.history:
@@ -112,5 +114,7 @@ class RankTable(Mapping[Rank, RankInfo]):
                 self.put(replace(info, history=history))
                 lines = "\n  ".join(history)
                 raise InvalidTransitionError(f"rank {rank}: illegal move; its history:\n  {lines}")
-            self.put(replace(info, state=to, history=history, **known))
+            infos[rank] = replace(info, state=to, history=history, **known)
+            counts[info.state] -= 1
+            counts[to] += 1
             before = info

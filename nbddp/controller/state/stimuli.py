@@ -149,9 +149,9 @@ class NodesSilent:
 
 @dataclass(frozen=True)
 class RanksAnswered:
-    """Ranks have answered `DescribeRank` or `AbortOperations`."""
+    """The answers to `DescribeRank`, `AbortOperations` and `DumpStack`."""
 
-    answers: tuple[RankDescribed | OperationsAborted, ...]
+    answers: tuple[RankDescribed | OperationsAborted | StackDumped, ...]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,6 @@ LifeStimulus: TypeAlias = (
 WatchStimulus: TypeAlias = (
     RanksStalled
     | RanksAnswered
-    | StackDumped
     | GroupsRebuilt
     | RestartRanksRequested
     | DiagnoseRequested

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbddp.controller.hub.folded_events import FoldedEvents
+from nbddp.controller.hub.folded_events import FoldedEvents, folded
 from nbddp.controller.state import RanksAnswered
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -29,25 +29,45 @@ def aborted(rank: int) -> OperationsAborted:
 
 
 def test_equal_ends_of_many_nodes_are_one_event() -> None:
-    folded = FoldedEvents()
+    waiting = FoldedEvents()
     for ranks in ((0, 1), (2, 3), (4, 5)):
-        assert folded.add(RunsStarted(run_id="r", ranks=ranks))
-        assert folded.add(ended(ranks))
-    begun, end = folded.take()
+        waiting.add(RunsStarted(run_id="r", ranks=ranks))
+        waiting.add(ended(ranks))
+    begun, end = waiting.take()
     assert begun == RunsStarted(run_id="r", ranks=(0, 1, 2, 3, 4, 5))
     assert end == ended((0, 1, 2, 3, 4, 5))
-    assert folded.take() == []
+    assert waiting.take() == []
 
 
 def test_a_node_that_says_its_end_twice_has_two_events() -> None:
-    folded = FoldedEvents()
-    assert folded.add(ended((0, 1)))
-    assert folded.add(ended((1, 2)))
-    assert folded.take() == [ended((0, 1)), ended((1, 2))]
+    waiting = FoldedEvents()
+    waiting.add(ended((0, 1)))
+    waiting.add(ended((1, 2)))
+    assert waiting.take() == [ended((0, 1)), ended((1, 2))]
 
 
-def test_other_events_are_not_folded() -> None:
-    assert not FoldedEvents().add(Output(run_id="r", rank=0, stream="stdout", text="a"))
+def test_any_other_event_comes_after_those_before_it() -> None:
+    output = Output(run_id="r", rank=0, stream="stdout", text="a")
+    arrived: list[tuple[int, Event, list[bytes]]] = [
+        (0, aborted(0), []),
+        (1, ended((3,)), []),
+        (0, aborted(1), []),
+        (0, output, [b"x"]),
+        (-1, aborted(5), []),  # of an agent that has no node: the hub refuses it
+        (1, ended((2,)), []),
+    ]
+    assert list(folded(arrived, lambda node, event: True)) == [
+        (None, RanksAnswered((aborted(0), aborted(1))), []),
+        (None, ended((3,)), []),
+        (0, output, [b"x"]),
+        (-1, aborted(5), []),
+        (None, ended((2,)), []),
+    ]
+
+
+def test_what_is_not_accepted_is_left_out() -> None:
+    arrived: list[tuple[int, Event, list[bytes]]] = [(0, ended((0,)), []), (1, ended((1,)), [])]
+    assert list(folded(arrived, lambda node, event: node == 1)) == [(None, ended((1,)), [])]
 
 
 _EVENTS = st.one_of(
@@ -66,10 +86,13 @@ _EVENTS = st.one_of(
 
 
 @given(st.lists(_EVENTS))
-def test_nothing_is_lost_and_each_kind_keeps_its_order(events: list[Event]) -> None:
-    folded = FoldedEvents()
-    assert all(folded.add(event) for event in events)
-    taken = folded.take()
+def test_nothing_is_lost_and_each_kind_keeps_its_order(
+    events: list[OperationsAborted | RunsStarted | RunsFinished],
+) -> None:
+    waiting = FoldedEvents()
+    for event in events:
+        waiting.add(event)
+    taken = waiting.take()
     answers = [a for event in taken if isinstance(event, RanksAnswered) for a in event.answers]
     assert answers == [event for event in events if isinstance(event, OperationsAborted)]
     ends = [each for event in taken if isinstance(event, RunsFinished) for each in event.each()]
