@@ -239,6 +239,8 @@ class DescribeRank(MessageBase, frozen=True):
         64  #: number of complete operations that are included
     )
     memory: bool = False  #: with ``gpu_bytes``
+    #: Only the fields of `RankLook` that show whether the rank has changed since an earlier answer.
+    is_brief: bool = False
 
 
 class AbortOperations(MessageBase, frozen=True):

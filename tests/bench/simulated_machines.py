@@ -34,7 +34,7 @@ from nbddp.wire.messages import (
     RunStarted,
 )
 from tests.bench.simulated_agents import SimulatedNode
-from tests.support.looks import RUN, Ranks
+from tests.support.looks import RUN, Ranks, brief
 
 #: The code of a cell that the last rank leaves without a call of all_reduce.
 HANG = "hang\n"
@@ -58,13 +58,14 @@ class HangingWorld:
         self._world.states[-1].finished()
         self._looks: dict[int, RankLook] = {}
 
-    def look(self, rank: int) -> RankLook:
+    def look(self, rank: int, *, is_brief: bool) -> RankLook:
         """The answer of a rank to `DescribeRank`."""
         if rank not in self._looks:
             look = self._world[rank].view().look
             assert look is not None
             self._looks[rank] = look
-        return self._looks[rank]
+        look = self._looks[rank]
+        return brief(look) if is_brief else look
 
 
 class SimulatedMachine:
@@ -137,9 +138,8 @@ class SimulatedMachine:
             self._node.execute(ranks, request)
         elif isinstance(request, DescribeRank):
             for rank in ranks:
-                described = RankDescribed(
-                    number=request.number, rank=rank, look=self._world.look(rank)
-                )
+                look = self._world.look(rank, is_brief=request.is_brief)
+                described = RankDescribed(number=request.number, rank=rank, look=look)
                 self._forward(described)
         elif isinstance(request, AbortOperations):
             self._abort(ranks, request)

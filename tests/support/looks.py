@@ -41,6 +41,18 @@ SECOND = 1_000_000_000
 CELL = 3
 
 
+def brief(look: RankLook) -> RankLook:
+    """The answer of the same rank to a brief question, see `DescribeRank.is_brief`."""
+    return RankLook(
+        rank=look.rank,
+        pid=look.pid,
+        activity=look.activity,
+        version=look.version,
+        time_ns=look.time_ns,
+        key_check_age_ns=look.key_check_age_ns,
+    )
+
+
 def site(line: int, source: str = "", *, function: str = "<module>") -> Site:
     """A line of the cell."""
     return Site(file="<cell>", line=line, function=function, source=source, cell=CELL)

@@ -17,7 +17,7 @@ from nbddp.controller.state.actions import (
 )
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
-from nbddp.controller.state.stimuli import AgentExited, RunRequested, Stimulus, Tick
+from nbddp.controller.state.stimuli import AgentExited, RanksAnswered, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark
 from nbddp.wire.message_types import AgentEnd, ErrorInfo
@@ -250,7 +250,7 @@ class World:
                 freed = OperationsAborted(
                     number=request.number, rank=rank, phase=request.phase, pg_ids=request.pg_ids
                 )
-                self._add("freed", rank, lambda: self.feed(freed))
+                self._add("freed", rank, lambda: self.feed(RanksAnswered((freed,))))
             case RebuildGroups():
                 good = GroupsRebuilt(number=request.number, rank=rank)
                 bad = GroupsRebuilt(number=request.number, rank=rank, error=ERROR)
@@ -261,7 +261,8 @@ class World:
     def _look(self, rank: int, number: int) -> None:
         process = self.processes[rank]
         look = seen(rank, process.version, is_running=bool(process.run_id), groups=(world(self.n),))
-        self.feed(RankDescribed(number=number, rank=rank, look=look))
+        described = RankDescribed(number=number, rank=rank, look=look)
+        self.feed(RanksAnswered((described,)))
 
     def _ask_agent(self, told: SendToAgent) -> None:
         node = told.node
@@ -279,9 +280,10 @@ class World:
                     self._add("kill", rank, lambda rank=rank: self.exit(rank))  # type: ignore[misc]  # mypy cannot type a lambda with a default
             case DumpStack():
                 for rank in request.ranks:
-                    peeked = StackDumped(
+                    dumped = StackDumped(
                         number=request.number, rank=rank, version=0, operations=(), stack=""
                     )
+                    peeked = RanksAnswered((dumped,))
                     self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # as above
             case StopRanks():
                 self._add("stop", -1, lambda: self._stop(node, list(on_node)), node=node)

@@ -18,7 +18,7 @@ from nbddp.controller.state.actions import (
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.stimuli import Configured, RunRequested, Stimulus, Tick
+from nbddp.controller.state.stimuli import Configured, RanksAnswered, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import (
     GroupInfo,
@@ -51,6 +51,7 @@ from nbddp.wire.messages import (
     StoreReady,
 )
 from nbddp.wire.rank_set import RankSet
+from tests.support.looks import brief
 from tests.support.machines import make_spec
 
 WORLD = "0@world"
@@ -258,20 +259,23 @@ class Pool:
         new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
             if rank in self.looks:
-                new_actions += self.feed(
-                    RankDescribed(number=look.number, rank=rank, look=self.looks[rank])
-                )
+                new_actions += self.described(look.number, rank, is_brief=look.is_brief)
         return new_actions
+
+    def described(self, number: int, rank: int, *, is_brief: bool = False) -> list[Action]:
+        """A rank answers a `DescribeRank`."""
+        look = brief(self.looks[rank]) if is_brief else self.looks[rank]
+        answer = RankDescribed(number=number, rank=rank, look=look)
+        return self.feed(RanksAnswered((answer,)))
 
     def answer_peeks(self, actions: Sequence[Action]) -> list[Action]:
         new_actions: list[Action] = []
         for _, peek in agent_requests(actions, DumpStack):
             for rank in peek.ranks:
-                new_actions += self.feed(
-                    StackDumped(
-                        number=peek.number, rank=rank, version=1, operations=(), stack="stack"
-                    )
+                dumped = StackDumped(
+                    number=peek.number, rank=rank, version=1, operations=(), stack="stack"
                 )
+                new_actions += self.feed(RanksAnswered((dumped,)))
         return new_actions
 
     def answer_free(
@@ -285,15 +289,14 @@ class Pool:
         [(asked, free)] = requests(actions, AbortOperations)
         new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
-            new_actions += self.feed(
-                OperationsAborted(
-                    number=free.number,
-                    rank=rank,
-                    phase=free.phase,
-                    pg_ids=free.pg_ids if pg_ids is None else pg_ids,
-                    stuck=(stuck or {}).get(rank, ""),
-                )
+            aborted = OperationsAborted(
+                number=free.number,
+                rank=rank,
+                phase=free.phase,
+                pg_ids=free.pg_ids if pg_ids is None else pg_ids,
+                stuck=(stuck or {}).get(rank, ""),
             )
+            new_actions += self.feed(RanksAnswered((aborted,)))
         return new_actions
 
     def answer_reform(

@@ -123,7 +123,7 @@ def test_an_error_in_the_handling_of_a_message_ends_no_cell(
     stage.agent.send(ready(0), finished(0), finished(1), finished(1))
     assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
     assert stage.hub.trust.refused == 1
-    assert stage.hub.trust.last_refusal == "RankDescribed: KeyError: -1"
+    assert stage.hub.trust.last_refusal == "RanksAnswered: KeyError: -1"
     assert stage.hub.start_results.empty()
 
 

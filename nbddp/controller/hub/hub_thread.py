@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.attachment import EarlyEvent
+from nbddp.controller.hub.folded_events import ANSWERS, AnyEvent, folded
 from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
@@ -46,6 +47,7 @@ from nbddp.controller.state import (
     NoticeChanged,
     NotifyUser,
     Phase,
+    RanksAnswered,
     RanksHeld,
     RanksRestarted,
     RebuildRequested,
@@ -162,7 +164,8 @@ class HubThread:
             early: events that have come before, in order.
         """
         self._run = run
-        for event in early:  # before any other: the first ones say who the agents are
+        # Before any other: the first ones say who the agents are.
+        for event in folded(early, self.trust.accepts):
             self._receive(*event)
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
@@ -374,8 +377,8 @@ class HubThread:
                 deadline = self._recovery.next_deadline() or math.inf
                 ready = poller.wait(min(_TICK_S, max(0.0, deadline - time.monotonic())))
                 self._waker.clear()
-                for node, event, frames in self._channel.receive():
-                    self._receive(node, event, frames)
+                for event in folded(self._channel.receive(), self.trust.accepts):
+                    self._receive(*event)
                 while self._commands:
                     self._commands.popleft()()
                 self._agents.ignore(ready)
@@ -405,11 +408,12 @@ class HubThread:
             for seen in self._remote_nodes.look(time.monotonic(), self._agents, self._machine):
                 self._feed(seen) if isinstance(seen, NodesSilent) else self._do(seen)
 
-    def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
+    def _receive(self, node: int | None, event: AnyEvent, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        is_guest = node < 0
         try:
-            if is_guest or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
+            if node is None or isinstance(event, RanksAnswered):
+                self._route(event, frames)  # each message in it was accepted
+            elif node < 0 or isinstance(event, AgentJoined | AgentEnded | JobTimeLeft):
                 self._receive_of_machine(node, event)
             elif self.trust.accepts(node, event):
                 self._route(event, frames)
@@ -424,7 +428,9 @@ class HubThread:
         elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
             self.start_results.put(AnnounceFailure(failure))
 
-    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
+    def _route(self, event: AnyEvent, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
+        if isinstance(event, ANSWERS):
+            return  # `folded` has joined them
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is None or not self._run.put_output(event):
@@ -469,8 +475,9 @@ class HubThread:
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
             self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited))
+        now = time.monotonic()
         try:
-            actions = self._recovery.handle(stimulus, time.monotonic())
+            actions = self._recovery.handle(stimulus, now)
         except InvalidTransitionError as error:
             # A bug in nbddp, or a broken rank: report it to a waiting start, and serve the others.
             self.trust.refuse(str(error))
@@ -478,6 +485,7 @@ class HubThread:
             if self._machine.phase is not Phase.UP:
                 self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
+        self._recovery.put_off(time.monotonic() - now)
         if actions:  # they may wake other threads
             self._publish()
         self._do_all(actions)
@@ -488,9 +496,7 @@ class HubThread:
         The hub calls this before it hands on a result of a change, and once in each iteration of
         its loop, so a change of many ranks makes few snapshots.
         """
-        snapshot = self._recovery.snapshot()
-        if self._remote_nodes is not None:
-            snapshot = self._remote_nodes.view.added_to(snapshot)
+        snapshot = self.nodes.added_to(self._recovery.snapshot())
         if snapshot != self.snapshot:
             self.snapshot = snapshot
 

@@ -257,8 +257,9 @@ class RemoteNodes:
             self._renew()
         if self._channel.beat(now):
             self._read_clocks()  # the answers to the beat before
-        living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
-        self._warming -= set(pool.ranks.by_node(living))
+        if self._warming:
+            living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+            self._warming -= set(pool.ranks.by_node(living))
         self._forget_silent_guests(now)
         if pool.phase is not Phase.UP:
             return []

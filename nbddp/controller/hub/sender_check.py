@@ -22,6 +22,9 @@ class SenderCheck:
     def __init__(self, token: str, pool: PoolMachine) -> None:
         self._token = token
         self._node_by_rank = {rank: info.node for rank, info in pool.ranks.items()}
+        self._ranks_by_node = {
+            node: frozenset(ranks) for node, ranks in pool.ranks.by_node(pool.ranks).items()
+        }
         self._nodes: set[int] = set()
         #: The number of dropped events, and the reason for the latest that made no sense.
         self.refused = 0
@@ -47,6 +50,6 @@ class SenderCheck:
             return False
         if isinstance(event, RunsStarted | RunsFinished):
             is_sound = isinstance(event, RunsStarted) or event.is_sound
-            return is_sound and all(self._node_by_rank.get(rank) == node for rank in event.ranks)
+            return is_sound and self._ranks_by_node[node].issuperset(event.ranks)
         rank = getattr(event, "rank", None)
         return rank is None or self._node_by_rank.get(rank) == node

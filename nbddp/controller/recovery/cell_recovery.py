@@ -24,6 +24,7 @@ from nbddp.controller.state import (
     describe_exit,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder import ranks_in
 from nbddp.wire.messages import AskWhileStuck, FreeReason, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -331,11 +332,11 @@ def reason_of(report: Report) -> FreeReason:
 
 def _members(views: Views, pg_ids: tuple[str, ...]) -> set[Rank]:
     """Return all ranks that are members of one of these groups."""
-    return {
-        rank
+    spans = {
+        group.spans  # every member describes them, so each is looked at once
         for view in views.values()
         if view.look is not None
         for group in view.look.groups
         if group.pg_id in pg_ids
-        for rank in group.ranks
     }
+    return {rank for each in spans for rank in ranks_in(each)}

@@ -45,6 +45,7 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     PoolSnapshot,
+    RanksAnswered,
     RankState,
     RebuildRequested,
     RestartRanksRequested,
@@ -60,14 +61,11 @@ from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import (
     GroupsRebuilt,
-    OperationsAborted,
-    RankDescribed,
     RankExited,
     RankReady,
     RanksStalled,
     RunFinished,
     RunsFinished,
-    StackDumped,
     StartFailed,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -174,6 +172,10 @@ class RecoveryMachine:
             times.append(self._cell.next_deadline())
         return min((at for at in times if at is not None), default=None)
 
+    def put_off(self, busy_s: float) -> None:
+        """Give ranks more time to answer, since nothing was read for so long: the hub was busy."""
+        self._questions.put_off(busy_s)
+
     # --- the only entry ------------------------------------------------------------------------
 
     def handle(  # noqa: PLR0912 - one branch for each kind of stimulus
@@ -189,8 +191,8 @@ class RecoveryMachine:
             case RanksStalled():
                 if self._cell is not None:
                     self._cell.watch.quiet(stimulus.ranks, now)
-            case RankDescribed() | StackDumped() | OperationsAborted():
-                actions += self._questions.answer(stimulus, now)
+            case RanksAnswered():
+                actions += self._questions.answer_all(stimulus.answers, now)
             case GroupsRebuilt():
                 if self._held_outcome is not None:
                     self._held_outcome = with_torn(self._held_outcome, stimulus)

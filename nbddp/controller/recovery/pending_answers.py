@@ -77,6 +77,10 @@ class PendingAnswers:
         question = self._open.pop((kind, number), None)
         return {} if question is None else question.answers
 
+    def answer_all(self, answers: Iterable[Answer], now: float) -> list[Action]:
+        """Take answers, in order."""
+        return [action for answer in answers for action in self.answer(answer, now)]
+
     def answer(self, answer: Answer, now: float) -> list[Action]:
         """Take an answer."""
         key = (_kind_of(answer), answer.number)
@@ -87,6 +91,12 @@ class PendingAnswers:
         question.answers[answer.rank] = answer
         question.until = max(question.until, min(now + _READ_ON_S, question.latest))
         return self._settled([key], now)
+
+    def put_off(self, busy_s: float) -> None:
+        """Let all questions wait so much longer, since no answer could be taken meanwhile."""
+        for question in self._open.values():
+            question.until += busy_s
+            question.latest += busy_s
 
     def rank_exited(self, rank: Rank, now: float) -> list[Action]:
         """Remove an exited rank from all questions."""

@@ -100,6 +100,7 @@ class RankProbes:
         *,
         last: int = 64,
         memory: bool = False,
+        is_brief: bool = False,
     ) -> tuple[int, list[Action]]:
         """Ask ranks for their state; returns the number of the question, and the actions.
 
@@ -109,6 +110,7 @@ class RankProbes:
             ranks: the ranks; default: all that live.
             last: number of operations in each answer.
             memory: ask for memory usage as well.
+            is_brief: ask only whether they have changed, see `DescribeRank.is_brief`.
         """
         alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
@@ -119,7 +121,7 @@ class RankProbes:
 
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", number, asked, until=until, then=looked)
-        request = DescribeRank(number=number, last=last, memory=memory)
+        request = DescribeRank(number=number, last=last, memory=memory, is_brief=is_brief)
         return number, [SendToRanks(asked, request)] if asked else []
 
     def peek(

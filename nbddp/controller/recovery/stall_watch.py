@@ -3,7 +3,7 @@
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
     RanksStalled --> DescribeRank to all --> diagnose --> proven?
-        yes --> DescribeRank again --> unchanged? --> verdict
+        yes --> DescribeRank again, brief --> unchanged? --> verdict
         no  --> DumpStack of the silent ones --> notice
 
 Two looks make a proof: ranks that have the same version in both were in that state at the moment at
@@ -168,7 +168,8 @@ class StallWatch:
 
         def look(now: float) -> list[Action]:
             confirm = partial(self._confirm, first, now)
-            self._number, actions = self._probes.look(now, confirm, first.report.involved)
+            involved = first.report.involved
+            self._number, actions = self._probes.look(now, confirm, involved, is_brief=True)
             return actions
 
         if at <= now:

@@ -53,7 +53,7 @@ class CellRun:
     @property
     def unfinished(self) -> RankSet:
         """Ranks that are still inside."""
-        return self.ranks - RankSet.of(self.results)
+        return NO_RANKS if self.is_complete else self.ranks - RankSet.of(self.results)
 
     @property
     def is_complete(self) -> bool:
@@ -126,7 +126,7 @@ class CellRun:
             results[rank] = RankResult(rank, "unfinished", now - self.began, stuck=stuck)
         return RunOutcome(
             run_id=self.run_id,
-            results=dict(sorted(results.items())),
+            results={rank: results[rank] for rank in self.ranks},
             elapsed_s=now - self.began,
             interrupted=self.interrupted,
             timed_out=self.timed_out,

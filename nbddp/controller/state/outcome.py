@@ -29,7 +29,7 @@ RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 DETACHED = "%ddp detach"
 
 
-class RankResult(msgspec.Struct, frozen=True):
+class RankResult(msgspec.Struct, frozen=True, gc=False):
     """The end of a cell on one rank.
 
     Example:

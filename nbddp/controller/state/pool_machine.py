@@ -67,7 +67,7 @@ from nbddp.wire.messages import (
     StoreExited,
     StoreReady,
 )
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 class PoolMachine:
@@ -132,12 +132,12 @@ class PoolMachine:
         unreachable = self.ranks.stopped_agent_reason(ranks)
         if unreachable or self.run is not None:
             return unreachable or "a cell is running"
-        exited = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
+        exited = self.ranks.in_state(RankState.EXITED, among=ranks)
         if exited:
             lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents.keys())
             why = "".join(f", since the agent of node {node} ended" for node in lost)
             return f"{exited.describe()} {exited.verb('has', 'have')} exited{why}"
-        starting = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
+        starting = self.ranks.in_state(RankState.STARTING, among=ranks)
         if starting:
             return f"a fresh process takes the place of {starting.describe()}"
         late = self.late(ranks)
@@ -148,8 +148,8 @@ class PoolMachine:
     def late(self, ranks: RankSet) -> RankSet:
         """The ranks that are still inside a cell that has ended for the user."""
         if self.run is not None:
-            return RankSet()
-        return RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
+            return NO_RANKS
+        return self.ranks.in_state(RankState.BUSY, among=ranks)
 
     def ending(self, is_ending: Callable[[int], bool]) -> RankSet:
         """Idle ranks whose processes end or have ended, before their agent has reported it.

@@ -61,7 +61,7 @@ class Phase(Enum):
 Replaced: TypeAlias = Literal["", "exited", "restarted"]
 
 
-class RankInfo(msgspec.Struct, frozen=True):
+class RankInfo(msgspec.Struct, frozen=True, gc=False):
     """The state of one rank at one moment, as `Pool.ranks` gives it.
 
     Example:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nbddp.controller.state.rank_state import LEGAL_MOVES, RankInfo, RankState
 from nbddp.errors import InvalidTransitionError
 from nbddp.wire.message_types import PoolSpec
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 _HISTORY_LENGTH = 20
 
@@ -56,10 +56,13 @@ class RankTable(Mapping[Rank, RankInfo]):
         """Whether all ranks are in this state."""
         return self._counts[state] == len(self._info_by_rank)
 
-    def in_state(self, *states: RankState) -> RankSet:
-        """The ranks in one of these states."""
+    def in_state(self, *states: RankState, among: Iterable[Rank] | None = None) -> RankSet:
+        """The ranks in one of these states, of all or of some."""
+        if not any(self._counts[state] for state in states):
+            return NO_RANKS
         infos = self._info_by_rank.values()
-        return RankSet.of(info.rank for info in infos if info.state in states)
+        ranks = tuple(info.rank for info in infos if info.state in states)
+        return RankSet(ranks) if among is None else RankSet.of(set(ranks).intersection(among))
 
     def by_node(self, ranks: Iterable[Rank]) -> dict[int, tuple[Rank, ...]]:
         """These ranks, grouped by their node."""
@@ -70,6 +73,8 @@ class RankTable(Mapping[Rank, RankInfo]):
 
     def stopped_agent_reason(self, ranks: Iterable[Rank]) -> str:
         """The reason why these ranks cannot be reached: a stopped agent; empty if they can."""
+        if not self.stopped_agents:
+            return ""
         stopped = self.stopped_agents.intersection(self.by_node(ranks))
         return f"the agent of node {min(stopped)} is stopped" if stopped else ""
 
@@ -96,8 +101,10 @@ class RankTable(Mapping[Rank, RankInfo]):
         """
         before: RankInfo | None = None
         history: tuple[str, ...] = ()
+        infos, counts = self._info_by_rank, self._counts
+        self._infos = None
         for rank in ranks:
-            info = self._info_by_rank[rank]
+            info = infos[rank]
             # Ranks that move together have one history.
             is_alike = before is not None and info.state is before.state
             if not is_alike or before is None or info.history != before.history:
@@ -107,5 +114,7 @@ class RankTable(Mapping[Rank, RankInfo]):
                 self.put(replace(info, history=history))
                 lines = "\n  ".join(history)
                 raise InvalidTransitionError(f"rank {rank}: illegal move; its history:\n  {lines}")
-            self.put(replace(info, state=to, history=history, **known))
+            infos[rank] = replace(info, state=to, history=history, **known)
+            counts[info.state] -= 1
+            counts[to] += 1
             before = info

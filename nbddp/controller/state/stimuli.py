@@ -148,6 +148,13 @@ class NodesSilent:
 
 
 @dataclass(frozen=True)
+class RanksAnswered:
+    """The answers to `DescribeRank`, `AbortOperations` and `DumpStack`."""
+
+    answers: tuple[RankDescribed | OperationsAborted | StackDumped, ...]
+
+
+@dataclass(frozen=True)
 class RebuildRequested:
     """Try again to form the groups of a pool that a user wants to use."""
 
@@ -188,9 +195,7 @@ LifeStimulus: TypeAlias = (
 #: The stimuli of `RecoveryMachine` alone.
 WatchStimulus: TypeAlias = (
     RanksStalled
-    | RankDescribed
-    | StackDumped
-    | OperationsAborted
+    | RanksAnswered
     | GroupsRebuilt
     | RestartRanksRequested
     | DiagnoseRequested

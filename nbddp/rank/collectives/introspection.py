@@ -78,17 +78,27 @@ class RankIntrospection:
         self.is_fresh = False
         self._ticks: dict[int, int] = {}  # processor time of threads at the last look
 
-    def look(self, last: int = 64, *, memory: bool = False) -> RankLook:
+    def look(self, last: int = 64, *, memory: bool = False, is_brief: bool = False) -> RankLook:
         """Return the state of the rank now.
 
         Args:
             last: number of complete operations that are included.
             memory: whether to include torch's GPU memory.
+            is_brief: only what shows whether the rank has changed, see `DescribeRank.is_brief`.
         """
         recorder = self._recorder
         recorder.sweep()
         self._store_polls.expire()
         version = recorder.writer.version
+        if is_brief:
+            return RankLook(
+                rank=self._rank,
+                pid=os.getpid(),
+                activity=self._activity(),
+                version=version,
+                time_ns=time.monotonic_ns(),
+                key_check_age_ns=self._key_check_age_ns(),
+            )
         waits = {
             thread: (record, since)
             for thread, record, since in recorder.waits()

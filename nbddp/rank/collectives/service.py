@@ -195,5 +195,7 @@ class Collectives:
         return RankDescribed(
             number=request.number,
             rank=self.recorder.rank,
-            look=self._introspection.look(request.last, memory=request.memory),
+            look=self._introspection.look(
+                request.last, memory=request.memory, is_brief=request.is_brief
+            ),
         )

@@ -4,7 +4,7 @@ import pytest
 
 from nbddp.controller.state.actions import Action
 from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, Operation, Signature
-from nbddp.wire.messages import DescribeRank, RankDescribed
+from nbddp.wire.messages import DescribeRank
 from tests.support.examples import plain_example
 from tests.support.recovering import WORLD, Pool, kinds, outcome_of, requests, verdict
 
@@ -58,9 +58,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
             action
             for asked, look in (first, second)
             for rank in asked
-            for action in pool.feed(
-                RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
-            )
+            for action in pool.described(look.number, rank)
         ]
         assert kinds(actions)[0] == "VerdictReached only"
         ended = pool.answer_reform(actions)

@@ -57,3 +57,13 @@ def test_few_ranks_have_the_time_that_was_given():
     questions.answer(armed(0), 0.3)
     questions.tick(0.4)
     assert not questions.is_open("arm", 1)
+
+
+def test_all_questions_wait_longer_while_the_hub_is_busy():
+    questions = PendingAnswers()
+    questions.ask("arm", 1, range(3), until=0.4, then=lambda answers, now: [])
+    questions.put_off(2.0)
+    questions.tick(2.3)
+    assert questions.is_open("arm", 1)
+    questions.tick(2.4)
+    assert not questions.is_open("arm", 1)

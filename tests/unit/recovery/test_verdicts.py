@@ -12,7 +12,6 @@ from nbddp.wire.messages import (
     AbortOperations,
     DescribeRank,
     FreeReason,
-    RankDescribed,
     RebuildGroups,
 )
 from nbddp.wire.rank_set import RankSet
@@ -40,6 +39,8 @@ def test_a_deadlock_from_the_first_look_to_the_end_of_the_cell():
     assert kinds(looks) == ["DescribeRank 0-2"]
     again = pool.answer_looks(looks)
     assert kinds(again) == ["DescribeRank 0-2"]
+    briefs = [look.is_brief for _, look in requests([*looks, *again], DescribeRank)]
+    assert briefs == [False, True]  # the second one asks only whether they have moved
     actions = pool.answer_looks(again)
     assert kinds(actions) == ["VerdictReached", "AbortOperations arm 0-2"]
     [(_, arm)] = requests(actions, AbortOperations)
@@ -175,6 +176,15 @@ def test_only_involved_ranks_are_asked_again_and_others_may_be_silent():
     assert kinds(pool.answer_looks(again)) == ["VerdictReached", "AbortOperations arm 0-3"]
 
 
+def test_a_hub_that_was_busy_gives_ranks_more_time():
+    """A diagnosis of thousands of ranks may take longer than ranks have to answer."""
+    pool, _ = stuck_pool()
+    again = pool.answer_looks(pool.quiet(0, 2))
+    pool.machine.put_off(60.0)
+    assert pool.tick(after_s=59.0) == []  # without that, all three would be silent
+    assert kinds(pool.answer_looks(again)) == ["VerdictReached", "AbortOperations arm 0-2"]
+
+
 def test_late_answers_are_ignored():
     pool, _ = stuck_pool()
     pool.report = notice()
@@ -183,8 +193,8 @@ def test_late_answers_are_ignored():
     peek = pool.tick(after_s=0.4)
     assert kinds(peek) == ["DumpStack 2"]
     [(_, look)] = requests(first, DescribeRank)
-    assert pool.feed(RankDescribed(number=look.number, rank=2, look=pool.looks[2])) == []
-    assert pool.feed(RankDescribed(number=999, rank=2, look=pool.looks[2])) == []
+    assert pool.described(look.number, 2) == []
+    assert pool.described(999, 2) == []
     assert kinds(pool.answer_peeks(peek)) == ["NoticeChanged"]
     assert pool.answer_peeks(peek) == []  # twice
     assert len(pool.views) == 2
@@ -328,9 +338,7 @@ def test_at_the_end_of_the_cell_the_verdict_names_the_ranks_that_were_late():
     actions = []
     for asked, look in looks:
         for rank in asked:
-            actions += pool.feed(
-                RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
-            )
+            actions += pool.described(look.number, rank)
     [second] = of_type(actions, VerdictReached)
     assert second.replaces == first.report.fingerprint != second.report.fingerprint
     assert (second.acted, str(second.report.findings[0].culprits)) == (True, "1-2")
