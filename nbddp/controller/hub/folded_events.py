@@ -38,6 +38,8 @@ def folded(
 ) -> Iterator[_Arrived | tuple[None, FoldedEvent, list[bytes]]]:
     """Join events that have arrived; any other event comes after those that were before it.
 
+    What one rank says keeps its order.
+
     Args:
         arrived: the node, the event and its buffers; a negative node is none yet.
         accepts: whether the sender may say so; asked about each event that is joined.
@@ -45,8 +47,12 @@ def folded(
     waiting = FoldedEvents()
     for node, event, frames in arrived:
         if node >= 0 and isinstance(event, (*ANSWERS, RunsStarted, RunsFinished)):
-            if accepts(node, event):
-                waiting.add(event)
+            if not accepts(node, event):
+                continue
+            if isinstance(event, ANSWERS) and waiting.has_end_of(event.rank):
+                for earlier in waiting.take():  # the rank may be in no cell any more
+                    yield None, earlier, []
+            waiting.add(event)
             continue
         for earlier in waiting.take():
             yield None, earlier, []
@@ -76,6 +82,10 @@ class FoldedEvents:
             case _:
                 self._answers.append(event)
 
+    def has_end_of(self, rank: int) -> bool:
+        """Whether the end of a cell on this rank waits."""
+        return any(rank in ended.ranks for ended in self._ended)
+
     def take(self) -> list[FoldedEvent]:
         """Return the events that wait; of each rank its beginning comes first."""
         if not (self._begun or self._ended or self._answers):
@@ -99,14 +109,14 @@ class _Ended:
     def __init__(self, first: RunsFinished) -> None:
         self._common = _common(first.finished)
         self._parts = [first]
-        self._ranks = set(first.ranks)
+        self.ranks = set(first.ranks)
 
     def add(self, event: RunsFinished) -> bool:
         """Take another one; False: it says something else, or of the same ranks."""
-        if not self._ranks.isdisjoint(event.ranks) or _common(event.finished) != self._common:
+        if not self.ranks.isdisjoint(event.ranks) or _common(event.finished) != self._common:
             return False
         self._parts.append(event)
-        self._ranks.update(event.ranks)
+        self.ranks.update(event.ranks)
         return True
 
     def folded(self) -> RunsFinished:

@@ -65,6 +65,21 @@ def test_any_other_event_comes_after_those_before_it() -> None:
     ]
 
 
+def test_an_answer_of_a_rank_that_has_ended_comes_after_its_end() -> None:
+    """Before its end, the rank would seem to be in the cell, and to do nothing."""
+    arrived: list[tuple[int, Event, list[bytes]]] = [
+        (0, aborted(1), []),
+        (0, ended((0, 1)), []),
+        (0, aborted(2), []),
+        (0, aborted(0), []),
+    ]
+    assert [event for _, event, _ in folded(arrived, lambda node, event: True)] == [
+        RanksAnswered((aborted(1), aborted(2))),
+        ended((0, 1)),
+        RanksAnswered((aborted(0),)),
+    ]
+
+
 def test_what_is_not_accepted_is_left_out() -> None:
     arrived: list[tuple[int, Event, list[bytes]]] = [(0, ended((0,)), []), (1, ended((1,)), [])]
     assert list(folded(arrived, lambda node, event: node == 1)) == [(None, ended((1,)), [])]
