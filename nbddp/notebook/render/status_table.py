@@ -40,6 +40,8 @@ from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
+#: The folded part below has a row for so many ranks at most: a browser has to draw it.
+_MAX_EVERY = 512
 #: More nodes, or folders of logs, are not listed one by one.
 MAX_NODES = 16
 _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
@@ -95,7 +97,9 @@ class Survey:
         table = _table(self.rows, is_live=is_live)
         below = "".join(f"<div>{escape(text)}</div>" for text in notes)
         if len(self.rows) > MAX_ROWS and not is_live:  # an update would close it again
-            below += details("every rank", _table(self.rows, is_folded=False).html())
+            shown = self.rows[:_MAX_EVERY]
+            title = "every rank" if len(shown) == len(self.rows) else f"ranks 0-{len(shown) - 1}"
+            below += details(title, _table(shown, is_folded=False).html())
         if logs:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {

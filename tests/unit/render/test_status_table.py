@@ -310,3 +310,14 @@ def test_colours_can_be_read_on_white_and_on_black(colour: str):
     light = _luminance(colour) + 0.05
     assert 1.05 / light >= 4
     assert light / (_luminance("#111111") + 0.05) >= 4
+
+
+def test_the_table_of_every_rank_ends_where_a_browser_would_not_draw_it():
+    def html(count: int) -> str:
+        rows = [Row(rank, "waits", node=rank // 8) for rank in range(count)]
+        return Survey("pool p", rows, [], []).bundle()["text/html"]
+
+    assert "every rank" in html(512)
+    many = html(8192)
+    assert "ranks 0-511" in many
+    assert len(many) < 1.05 * len(html(512))
