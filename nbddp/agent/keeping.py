@@ -131,6 +131,7 @@ class Keeping:
         uplink = self._link.uplink
         if isinstance(uplink, RemoteUplink):
             uplink.patience_s = max(self._launch.settings.patience_s, keep_s)
+            uplink.is_kept = True
 
     def _begin(self, last_words: AgentDetached | None = None) -> None:
         self._parent_watch.release()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import network_hosts, ssh_hosts
 from tests.support.kept_machines import Listening
+from tests.support.kept_site import Scripts
 from tests.support.network_hosts import HostNetwork
 from tests.support.ssh_hosts import SshSite
 
@@ -53,5 +54,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def listening(home: Path) -> Iterator[Listening]:
     made = Listening(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    made = Scripts(tmp_path)
     yield made
     made.close()

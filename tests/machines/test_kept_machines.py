@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,36 +22,13 @@ from nbddp.system import kept_pools, process_tree
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.rank_set import RankSet
 from tests.support.kept_machines import Listening, known_pool, known_state, take_back
-from tests.support.kept_site import Script
+from tests.support.kept_site import Scripts
 from tests.support.polling import poll_until
 from tests.support.remote_pools import DEFAULTS, ssh_pool
 from tests.support.ssh_hosts import SshSite
 from tests.support.views import run_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
-
-
-class Scripts:
-    """Scripts of the same user, each a notebook; all of them end with the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._started: list[Script] = []
-
-    def start(self, code: str) -> Script:
-        self._started.append(Script(f"import nbddp, time\n{code}", self._folder))
-        return self._started[-1]
-
-    def close(self) -> None:
-        for script in self._started:
-            script.kill()
-
-
-@pytest.fixture
-def scripts(tmp_path: Path) -> Iterator[Scripts]:
-    made = Scripts(tmp_path)
-    yield made
-    made.close()
 
 
 def test_agents_of_a_shell_are_let_go_and_taken_back_again_and_again(

@@ -58,6 +58,22 @@ class Script:
         return text
 
 
+class Scripts:
+    """Scripts of the same user, each a notebook; all of them end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Script] = []
+
+    def start(self, code: str) -> Script:
+        self._started.append(Script(f"import nbddp, time\n{code}", self._folder))
+        return self._started[-1]
+
+    def close(self) -> None:
+        for script in self._started:
+            script.kill()
+
+
 class KeptSite:
     """A temporary folder, and the scripts that work in it."""
 

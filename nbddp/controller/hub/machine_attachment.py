@@ -33,6 +33,7 @@ def attach_machines(
     first_s: float,
     all_s: float,
     is_interrupted: Callable[[], bool] = lambda: False,
+    obstacle: Callable[[], str] = str,
 ) -> Attachment:
     """Take the agents that come, until all have come.
 
@@ -44,6 +45,7 @@ def attach_machines(
         first_s: time for the first agent, in seconds.
         all_s: time for all of them; those that have not come then are lost.
         is_interrupted: asked again and again.
+        obstacle: says why agents do not reach this machine; empty: that is not known.
 
     Raises:
         KeyboardInterrupt: the user has interrupted the wait.
@@ -51,7 +53,7 @@ def attach_machines(
     """
     arrivals = _Arrivals(channel, token, agents)
     try:
-        arrivals.wait(first_s, all_s, is_interrupted)
+        arrivals.wait(first_s, all_s, is_interrupted, obstacle)
     except BaseException:
         for node in arrivals.attachment.by_node:
             channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
@@ -72,7 +74,13 @@ class _Arrivals:
         self._number = secrets.token_hex(16)
         self.attachment = Attachment()
 
-    def wait(self, first_s: float, all_s: float, is_interrupted: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        first_s: float,
+        all_s: float,
+        is_interrupted: Callable[[], bool],
+        obstacle: Callable[[], str],
+    ) -> None:
         """Wait for the first agent, then for the others; see `attach_machines`."""
         poller = Poller()
         poller.add(self._channel)
@@ -87,10 +95,12 @@ class _Arrivals:
             self._channel.beat(time.monotonic())
             self._receive()
         if not by_node:
+            reason = obstacle() or (
+                "their machines are off, they were ended, or do not reach this one"
+            )
             raise PoolAttachError(
-                f"no agent of the pool has come in {first_s:g} s: their machines are off, they "
-                "were ended, or do not reach this one. Next: try again; the pool ends by itself "
-                "when its time is over"
+                f"no agent of the pool has come in {first_s:g} s: {reason}. Next: try again; the "
+                "pool ends by itself when its time is over"
             )
 
     def _receive(self) -> None:

@@ -6,6 +6,7 @@ from nbddp.controller.launch.engine import (
     EngineOptions,
     LastingEngine,
     LostNode,
+    ReachingEngine,
     ReplacingEngine,
     mark_of,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "LastingEngine",
     "LocalAgent",
     "LostNode",
+    "ReachingEngine",
     "RemoteAgent",
     "ReplacingEngine",
     "engine_options",

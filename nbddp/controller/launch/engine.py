@@ -212,6 +212,32 @@ class LastingEngine(Engine, Protocol):
         """
 
 
+@runtime_checkable
+class ReachingEngine(LastingEngine, Protocol):
+    """A `LastingEngine` that makes the ways on which agents reach the notebook.
+
+    ``reach_s`` is the number of seconds that this takes at most.
+    """
+
+    reach_s: float
+
+    def reach(self, mark: str, invitation: Invitation) -> None:
+        """Make the ways again, before agents that another notebook has left are waited for.
+
+        `leave` ends them if no agent comes. `take_back` follows if agents have come.
+
+        Args:
+            mark: what that one has noted, see `mark_of`.
+            invitation: of the agents.
+
+        Raises:
+            PoolStartError: the engine cannot do that here.
+        """
+
+    def obstacle(self) -> str:
+        """Say why there is no way, such as the words of ssh; empty: nothing is known."""
+
+
 def mark_of(engine: Engine) -> str:
     """Return what a later notebook needs to know of the agents, such as the number of a job."""
     return str(getattr(engine, "mark", ""))

@@ -47,7 +47,7 @@ class EngineProcess:
 
     Args:
         words: of its command line.
-        invitation: for the agents.
+        invitation: for the agents; None: it starts none.
         env: its environment; None: that of this process.
 
     Raises:
@@ -57,7 +57,7 @@ class EngineProcess:
     def __init__(
         self,
         words: Sequence[str],
-        invitation: Invitation,
+        invitation: Invitation | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
@@ -77,7 +77,8 @@ class EngineProcess:
                 "install it, or use another --launcher"
             ) from None
         self._input = self._process.stdin
-        self.say(invitation.text())
+        if invitation is not None:
+            self.say(invitation.text())
 
     def say(self, line: str) -> None:
         """Write a line to its standard input."""

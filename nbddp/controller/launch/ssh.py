@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import ask
 from nbddp.controller.launch.relayed_commands import make_commands
+from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.errors import BadOptionError
 from nbddp.system import network
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _JOIN_S = 60.0
 _STOP_S = 1.0
+#: A little more than the patience of the other end of a tunnel.
+_TUNNEL_S = 70.0
 
 
 class SshEngine:
@@ -47,6 +50,11 @@ class SshEngine:
         self._hosts = list(options.hosts[: options.nnodes])  #: by node
         self._spare_hosts = list(options.hosts[options.nnodes :])
         self._processes: dict[int, Program] = {}
+        self._tunnels = SshTunnels(self._python)
+
+    @property
+    def _python(self) -> str:
+        return self._options.python or sys.executable
 
     def address(self) -> str:
         """Return the address of this machine towards the first host; of a tunnel: loopback."""
@@ -68,15 +76,20 @@ class SshEngine:
             self._start_agent(node, invitation)
 
     def _start_agent(self, node: int, invitation: Invitation) -> None:
-        python = shlex.quote(self._options.python or sys.executable)
+        python = shlex.quote(self._python)
         command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
         forward = ""
-        if self._options.tunnel:
-            port = network.split_address(invitation.addresses[0])[1]
+        if self._options.tunnel and invitation.keep_s:
+            self._open_tunnel(node, invitation)  # it can end, and come again, without the agent
+        elif self._options.tunnel:
+            port = _port(invitation)
             # The far end listens on its loopback only; CURVE protects it from other users.
             forward = f"{port}:127.0.0.1:{port}"
         words = ssh_words(self._hosts[node], command, forward, self._options.arguments)
         self._processes[node] = self._commands.start(words, invitation)
+
+    def _open_tunnel(self, node: int, invitation: Invitation) -> None:
+        self._tunnels.open(self._hosts[node], _port(invitation))
 
     def state(self) -> str:
         """Return the hosts."""
@@ -87,8 +100,8 @@ class SshEngine:
         if failure := self._commands.failure():
             return failure
         process = self._processes.get(node)
-        how = process.end() if process is not None else ""
         host = self._hosts[node]
+        how = (process.end() if process is not None else "") or self._tunnels.failure(host)
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
         return how and (
             f"ssh {how}. Next: try `ssh {host}` {where}; --python PATH names the Python there"
@@ -115,6 +128,7 @@ class SshEngine:
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""
         self._end_processes(_STOP_S)
+        self._tunnels.close()
         self._commands.stop()
 
     @property
@@ -125,9 +139,33 @@ class SshEngine:
     def leave(self) -> None:
         """End each ssh; the agents have been let go."""
         self._end_processes(0.0)
+        self._tunnels.close()
+
+    @property
+    def reach_s(self) -> float:
+        """After a crash of the notebook's machine, the last tunnels may still have the port."""
+        return _TUNNEL_S if self._options.tunnel else 0.0
+
+    def reach(self, mark: str, invitation: Invitation) -> None:
+        """Make the tunnels; without them, the agents reach the notebook by themselves.
+
+        Raises:
+            PoolStartError: there is no ssh.
+        """
+        self._read(mark)
+        for node in range(self._options.nnodes) if self._options.tunnel else ():
+            self._open_tunnel(node, invitation)
+
+    def obstacle(self) -> str:
+        """Return how the ssh of tunnels have ended."""
+        ends = {host: self._tunnels.failure(host) for host in self._hosts}
+        return "; ".join(f"ssh to {host} {how}" for host, how in ends.items() if how)
 
     def take_back(self, mark: str, invitation: Invitation) -> None:
-        """Go on with agents that another notebook has started: no ssh is needed."""
+        """Go on with agents that another notebook has started: no ssh of theirs is needed."""
+        self._read(mark)
+
+    def _read(self, mark: str) -> None:
         hosts = mark.split(",")
         if sorted(hosts) == sorted(self._options.hosts):
             self._hosts = hosts[: self._options.nnodes]
@@ -139,6 +177,10 @@ class SshEngine:
         for process in self._processes.values():
             process.stop(patience_s)
         self._processes.clear()
+
+
+def _port(invitation: Invitation) -> int:
+    return network.split_address(invitation.addresses[0])[1]
 
 
 def _host_name(host: str) -> str:

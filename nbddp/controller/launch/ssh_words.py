@@ -5,16 +5,19 @@ Runs in: the notebook's process.
 
 from collections.abc import Sequence
 
-#: Without the last two a connection that was cut when the notebook ended would never end.
-_OPTIONS = (
-    "BatchMode=yes",
-    "ConnectTimeout=10",
-    "ServerAliveInterval=15",
-    "ServerAliveCountMax=4",
-)
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10")
+#: Seconds between questions, and how many may stay without an answer. Without them a connection
+#: that was cut when the notebook ended would never end.
+_SILENCE = (15, 4)
 
 
-def ssh_words(host: str, command: str, forward: str = "", more: Sequence[str] = ()) -> list[str]:
+def ssh_words(
+    host: str,
+    command: str,
+    forward: str = "",
+    more: Sequence[str] = (),
+    silence: tuple[int, int] = _SILENCE,
+) -> list[str]:
     """Return the command that runs another one on a host.
 
     Args:
@@ -23,11 +26,15 @@ def ssh_words(host: str, command: str, forward: str = "", more: Sequence[str] = 
         forward: ``FAR:HOST:PORT``: connections to ``FAR`` there come out at ``HOST:PORT``, from
             here; empty: none.
         more: words before the host.
+        silence: ssh asks the host each so many seconds, and ends after so many questions without
+            an answer.
 
     >>> ssh_words("a", "hostname")[-2:]
     ['a', 'hostname']
     """
-    words = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
+    interval, count = silence
+    options = (*_OPTIONS, f"ServerAliveInterval={interval}", f"ServerAliveCountMax={count}")
+    words = ["ssh", "-T", *(word for option in options for word in ("-o", option))]
     if forward:
         words += ["-o", "ExitOnForwardFailure=yes", "-R", forward]
     return [*words, *more, host, command]

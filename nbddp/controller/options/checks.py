@@ -69,16 +69,13 @@ def check_seconds(name: str, value: Any) -> None:
         raise BadOptionError(f"{name} {value:g} is not a positive number of seconds")
 
 
-def checked_keep(
-    keep: Any, *, launcher: str, tunnel: bool = False, via: str = "", command: str = "--keep"
-) -> float:
+def checked_keep(keep: Any, *, launcher: str, via: str = "", command: str = "--keep") -> float:
     """Return the seconds for which a pool outlives its notebook; 0: it does not.
 
     Args:
         keep: seconds, or text such as ``4h``; None or 0: it does not.
         launcher: starts the agents.
-        tunnel: whether ssh carries the connections to other machines.
-        via: the login node whose ssh does; empty: there is none.
+        via: the login node whose ssh carries the connections to other machines; empty: none.
         command: names the option.
 
     Raises:
@@ -95,7 +92,7 @@ def checked_keep(
         raise BadOptionError(
             f"{command} {keep} is too long; legal: up to {write_duration(_LONGEST_KEEP_S)}"
         )
-    check_kept(launcher, tunnel=tunnel, via=via, command=command)
+    check_kept(launcher, via=via, command=command)
     if not process_tree.IS_LINUX:
         raise BadOptionError(f"{command} needs Linux, where a process can watch another one")
     return float(seconds)

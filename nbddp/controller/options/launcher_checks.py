@@ -100,13 +100,12 @@ def checked_job(job: Any) -> dict[str, str]:
     return dict(pairs)
 
 
-def check_kept(launcher: str, *, tunnel: bool, via: str, command: str) -> None:
+def check_kept(launcher: str, *, via: str, command: str) -> None:
     """Check that the agents of a launcher can outlive the notebook.
 
     Args:
         launcher: the value of ``--launcher``.
-        tunnel: whether ssh carries the connections.
-        via: the login node whose ssh does; empty: there is none.
+        via: the login node whose ssh carries the connections; empty: there is none.
         command: names what the user has typed.
 
     Raises:
@@ -117,11 +116,6 @@ def check_kept(launcher: str, *, tunnel: bool, via: str, command: str) -> None:
             f"{command} goes with --launcher {', '.join(KEPT_BY)}: agents of --launcher {launcher} "
             "end with their notebook. Next: `%ddp listen --keep 4h`, and start the agents yourself "
             "with one of the lines that it prints"
-        )
-    if tunnel:
-        raise BadOptionError(
-            f"{command} does not go with --tunnel, which ends with the notebook: its agents would "
-            "find no other one. Next: leave out one of the two"
         )
     if via:
         raise BadOptionError(

@@ -340,9 +340,7 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
-            keep=checked_keep(
-                asked.keep, launcher=asked.launcher, tunnel=asked.tunnel, via=asked.via
-            ),
+            keep=checked_keep(asked.keep, launcher=asked.launcher, via=asked.via),
         )
 
     def keep_after_detach(self, keep: str | float | None) -> float:
@@ -369,7 +367,6 @@ class PoolOptions:
         return checked_keep(
             keep or self.keep or DEFAULT_KEEP_S,
             launcher=self.launcher,
-            tunnel=self.tunnel,
             via=self.via,
             command="%ddp detach" if keep is None else "--keep",
         )

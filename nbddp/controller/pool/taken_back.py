@@ -29,6 +29,7 @@ from nbddp.controller.launch import (
     AdoptedAgent,
     Engine,
     LastingEngine,
+    ReachingEngine,
     RemoteAgent,
     engine_options,
     make_engine,
@@ -138,13 +139,29 @@ class Taking:
         record, nnodes = kept.record, len(machines.hosts)
         channel = _channel_of(record.pool_id, machines)
         undone.callback(channel.close)
+        engine = make_engine(self.options.launcher, engine_options(self.options))
+        invitation = channel.invitation(
+            record.pool_id,
+            [machines.address],
+            record.token,
+            self.options.tunnel,
+            record.keep_s,
+        )
+        way = engine if isinstance(engine, ReachingEngine) else None
+        if way is not None:
+            undone.callback(way.leave)
+            way.reach(machines.mark, invitation)
+        reach_s = 0.0 if way is None else way.reach_s
+        first_s = _FIRST_S + reach_s
+        all_s = max(self.settings.node_timeout_s, first_s if reach_s else 0.0)
         attachment = attach_machines(
             channel,
             record.token,
             tuple(zip(machines.hosts, machines.pids, strict=True)),
             keep_s=record.keep_s,
-            first_s=_FIRST_S,
-            all_s=self.settings.node_timeout_s,
+            first_s=first_s,
+            all_s=all_s,
+            obstacle=str if way is None else way.obstacle,
             is_interrupted=is_interrupted,
         )
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -157,14 +174,10 @@ class Taking:
             time.monotonic(),
         )
         taken = self._resumed(kept, channel, attachment, undone, nodes)
-        engine = make_engine(self.options.launcher, engine_options(self.options))
-        invitation = channel.invitation(
-            record.pool_id, [machines.address], record.token, keep_s=record.keep_s
-        )
         if isinstance(engine, LastingEngine):
             engine.take_back(machines.mark, invitation)
         taken.engine, taken.invitation = engine, invitation
-        taken.remote = _agents(engine, attachment, machines.hosts, self.settings.node_timeout_s)
+        taken.remote = _agents(engine, attachment, machines.hosts, all_s)
         taken.machines = lambda: machines_record(taken.hub, engine, channel, machines.address)
         return taken
 

@@ -52,6 +52,8 @@ class RemoteUplink(Uplink):
         super().__init__(f"agent-{secrets.token_hex(16)}".encode())
         self._host, self._port = network.split_address(address)
         self.patience_s = patience_s
+        self._is_tunnelled = invitation.is_tunnelled
+        self.is_kept = invitation.keep_s > 0  #: the agent can outlive its hub
         socket = self._socket
         try:
             socket.curve_serverkey = invitation.server_key.encode()
@@ -135,7 +137,9 @@ class RemoteUplink(Uplink):
             )
         if self.is_out_of_patience:
             return f"nothing was heard of the notebook for {self.patience_s:g} s"
-        if not self._is_connected and now >= self._probe_at:
+        # The tunnel of a kept pool is made again: that it is not there says nothing of the hub.
+        refusals_count = not self._is_connected and not (self._is_tunnelled and self.is_kept)
+        if refusals_count and now >= self._probe_at:
             self._probe_at = now + _PROBE_EVERY_S
             if not network.refuses_connections(self._host, self._port):
                 self._refused_since = None

@@ -42,8 +42,6 @@ def test_agents_that_end_with_their_notebook_are_not_kept():
     for launcher in ("ray", "k8s", "psij", "pbs", "lsf", "flux", "of-a-package"):
         with pytest.raises(BadOptionError, match=f"{launcher} end with their notebook. Next: "):
             checked_keep("4h", launcher=launcher)
-    with pytest.raises(BadOptionError, match="--keep does not go with --tunnel"):
-        checked_keep("4h", launcher="ssh", tunnel=True)
     for launcher in ("ssh", "slurm"):
         with pytest.raises(BadOptionError, match=r"--keep does not go with --via.* on login1"):
             checked_keep("4h", launcher=launcher, via="login1")
