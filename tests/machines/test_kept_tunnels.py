@@ -38,12 +38,15 @@ def tunnels() -> set[int]:
     return {pid for pid in children if b"tunnel_end" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-def test_a_pool_is_let_go_and_taken_back_through_a_tunnel(site: SshSite, home: Path):
+@pytest.mark.parametrize("keep", ["5min", pytest.param(None, marks=pytest.mark.slow)])
+def test_a_pool_is_let_go_and_taken_back_through_a_tunnel(
+    site: SshSite, home: Path, keep: str | None
+):
     one = site.add_host("n1")
     others = process_tree.children_of(os.getpid())
-    with ssh_pool(site, one, n=1, tunnel=True, keep="5min") as first:
+    with ssh_pool(site, one, n=1, tunnel=True, keep=keep) as first:
         first.run("x = rank + 10")
-        assert len(tunnel_ends(one)) == 1
+        assert len(tunnel_ends(one)) == (1 if keep else 0)
         first.detach()
         assert process_tree.children_of(os.getpid()) == others
         poll_until(lambda: not tunnel_ends(one) and not connections(one))
@@ -187,3 +190,31 @@ def test_an_attach_without_a_way_says_what_ssh_says(
         assert process_tree.children_of(os.getpid()) == others
         assert known_state(first.pool_id) == "detached"
         take_back(first.pool_id, DEFAULTS).stop()
+
+
+@pytest.mark.slow
+def test_a_notebook_that_stands_still_finds_its_pool_again(
+    site: SshSite, home: Path, scripts: Scripts
+):
+    """A closed laptop: the other end of the tunnel takes it for gone."""
+    one = site.add_host("n1")
+    script = scripts.start(
+        f"""
+from nbddp.controller.launch import ssh_tunnels
+ssh_tunnels._PATIENCE_S = 12.0
+pool = nbddp.start(
+    1, launcher="ssh", hosts=["n1"], python={str(site.python)!r}, tunnel=True, keep="10min"
+)
+pool.run("x = rank + 10")
+print("up", flush=True)
+pool.run("import time\\nfor _ in range(300): time.sleep(0.1)\\nx += 1")
+print("x", pool.pull("x"), flush=True)
+pool.stop()
+"""
+    )
+    script.wait_line("up")
+    os.kill(script.pid, signal.SIGSTOP)
+    poll_until(lambda: not tunnel_ends(one), 60.0)
+    os.kill(script.pid, signal.SIGCONT)
+    assert "x [11]" in script.finish()
+    poll_until(lambda: not one.processes("nbddp") and not connections(one))

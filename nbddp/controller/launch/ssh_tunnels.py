@@ -204,6 +204,7 @@ class SshTunnels:
             self._thread.join()
         for tunnel in self._tunnels.values():
             tunnel.close_input()
+        give_up_at = time.monotonic() + _STOP_S
         for tunnel in self._tunnels.values():
-            tunnel.stop(_STOP_S)
+            tunnel.stop(max(0.0, give_up_at - time.monotonic()))
         self._tunnels.clear()
