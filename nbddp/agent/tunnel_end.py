@@ -1,7 +1,7 @@
 """The end of a tunnel on an agent's host: ``ssh -R`` with this program as its command.
 
     python -m nbddp.agent.tunnel_end --patience S          holds the tunnel
-    python -m nbddp.agent.tunnel_end --end "PID STARTED"   ends another one
+    python -m nbddp.agent.tunnel_end --end PID STARTED     ends another one, or a relay
 
 After a cut, the sshd of the host may not notice for hours that the other end has gone. Until then
 it holds the port, and refuses the next tunnel. So this program notices the silence of the
@@ -26,8 +26,8 @@ from nbddp.system import process_tree
 #: The process of a connection is named ``sshd`` or, from OpenSSH 9.8 on, ``sshd-session``.
 _SSHD = "sshd"
 _READ_BYTES = 4096
-#: For sshd to end after SIGTERM.
-_END_S = 2.0
+#: For a process to end after SIGTERM; a relay ends its programs first.
+_END_S = 5.0
 
 
 def sshd_of_this_connection() -> int:
@@ -63,11 +63,11 @@ def hold(patience_s: float) -> None:
     while poller.poll(patience_s * 1000):
         if not os.read(sys.stdin.fileno(), _READ_BYTES):
             return
-    end_sshd(sshd, started)
+    end_process(sshd, started)
 
 
-def end_sshd(pid: int, started: int) -> None:
-    """End the process of sshd of one connection, unless it has ended.
+def end_process(pid: int, started: int) -> None:
+    """End what holds the port, unless it has ended: the sshd of one connection, or a relay.
 
     Args:
         pid: its number.
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--end", nargs=2, type=int)
     options = parser.parse_args()
     if options.end:
-        end_sshd(*options.end)
+        end_process(*options.end)
     else:
         hold(options.patience)
 

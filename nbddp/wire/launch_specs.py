@@ -65,6 +65,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     public_key: str  #: and both of the agents
     secret_key: str
     is_tunnelled: bool = False  #: the addresses are those of a tunnel's end, on any machine
+    is_relayed: bool = False  #: the address is that of a relay, which a login node runs
     #: The notebook's process: name of its machine, pid, and start in clock ticks.
     host: str = ""
     pid: int = 0

@@ -146,8 +146,8 @@ def test_a_tunnel_of_a_notebook_that_crashed_frees_the_port_for_the_next_one(
     one = site.add_host("n1")
     first = scripts.start(
         f"""
-from nbddp.controller.launch import ssh_tunnels
-ssh_tunnels._PATIENCE_S = 12.0
+from nbddp.controller.launch import lasting_ssh
+lasting_ssh.PATIENCE_S = 12.0
 pool = nbddp.start(
     1, launcher="ssh", hosts=["n1"], python={str(site.python)!r}, tunnel=True, keep="10min"
 )
@@ -180,7 +180,7 @@ def test_an_attach_without_a_way_says_what_ssh_says(
     with ssh_pool(site, one, n=1, tunnel=True, keep="5min") as first:
         first.detach()
         monkeypatch.setattr(taken_back, "_FIRST_S", 1.0)
-        monkeypatch.setattr(ssh, "_TUNNEL_S", 3.0)
+        monkeypatch.setattr(ssh, "REACH_S", 3.0)
         others = process_tree.children_of(os.getpid())
         keys = tmp_path / "authorized"
         keys.rename(tmp_path / "away")
@@ -200,8 +200,8 @@ def test_a_notebook_that_stands_still_finds_its_pool_again(
     one = site.add_host("n1")
     script = scripts.start(
         f"""
-from nbddp.controller.launch import ssh_tunnels
-ssh_tunnels._PATIENCE_S = 12.0
+from nbddp.controller.launch import lasting_ssh
+lasting_ssh.PATIENCE_S = 12.0
 pool = nbddp.start(
     1, launcher="ssh", hosts=["n1"], python={str(site.python)!r}, tunnel=True, keep="10min"
 )

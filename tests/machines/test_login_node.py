@@ -16,22 +16,17 @@ from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import DeadlockError, PoolInterruptedError, PoolStartError
 from nbddp.settings import Settings
 from tests.support import slurm_site
+from tests.support.kept_machines import take_back
+from tests.support.kept_site import Scripts
 from tests.support.network_hosts import HostNetwork, NetworkHost
 from tests.support.polling import poll_until
 from tests.support.remote_pools import DEFAULTS, start
 from tests.support.slurm_hosts import SlurmHosts
-from tests.support.ssh_hosts import SshSite
+from tests.support.ssh_hosts import SshSite, command, hosts_behind
 from tests.support.views import RecordingView
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 _SSH_PORT = 22
-
-
-def command(path: Path, line: str) -> Path:
-    """A program that runs a line of shell with its arguments."""
-    path.write_text(f'#!/bin/sh\n{line} "$@"\n')
-    path.chmod(0o755)
-    return path
 
 
 @dataclass
@@ -158,16 +153,63 @@ def test_a_laptop_that_goes_without_a_word_leaves_nothing_when_patience_is_over(
         pool.stop()
 
 
+@pytest.mark.slow
+def test_a_job_behind_the_login_node_outlives_the_notebook(
+    cluster: Site, home: Path, tmp_path: Path, scripts: Scripts
+):
+    # What is in the home folder of the login node.
+    python = command(tmp_path / "there", f"HOME={home} exec {cluster.slurm.python}")
+    first = scripts.start(
+        f"""
+pool = nbddp.start(
+    1, nnodes=2, launcher="slurm", via="login", slurm="--time=5", python={str(python)!r},
+    keep="10min",
+)
+pool.run("x = rank + 10")
+print("pool", pool.pool_id, flush=True)
+pool.run('''
+import time
+for step in range(61):
+    print("step", step)
+    time.sleep(0.1)
+x += 1''')
+"""
+    )
+    pool_id = first.wait_line("pool ")
+    invitation = home / ".nbddp" / f"{pool_id}.json"
+    assert invitation.stat().st_mode & 0o777 == 0o600
+    first.wait_line("[0-1] step 3")
+    first.kill()
+    poll_until(lambda: not cluster.login.processes("launch.relay"))
+    assert cluster.slurm.jobs() == [f"nbddp-{pool_id}"]
+    pool = take_back(pool_id, DEFAULTS)
+    try:
+        outcome = pool.rejoin()
+        assert outcome is not None
+        assert outcome.ranks("ok") == pool.all_ranks
+        assert pool.pull("x") == [11, 12]
+        pool.run("import os\ndist.barrier()")
+        fork_server = "open(f'/proc/{os.getppid()}/stat').read()"
+        agent = pool.pull(f"{fork_server}.split()[3]", ranks=1)
+        cluster.nodes[1].run(["kill", "-9", agent])
+        poll_until(lambda: pool.snapshot.lost_agents == {1}, 100.0)
+        pool.restart(1)
+        pool.run("dist.barrier()")
+        pool.detach()
+        assert not invitation.exists()
+        pool = take_back(pool_id, DEFAULTS)
+        assert sorted(cluster.slurm.jobs()) == [f"nbddp-{pool_id}", f"nbddp-{pool_id}-1"]
+        assert pool.pull("x", ranks=0) == 11
+    finally:
+        pool.stop()
+    poll_until(lambda: not cluster.is_left())
+    assert not (home / ".nbddp").exists()
+
+
 def test_hosts_that_only_the_login_node_reaches_by_ssh(
     site: SshSite, network: HostNetwork, tmp_path: Path
 ):
-    login = site.add_host("login")
-    nodes = [site.add_host(name) for name in ("n1", "n2")]
-    login.keep_apart(network.address, _SSH_PORT)
-    for node in nodes:
-        node.keep_apart(network.address)
-    # The user's ssh on the login node knows the same hosts.
-    python = command(tmp_path / "there", f"PATH={site.commands}:$PATH exec {site.python}")
+    login, nodes, python = hosts_behind(site, network, tmp_path, "n1", "n2")
     options = PoolOptions.checked(
         1, launcher="ssh", hosts=["n1", "n2"], via="login", python=str(python)
     )

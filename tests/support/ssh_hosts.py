@@ -13,6 +13,7 @@ from tests.support.network_hosts import HostNetwork, NetworkHost
 from tests.support.polling import poll_until
 
 _REPOSITORY = Path(__file__).parents[2]
+_SSH_PORT = 22
 _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
@@ -103,3 +104,27 @@ class SshSite:
 def _write_command(path: Path, line: str) -> None:
     path.write_text(f"#!/bin/sh\n{line}\n")
     os.chmod(path, 0o755)  # noqa: PTH101 - a line like its neighbours
+
+
+def command(path: Path, line: str) -> Path:
+    """A program that runs a line of shell with its arguments."""
+    path.write_text(f'#!/bin/sh\n{line} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def hosts_behind(
+    site: SshSite, network: HostNetwork, folder: Path, *names: str
+) -> tuple[NetworkHost, list[NetworkHost], Path]:
+    """A login node, hosts that only its ssh reaches, and the Python of all.
+
+    This machine reaches the port of sshd of the login node, and nothing else.
+    """
+    login = site.add_host("login")
+    nodes = [site.add_host(name) for name in names]
+    login.keep_apart(network.address, _SSH_PORT)
+    for node in nodes:
+        node.keep_apart(network.address)
+    # The user's ssh on the login node knows the same hosts.
+    python = command(folder / "there", f"PATH={site.commands}:$PATH exec {site.python}")
+    return login, nodes, python

@@ -13,16 +13,24 @@ from nbddp.controller.launch.k8s_engine import K8sEngine
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.psij_engine import PsijEngine
 from nbddp.controller.launch.ray_engine import RayEngine
+from nbddp.controller.launch.relayed_job import RelayedJobEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.slurm_job import SlurmJobEngine
 from nbddp.controller.launch.ssh import SshEngine
 from nbddp.controller.options import ENTRY_POINTS, PSIJ_LAUNCHERS, PoolOptions, launcher_names
 from nbddp.errors import BadOptionError
 
+
+def _slurm(options: EngineOptions) -> Engine:
+    if not options.keep_s:
+        return SlurmEngine(options)
+    return RelayedJobEngine(options) if options.via else SlurmJobEngine(options)
+
+
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,
-    "slurm": lambda options: SlurmJobEngine(options) if options.keep_s else SlurmEngine(options),
+    "slurm": _slurm,
     "ray": RayEngine,
     "k8s": K8sEngine,
     **{name: partial(PsijEngine, name) for name in PSIJ_LAUNCHERS},

@@ -39,7 +39,7 @@ from nbddp.controller.launch.relay_messages import (
     report_line,
 )
 from nbddp.errors import NbddpError, PoolStartError
-from nbddp.system import network
+from nbddp.system import network, process_tree
 from nbddp.wire.launch_specs import Invitation
 
 _BLOCK = 1 << 16
@@ -93,13 +93,16 @@ class Relay:
             ) from None
         place = "{}:{}".format(*server.sockets[0].getsockname())
         invitation = msgspec.json.decode(line, type=Invitation)
-        self._invitation = msgspec.structs.replace(invitation, addresses=(f"tcp://{place}",))
+        self._invitation = msgspec.structs.replace(
+            invitation, addresses=(f"tcp://{place}",), is_relayed=True
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._is_over.set)
         # Standard input and output may be one socket: it stays in blocking mode.
         loop.add_reader(sys.stdin.fileno(), self._take_input)
-        _say(Listening(place))
+        pid = os.getpid()
+        _say(Listening(place, f"{pid} {process_tree.start_time(pid)}"))
         while not self._is_over.is_set():
             self._look()
             with suppress(TimeoutError):
@@ -136,8 +139,8 @@ class Relay:
         *lines, self._input = (self._input + block).split(b"\n")
         for line in lines:
             match read_request(line):
-                case RunProgram(number=number, words=words):
-                    self._run(number, words)
+                case RunProgram(number=number, words=words, needs=needs):
+                    self._run(number, words, needs or words[0])
                 case StopProgram(number=number):
                     if program := self._programs.pop(number, None):
                         self._do(asyncio.to_thread(program.stop, _STOP_S))
@@ -154,11 +157,9 @@ class Relay:
     async def _answer(self, number: int, words: Sequence[str]) -> None:
         _say(Answer(number, await asyncio.to_thread(ask, words)))
 
-    def _run(self, number: int, words: Sequence[str]) -> None:
-        if shutil.which(words[0]) is None:
-            # Sites often extend PATH for login shells only, and ssh runs none.
-            os.environ.update(login_environment(os.environ.get("SHELL", "/bin/sh")))
-        if shutil.which(words[0]) is None:
+    def _run(self, number: int, words: Sequence[str], name: str) -> None:
+        find_program(name)
+        if shutil.which(name) is None:
             _say(ProgramEnded(number, ""))
             return
         try:
@@ -208,6 +209,12 @@ def login_environment(shell: str) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs if name.isidentifier()}
 
 
+def find_program(name: str) -> None:
+    """Take the variables of a login shell if PATH lacks a program: ssh runs no login shell."""
+    if shutil.which(name) is None:
+        os.environ.update(login_environment(os.environ.get("SHELL", "/bin/sh")))
+
+
 def own_address(towards: str, *, is_slurm: bool) -> str:
     """Return the address at which nodes most likely reach this machine.
 
@@ -215,8 +222,6 @@ def own_address(towards: str, *, is_slurm: bool) -> str:
         towards: one of them; empty: none is known.
         is_slurm: they are those of the Slurm of this machine.
     """
-    if is_slurm and shutil.which(_SLURM_NODES[0]) is None:
-        os.environ.update(login_environment(os.environ.get("SHELL", "/bin/sh")))
     node = (ask(_SLURM_NODES).split() or [""])[0] if is_slurm else towards
     with suppress(OSError):
         return network.address_towards(node) if node else network.own_address()
@@ -236,6 +241,8 @@ def main() -> None:
 
     async def serve() -> None:
         relay = Relay(options.socket, options.patience)
+        if options.slurm:
+            find_program(_SLURM_NODES[0])
         try:
             address = options.address or own_address(options.towards, is_slurm=options.slurm)
             await relay.serve(address, options.port)

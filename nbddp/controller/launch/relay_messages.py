@@ -16,6 +16,7 @@ class RunProgram(msgspec.Struct, frozen=True, tag=True):
 
     number: int  #: names it from now on
     words: tuple[str, ...]
+    needs: str = ""  #: the program that has to be in PATH; empty: the first word
 
 
 class StopProgram(msgspec.Struct, frozen=True, tag=True):
@@ -42,6 +43,7 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
     """The relay listens for agents."""
 
     address: str  #: ``10.0.0.1:5555``
+    relay: str = ""  #: its process and the start of that, for the one who ends it
 
 
 class ProgramOutput(msgspec.Struct, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 Runs in: the notebook's process. One ``ssh`` runs the relay on the login node, and forwards a socket
 from there to the port of the notebook. Its standard input is the lifeline of all that runs there.
+That of a kept pool is started again when it has ended. The relay has the same address and port
+then, at which agents look for a notebook. Programs end with each relay, and kept agents do not.
 """
 
 import itertools
@@ -11,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nbddp.controller.launch import relay_messages
+from nbddp.controller.launch import lasting_ssh, relay_messages, ssh_words
 from nbddp.controller.launch.commands import Commands, OwnCommands, Program
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_process import EngineProcess, ask
+from nbddp.controller.launch.lasting_ssh import LastingSsh, RunningSsh, SshKeeper
 from nbddp.controller.launch.relay_messages import (
     Answer,
     AskProgram,
@@ -28,7 +31,6 @@ from nbddp.controller.launch.relay_messages import (
     RunProgram,
     StopProgram,
 )
-from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.settings import Settings
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
@@ -67,10 +69,15 @@ class _Told:
     """The reports of the relay so far."""
 
     place: str = ""  #: where it listens
+    relay: str = ""  #: its process and the start of that
     started: set[int] = field(default_factory=set)  #: the programs that it was asked for
     answers: dict[int, str] = field(default_factory=dict)
     ends: dict[int, str] = field(default_factory=dict)
     lines: dict[int, list[str]] = field(default_factory=dict)
+
+    def after(self, how: str) -> "_Told":
+        """Return what is known after the end of the relay, with which all programs have ended."""
+        return _Told(ends=dict.fromkeys(self.started, how) | self.ends, lines=self.lines)
 
 
 class RelayedCommands:
@@ -86,24 +93,69 @@ class RelayedCommands:
         self._numbers = itertools.count()
         self._beat_at = 0.0
         self._patience_s = Settings.from_env().patience_s
+        self._keeper: SshKeeper | None = None  #: of a kept pool
+        self._failed = (0, "")  #: exit code of the last ssh of a kept pool, and how it has ended
 
     def start(
-        self, words: Sequence[str], invitation: Invitation, env: Mapping[str, str] | None = None
+        self,
+        words: Sequence[str],
+        invitation: Invitation,
+        env: Mapping[str, str] | None = None,
+        needs: str = "",
     ) -> Program:
         """Start a program there.
+
+        Args:
+            words: of its command line.
+            invitation: its standard input gets it, with the address of the relay.
+            env: of no use there.
+            needs: the program that has to be in PATH; empty: the first word.
 
         Raises:
             PoolStartError: this machine has no ssh.
         """
-        if self._ssh is None or self._ssh.end():
+        if invitation.keep_s:
+            self.keep(invitation)
+        elif self._ssh is None or self._ssh.end():
             self.stop()  # a relay that heard nothing of the notebook has ended
-            self._connect(invitation)
+            self.connect(invitation)
         number = next(self._numbers)
         self._told.started.add(number)
-        self._say(RunProgram(number, tuple(words)))
-        return RelayedProgram(self, number, words[0])
+        if self._ssh is None:
+            self._told.ends[number] = "was not started: the connection is being made again"
+        self._say(RunProgram(number, tuple(words), needs))
+        return RelayedProgram(self, number, needs or words[0])
 
-    def _connect(self, invitation: Invitation) -> None:
+    def keep(self, invitation: Invitation, listens: str = "") -> None:
+        """Connect, and connect again whenever that has ended.
+
+        Args:
+            invitation: of the agents.
+            listens: where agents look for the relay, as of `listens`; empty: there are none yet.
+
+        Raises:
+            PoolStartError: this machine has no ssh.
+        """
+        self._fix(listens)
+        if self._keeper is None:
+            self._keeper = SshKeeper()
+            self._patience_s = lasting_ssh.PATIENCE_S
+        self._keeper.keep(self._place.login, _LastingRelay(self, self._python, invitation))
+
+    def _fix(self, listens: str) -> None:
+        """Have the next relay listen where this one does."""
+        if listens:
+            address, _, port = listens.rpartition(":")
+            self._place = replace(self._place, address=address, port=int(port))
+
+    @property
+    def listens(self) -> str:
+        """Where the relay listens, ``10.0.0.1:5555``; empty: that is not known yet."""
+        told, place = self._read().place, self._place
+        return told or (f"{place.address}:{place.port}" if place.address and place.port else "")
+
+    def connect(self, invitation: Invitation) -> EngineProcess:
+        """Start ssh and the relay. Raises `PoolStartError`: this machine has no ssh."""
         place = self._place
         port = network.split_address(invitation.addresses[0])[1]
         # A file that only the user can open; a port could be taken by another one.
@@ -112,11 +164,37 @@ class RelayedCommands:
         words = [self._python, "-P", "-m", _RELAY, *place.arguments(far, self._patience_s)]
         # sshd leaves the socket, and so does a relay that could not start.
         command = f"{shlex.join(words)} || sh -c 'rm -f {far}; exit 1'"
-        ssh = EngineProcess(ssh_words(place.login, command, self._forward), invitation)
+        ssh = self.run(command, self._forward, invitation)
         with self._lock:
             how = f"ended with the ssh to {place.login}"
-            self._told = _Told(ends=dict.fromkeys(self._told.started, how) | self._told.ends)
+            self._told = self._told.after(how)
             self._since, self._ssh = 0, ssh
+        return ssh
+
+    def run(
+        self, command: str, forward: str = "", invitation: Invitation | None = None
+    ) -> EngineProcess:
+        """Start ssh with a command. Raises `PoolStartError`: this machine has no ssh."""
+        silence = ssh_words.SILENCE if self._keeper is None else lasting_ssh.SILENCE
+        words = ssh_words.ssh_words(self._place.login, command, forward, silence=silence)
+        return EngineProcess(words, invitation)
+
+    def note_end(self, exit_code: int, how: str) -> None:
+        """Note that the ssh of a kept pool has ended, and with it the programs of the relay."""
+        self._fix(self._read().place)
+        with self._lock:
+            lost = f"ended with the ssh to {self._place.login}"
+            self._told = self._told.after(lost)
+            self._ssh, self._failed = None, (exit_code, how)
+
+    def relay(self) -> str | None:
+        """Return process and start of the relay; None: it does not listen yet."""
+        told = self._read()
+        return told.relay if told.place else None
+
+    def beat(self) -> None:
+        """Tell the relay that the notebook is there."""
+        self._say(Beat())
 
     @property
     def _python(self) -> str:
@@ -140,15 +218,21 @@ class RelayedCommands:
         return "" if self._read().place else f"ssh to {self._place.login}"
 
     def failure(self) -> str:
-        """Return why the relay has ended."""
+        """Return why the relay has ended; that of a kept pool: why it never was there."""
+        if self._keeper is not None:
+            how = self._keeper.failure(self._place.login)
+            return how and self._failure_text(self._failed[0], how)
         ssh = self._ssh
         if ssh is None:
             return ""
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._patience_s / _BEATS
-            self._say(Beat())
+            self.beat()
         how = ssh.end()
-        return how and f"ssh to {self._place.login} {how}. Next: {self._advice(ssh.exit_code, how)}"
+        return how and self._failure_text(ssh.exit_code, how)
+
+    def _failure_text(self, exit_code: int | None, how: str) -> str:
+        return f"ssh to {self._place.login} {how}. Next: {self._advice(exit_code, how)}"
 
     def _advice(self, exit_code: int | None, how: str) -> str:
         login = self._place.login
@@ -173,9 +257,13 @@ class RelayedCommands:
 
     def stop(self) -> None:
         """End the relay and all that it has started."""
-        ssh, self._ssh = self._ssh, None
+        with self._lock:
+            ssh, self._ssh = self._ssh, None
+        if self._keeper is not None:
+            self._keeper.close(_STOP_S)
         if ssh is not None:
-            ssh.stop(_STOP_S)
+            if self._keeper is None:
+                ssh.stop(_STOP_S)
             # A connection that ssh shares (ControlMaster) would go on to forward the socket.
             ask(["ssh", "-O", "cancel", "-R", self._forward, self._place.login])
 
@@ -213,8 +301,8 @@ class RelayedCommands:
                 lines, self._since = self._ssh.lines(self._since)
                 for report in relay_messages.read_reports(lines):
                     match report:
-                        case Listening(address=address):
-                            self._told.place = address
+                        case Listening(address=address, relay=relay):
+                            self._told.place, self._told.relay = address, relay
                         case Answer(number=number, text=text):
                             self._told.answers[number] = text
                         case ProgramEnded(number=number, how=how):
@@ -222,6 +310,46 @@ class RelayedCommands:
                         case ProgramOutput(number=number, lines=output):
                             self._told.lines.setdefault(number, []).extend(output)
             return self._told
+
+
+class _LastingRelay(LastingSsh):
+    """The ssh of a kept pool.
+
+    Args:
+        commands: that run through it.
+        python: the interpreter of the login node.
+        invitation: of the agents.
+    """
+
+    def __init__(self, commands: RelayedCommands, python: str, invitation: Invitation) -> None:
+        super().__init__(python)
+        self._commands = commands
+        self._invitation = invitation
+
+    def connect(self) -> RunningSsh:
+        """Start ssh and the relay."""
+        return self._commands.connect(self._invitation)
+
+    def run(self, command: str) -> RunningSsh:
+        """Start ssh with another command."""
+        return self._commands.run(command)
+
+    def holder(self, ssh: RunningSsh) -> str | None:
+        """Return process and start of the relay."""
+        return self._commands.relay()
+
+    def beat(self, ssh: RunningSsh) -> None:
+        """Tell the relay that the notebook is there."""
+        self._commands.beat()
+
+    def note_end(self, ssh: RunningSsh, how: str) -> None:
+        """Forget the relay."""
+        self._commands.note_end(ssh.exit_code or 0, how)
+
+
+def relay_place(options: EngineOptions, towards: str = "") -> RelayPlace:
+    """Return the login node of ``--via``."""
+    return RelayPlace(options.via, options.python, options.address, options.port, towards)
 
 
 def make_commands(options: EngineOptions, towards: str = "") -> Commands:
@@ -233,8 +361,7 @@ def make_commands(options: EngineOptions, towards: str = "") -> Commands:
     """
     if not options.via:
         return OwnCommands()
-    place = RelayPlace(options.via, options.python, options.address, options.port, towards)
-    return RelayedCommands(place)
+    return RelayedCommands(relay_place(options, towards))
 
 
 class RelayedProgram:

@@ -23,10 +23,12 @@ from nbddp.settings import AGENT_SAYS
 from nbddp.system import kept_pools, network
 from nbddp.wire.launch_specs import Invitation
 
-_ASK_EVERY_S = 2.0
-_LAST_LINES = 8
-_ALL = -1
-_ENDED = frozenset(
+ASK_EVERY_S = 2.0
+LAST_LINES = 8
+#: Stands for the job of all nodes where the number of a node stands for that of one.
+ALL = -1
+#: The states of a job that runs no longer.
+ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
         *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
@@ -50,8 +52,8 @@ class SlurmJobEngine:
         self._file: InvitationFile | None = None
         self._path: Path | None = None  #: of the invitation, also when that was removed
         self._name = ""  #: of the job
-        self._jobs: dict[int, str] = {}  #: numbers by node; that of all nodes: `_ALL`
-        self._awaited = _ALL  #: a key of them: `state` is about that job
+        self._jobs: dict[int, str] = {}  #: numbers by node; that of all nodes: `ALL`
+        self._awaited = ALL  #: a key of them: `state` is about that job
         self._states: dict[int, str] = {}  #: by the same keys, as the queue said last
         self._ask_at = 0.0
 
@@ -78,7 +80,7 @@ class SlurmJobEngine:
             )
         path = self._write(invitation)
         words = sbatch_words(self._options, self._name, path)
-        self._jobs[_ALL] = _queued(words)
+        self._jobs[ALL] = _queued(words)
 
     def _write(self, invitation: Invitation) -> Path:
         self._name = f"nbddp-{invitation.pool_id}"
@@ -91,13 +93,13 @@ class SlurmJobEngine:
     def mark(self) -> str:
         """The numbers of the jobs: ``4711``; of node 1 alone: ``4711,1:4712``."""
         jobs = sorted(self._jobs.items())  # all at once: the hub thread asks during `replace`
-        return ",".join(job if key == _ALL else f"{key}:{job}" for key, job in jobs)
+        return ",".join(job if key == ALL else f"{key}:{job}" for key, job in jobs)
 
     def take_back(self, mark: str, invitation: Invitation) -> None:
         """Go on with jobs that another notebook has queued."""
         for word in mark.split(","):
             node, _, job = word.rpartition(":")
-            self._jobs[int(node or _ALL)] = job
+            self._jobs[int(node or ALL)] = job
         self._write(invitation)
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
@@ -119,15 +121,15 @@ class SlurmJobEngine:
         self._states.pop(node, None)
         if job:
             ask(["scancel", job])
-            self._awaited = _ALL
+            self._awaited = ALL
             if self._path is not None:
-                _output(self._path, node).unlink(missing_ok=True)
+                output_path(self._path, node).unlink(missing_ok=True)
 
     def state(self) -> str:
         """Return the state of the job in the queue: ``Slurm job 4711: PENDING (Priority)``."""
         job = self._jobs.get(self._awaited, "")
         if job and time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + _ASK_EVERY_S
+            self._ask_at = time.monotonic() + ASK_EVERY_S
             numbers = ",".join(self._jobs.values())
             answer = ask(["squeue", "-h", "-t", "all", "-j", numbers, "-o", "%i|%T|%r|%S"])
             line_by_number = {line.partition("|")[0]: line for line in answer.splitlines()}
@@ -138,16 +140,16 @@ class SlurmJobEngine:
 
     def end(self, node: int) -> str:
         """Return how the job has ended, as `state` has seen it, and what its agents have said."""
-        job = node if node in self._jobs else _ALL
+        job = node if node in self._jobs else ALL
         state = self._states.get(job, "")
-        if state.rpartition(": ")[2] not in _ENDED:
+        if state.rpartition(": ")[2] not in ENDED:
             return ""
         text = ""
         with suppress(OSError):  # the file appears with the first line
             if self._path is not None:
-                text = _output(self._path, job).read_text(errors="replace")
+                text = output_path(self._path, job).read_text(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith(AGENT_SAYS)]
-        said = "\n".join(lines[-_LAST_LINES:])
+        said = "\n".join(lines[-LAST_LINES:])
         return f"{state}{f', and said: {said}' if said else ''}"
 
     def leave(self) -> None:
@@ -163,9 +165,9 @@ class SlurmJobEngine:
         self.leave()
 
 
-def _output(path: Path, key: int) -> Path:
+def output_path(path: Path, key: int) -> Path:
     """Return what the agents of a job write to."""
-    return path.with_suffix(".out" if key == _ALL else f".{key}.out")
+    return path.with_suffix(".out" if key == ALL else f".{key}.out")
 
 
 def _remove_stale_outputs(folder: Path) -> None:
@@ -188,7 +190,7 @@ def _queued(words: Sequence[str]) -> str:
     return answer.stdout.strip().partition(";")[0]
 
 
-def sbatch_words(options: EngineOptions, job_name: str, path: Path, node: int = _ALL) -> list[str]:
+def sbatch_words(options: EngineOptions, job_name: str, path: Path, node: int = ALL) -> list[str]:
     """Return the command that queues a job.
 
     Args:
@@ -198,7 +200,7 @@ def sbatch_words(options: EngineOptions, job_name: str, path: Path, node: int = 
         node: whose agent it starts; those of all nodes if it is not given.
     """
     arguments, nnodes, agent = options.arguments, options.nnodes, agent_words(options, str(path))
-    if node != _ALL:
+    if node != ALL:
         arguments, nnodes = tuple(without_node_options(arguments)), 1
         agent = ["env", f"NBDDP_NODE={node}", *agent]
     given = [word for word in arguments if word.startswith(CPU_OPTIONS)]
@@ -211,7 +213,7 @@ def sbatch_words(options: EngineOptions, job_name: str, path: Path, node: int = 
         f"--ntasks={nnodes}",
         "--ntasks-per-node=1",
         f"--job-name={job_name}",
-        f"--output={_output(path, node)}",
+        f"--output={output_path(path, node)}",
         "--no-requeue",
         "--no-kill",  # the others go on when a node is lost
         *([] if given else cpus),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import ask
-from nbddp.controller.launch.relayed_commands import make_commands
+from nbddp.controller.launch.lasting_ssh import REACH_S
+from nbddp.controller.launch.relayed_commands import RelayedCommands, make_commands
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.errors import BadOptionError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _JOIN_S = 60.0
 _STOP_S = 1.0
-#: A little more than the patience of the other end of a tunnel.
-_TUNNEL_S = 70.0
 
 
 class SshEngine:
@@ -133,31 +132,41 @@ class SshEngine:
 
     @property
     def mark(self) -> str:
-        """The hosts of the nodes, then the spare ones, in the order in which they are used."""
-        return ",".join([*self._hosts, *self._spare_hosts])
+        """The hosts of the nodes, then the spare ones in order; then the place of the relay."""
+        hosts = ",".join([*self._hosts, *self._spare_hosts])
+        return hosts if self._relay is None else f"{hosts};{self._relay.listens}"
+
+    @property
+    def _relay(self) -> RelayedCommands | None:
+        return self._commands if isinstance(self._commands, RelayedCommands) else None
 
     def leave(self) -> None:
         """End each ssh; the agents have been let go."""
         self._end_processes(0.0)
         self._tunnels.close()
+        self._commands.stop()
 
     @property
     def reach_s(self) -> float:
-        """After a crash of the notebook's machine, the last tunnels may still have the port."""
-        return _TUNNEL_S if self._options.tunnel else 0.0
+        """After a crash of the notebook's machine, the last ssh may still have the port."""
+        return REACH_S if self._options.tunnel or self._options.via else 0.0
 
     def reach(self, mark: str, invitation: Invitation) -> None:
-        """Make the tunnels; without them, the agents reach the notebook by themselves.
+        """Make the tunnels, or start the relay; without both, agents come by themselves.
 
         Raises:
             PoolStartError: there is no ssh.
         """
         self._read(mark)
+        if self._relay is not None:
+            self._relay.keep(invitation, listens=mark.partition(";")[2])
         for node in range(self._options.nnodes) if self._options.tunnel else ():
             self._open_tunnel(node, invitation)
 
     def obstacle(self) -> str:
-        """Return how the ssh of tunnels have ended."""
+        """Return how the ssh of tunnels have ended, or that to the login node."""
+        if failure := self._commands.failure():
+            return failure
         ends = {host: self._tunnels.failure(host) for host in self._hosts}
         return "; ".join(f"ssh to {host} {how}" for host, how in ends.items() if how)
 
@@ -166,7 +175,7 @@ class SshEngine:
         self._read(mark)
 
     def _read(self, mark: str) -> None:
-        hosts = mark.split(",")
+        hosts = mark.partition(";")[0].split(",")
         if sorted(hosts) == sorted(self._options.hosts):
             self._hosts = hosts[: self._options.nnodes]
             self._spare_hosts = hosts[self._options.nnodes :]

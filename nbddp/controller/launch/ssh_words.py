@@ -8,7 +8,7 @@ from collections.abc import Sequence
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10")
 #: Seconds between questions, and how many may stay without an answer. Without them a connection
 #: that was cut when the notebook ended would never end.
-_SILENCE = (15, 4)
+SILENCE = (15, 4)
 
 
 def ssh_words(
@@ -16,7 +16,7 @@ def ssh_words(
     command: str,
     forward: str = "",
     more: Sequence[str] = (),
-    silence: tuple[int, int] = _SILENCE,
+    silence: tuple[int, int] = SILENCE,
 ) -> list[str]:
     """Return the command that runs another one on a host.
 

@@ -69,13 +69,12 @@ def check_seconds(name: str, value: Any) -> None:
         raise BadOptionError(f"{name} {value:g} is not a positive number of seconds")
 
 
-def checked_keep(keep: Any, *, launcher: str, via: str = "", command: str = "--keep") -> float:
+def checked_keep(keep: Any, *, launcher: str, command: str = "--keep") -> float:
     """Return the seconds for which a pool outlives its notebook; 0: it does not.
 
     Args:
         keep: seconds, or text such as ``4h``; None or 0: it does not.
         launcher: starts the agents.
-        via: the login node whose ssh carries the connections to other machines; empty: none.
         command: names the option.
 
     Raises:
@@ -92,7 +91,7 @@ def checked_keep(keep: Any, *, launcher: str, via: str = "", command: str = "--k
         raise BadOptionError(
             f"{command} {keep} is too long; legal: up to {write_duration(_LONGEST_KEEP_S)}"
         )
-    check_kept(launcher, via=via, command=command)
+    check_kept(launcher, command=command)
     if not process_tree.IS_LINUX:
         raise BadOptionError(f"{command} needs Linux, where a process can watch another one")
     return float(seconds)

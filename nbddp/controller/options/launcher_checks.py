@@ -100,12 +100,11 @@ def checked_job(job: Any) -> dict[str, str]:
     return dict(pairs)
 
 
-def check_kept(launcher: str, *, via: str, command: str) -> None:
+def check_kept(launcher: str, *, command: str) -> None:
     """Check that the agents of a launcher can outlive the notebook.
 
     Args:
         launcher: the value of ``--launcher``.
-        via: the login node whose ssh carries the connections; empty: there is none.
         command: names what the user has typed.
 
     Raises:
@@ -116,12 +115,6 @@ def check_kept(launcher: str, *, via: str, command: str) -> None:
             f"{command} goes with --launcher {', '.join(KEPT_BY)}: agents of --launcher {launcher} "
             "end with their notebook. Next: `%ddp listen --keep 4h`, and start the agents yourself "
             "with one of the lines that it prints"
-        )
-    if via:
-        raise BadOptionError(
-            f"{command} does not go with --via, whose ssh ends with the notebook, and the agents "
-            f"with it. Next: leave out one of the two, or start the notebook on {via}, where no "
-            "--via is needed"
         )
 
 

@@ -340,7 +340,7 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
-            keep=checked_keep(asked.keep, launcher=asked.launcher, via=asked.via),
+            keep=checked_keep(asked.keep, launcher=asked.launcher),
         )
 
     def keep_after_detach(self, keep: str | float | None) -> float:
@@ -359,7 +359,7 @@ class PoolOptions:
             >>> pool.options.keep_after_detach(None)
             7200.0
         """
-        if self.launcher == "slurm" and not self.keep and not self.via:
+        if self.launcher == "slurm" and not self.keep:
             raise BadOptionError(
                 "the pool is not let go: its agents are a step of srun, which ends with this "
                 "notebook. Next: %ddp start --launcher slurm --keep 4h, which uses sbatch"
@@ -367,7 +367,6 @@ class PoolOptions:
         return checked_keep(
             keep or self.keep or DEFAULT_KEEP_S,
             launcher=self.launcher,
-            via=self.via,
             command="%ddp detach" if keep is None else "--keep",
         )
 

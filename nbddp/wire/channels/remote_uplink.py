@@ -52,7 +52,7 @@ class RemoteUplink(Uplink):
         super().__init__(f"agent-{secrets.token_hex(16)}".encode())
         self._host, self._port = network.split_address(address)
         self.patience_s = patience_s
-        self._is_tunnelled = invitation.is_tunnelled
+        self._has_way = invitation.is_tunnelled or invitation.is_relayed
         self.is_kept = invitation.keep_s > 0  #: the agent can outlive its hub
         socket = self._socket
         try:
@@ -138,7 +138,7 @@ class RemoteUplink(Uplink):
         if self.is_out_of_patience:
             return f"nothing was heard of the notebook for {self.patience_s:g} s"
         # The tunnel of a kept pool is made again: that it is not there says nothing of the hub.
-        refusals_count = not self._is_connected and not (self._is_tunnelled and self.is_kept)
+        refusals_count = not self._is_connected and not (self._has_way and self.is_kept)
         if refusals_count and now >= self._probe_at:
             self._probe_at = now + _PROBE_EVERY_S
             if not network.refuses_connections(self._host, self._port):

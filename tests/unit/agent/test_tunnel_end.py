@@ -10,12 +10,12 @@ from nbddp.system import process_tree
 def test_a_process_is_ended_only_if_it_is_the_one_that_was_named():
     with subprocess.Popen(["sleep", "1000"]) as process:
         started = process_tree.start_time(process.pid)
-        tunnel_end.end_sshd(process.pid, started + 1)
+        tunnel_end.end_process(process.pid, started + 1)
         assert process.poll() is None
-        tunnel_end.end_sshd(process.pid, started)
+        tunnel_end.end_process(process.pid, started)
         assert process.wait() < 0
-    tunnel_end.end_sshd(process.pid, started)  # it has ended
-    tunnel_end.end_sshd(0, -1)  # as it is named where none was found
+    tunnel_end.end_process(process.pid, started)  # it has ended
+    tunnel_end.end_process(0, -1)  # as it is named where none was found
 
 
 def start(patience_s: float) -> "subprocess.Popen[str]":

@@ -85,7 +85,7 @@ def played() -> Played:
 
 def test_the_other_end_hears_a_beat_each_5_seconds(played: Played):
     assert played.last.forward == "4000:127.0.0.1:4000"
-    assert played.last.command == "--patience 60.0"
+    assert played.last.command == "--patience 60"
     assert "ControlPath=none" in played.last.words
     played.last.written = [HELD]
     for now in (100.5, 101.0, 105.0, 105.5, 106.0):
@@ -110,10 +110,10 @@ def test_the_last_sshd_is_ended_before_the_next_tunnel(played: Played):
     assert played.last.said == []
     played.end_last(0, 171.0)
     played.tunnel.look(171.0)
-    assert played.last.command == "--patience 60.0"
+    assert played.last.command == "--patience 60"
     played.end_last(255, 172.0)  # it had not come up: there is nothing to end
     played.tunnel.look(180.0)
-    assert played.last.command == "--patience 60.0"
+    assert played.last.command == "--patience 60"
 
 
 def test_a_sshd_that_does_not_show_itself_is_not_ended(played: Played):
@@ -121,7 +121,7 @@ def test_a_sshd_that_does_not_show_itself_is_not_ended(played: Played):
     played.tunnel.look(100.5)
     played.end_last(255, 160.0)
     played.tunnel.look(170.0)
-    assert played.last.command == "--patience 60.0"
+    assert played.last.command == "--patience 60"
 
 
 def test_the_pauses_grow_while_a_host_is_not_reached(played: Played):

@@ -42,7 +42,4 @@ def test_agents_that_end_with_their_notebook_are_not_kept():
     for launcher in ("ray", "k8s", "psij", "pbs", "lsf", "flux", "of-a-package"):
         with pytest.raises(BadOptionError, match=f"{launcher} end with their notebook. Next: "):
             checked_keep("4h", launcher=launcher)
-    for launcher in ("ssh", "slurm"):
-        with pytest.raises(BadOptionError, match=r"--keep does not go with --via.* on login1"):
-            checked_keep("4h", launcher=launcher, via="login1")
     assert checked_keep("4h", launcher="ssh") == 4 * 3600.0
