@@ -30,6 +30,7 @@ from nbddp.controller.launch.relay_messages import (
 from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.wire.launch_specs import Invitation
 from tests.support.polling import poll_until
+from tests.support.pretend_ssh import PRETEND_SSH, write_command
 
 INVITATION = Invitation(
     pool_id="p",
@@ -39,16 +40,6 @@ INVITATION = Invitation(
     public_key="k",
     secret_key="x",
 )
-
-#: The words of the real one end with `-R FAR:HOST:PORT LOGIN COMMAND`; sshd makes FAR.
-SSH = f"""#!/bin/sh
-case "$*" in *"-O cancel"*) exit 0;; esac
-for word; do
-    case "$word" in *.sock:127.0.0.1:*) far=${{word%%:*}};; esac
-done
-{sys.executable} -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' $far
-exec sh -c "$word"
-"""
 
 
 class Relay:
@@ -200,8 +191,7 @@ def test_a_socket_that_ssh_has_not_made_is_an_error(tmp_path: Path):
 def test_commands_of_a_login_node_run_there_also_after_its_relay_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o755)
+    write_command(tmp_path / "ssh", PRETEND_SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     options = EngineOptions(1, 1, via="login", python=sys.executable, address="127.0.0.1")
     commands = make_commands(options)
