@@ -151,8 +151,9 @@ class RelayedCommands:
     @property
     def listens(self) -> str:
         """Where the relay listens, ``10.0.0.1:5555``; empty: that is not known yet."""
-        told, place = self._read().place, self._place
-        return told or (f"{place.address}:{place.port}" if place.address and place.port else "")
+        place = self._place
+        known = f"{place.address}:{place.port}" if place.address and place.port else ""
+        return self._read().place or known
 
     def connect(self, invitation: Invitation) -> EngineProcess:
         """Start ssh and the relay. Raises `PoolStartError`: this machine has no ssh."""
@@ -189,8 +190,8 @@ class RelayedCommands:
 
     def relay(self) -> str | None:
         """Return process and start of the relay; None: it does not listen yet."""
-        told = self._read()
-        return told.relay if told.place else None
+        reports = self._read()
+        return reports.relay if reports.place else None
 
     def beat(self) -> None:
         """Tell the relay that the notebook is there."""

@@ -56,7 +56,7 @@ class RelayedJobEngine:
         self._queueing: dict[int, Program] = {}  #: each `sbatch`, by node or `ALL`
         self._jobs: dict[int, str] = {}  #: numbers, in the same way
         self._awaited = ALL  #: a key of them: `state` is about that job
-        self._state = ""
+        self._states: dict[int, str] = {}  #: by the same keys, as the queue said last
         self._ask_at = 0.0
 
     def address(self) -> str:
@@ -77,7 +77,7 @@ class RelayedJobEngine:
         self._path = Path(f"{_HOME}/.nbddp/{invitation.pool_id}.json")
 
     def _queue(self, key: int, name: str, invitation: Invitation) -> None:
-        self._awaited, self._state, self._ask_at = key, "", 0.0
+        self._awaited, self._ask_at = key, 0.0
         words = sbatch_words(self._options, name, self._path, key)
         script = f"{self._writing} && exec {shell_text(words)}"
         self._queueing[key] = self._relay.start(["sh", "-c", script], invitation, needs="sbatch")
@@ -94,8 +94,8 @@ class RelayedJobEngine:
         program = self._queueing.get(key)
         if key not in self._jobs and program is not None:
             for line in program.lines(0)[0]:
-                if found := _NUMBER.fullmatch(line.strip()):
-                    self._jobs[key] = found[1]
+                if number := _NUMBER.fullmatch(line.strip()):
+                    self._jobs[key] = number[1]
         return self._jobs.get(key, "")
 
     def state(self) -> str:
@@ -105,9 +105,14 @@ class RelayedJobEngine:
         job = self._job(self._awaited)
         if job and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK_EVERY_S
-            words = ["squeue", "-h", "-t", "all", "-j", job, "-o", "%i|%T|%r|%S"]
-            self._state = job_state(self._relay.ask(words)) or self._state
-        return self._state or (f"Slurm job {job}" if job else "sbatch")
+            numbers = ",".join(self._jobs.values())
+            words = ["squeue", "-h", "-t", "all", "-j", numbers, "-o", "%i|%T|%r|%S"]
+            lines = self._relay.ask(words).splitlines()
+            line_by_number = {line.partition("|")[0]: line for line in lines}
+            for key, number in self._jobs.items():
+                if number in line_by_number:
+                    self._states[key] = job_state(line_by_number[number])
+        return self._states.get(self._awaited) or (f"Slurm job {job}" if job else "sbatch")
 
     def end(self, node: int) -> str:
         """Return why there is no job, or how it has ended, and what its agents have said."""
@@ -118,13 +123,14 @@ class RelayedJobEngine:
         if not self._job(key):
             how = "" if program is None else program.end()
             return how and f"sbatch {how}. Next: try `sbatch` on {self._options.via}"
-        if key != self._awaited or self._state.rpartition(": ")[2] not in ENDED:
+        state = self._states.get(key, "")
+        if state.rpartition(": ")[2] not in ENDED:
             return ""
         output = shell_text([str(output_path(self._path, key))])
         text = self._relay.ask(["sh", "-c", f"tail -n 100 {output}"])
         lines = [line for line in text.splitlines() if not line.startswith(AGENT_SAYS)]
         said = "\n".join(lines[-LAST_LINES:])
-        return f"{self._state}{f', and said: {said}' if said else ''}"
+        return f"{state}{f', and said: {said}' if said else ''}"
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Begin to queue a job of its own for one agent.
@@ -136,13 +142,15 @@ class RelayedJobEngine:
         self._queue(lost.node, f"{self._name}-{lost.node}", invitation)
 
     def withdraw(self, node: int) -> None:
-        """End the job of one node."""
+        """End the job of one node, if it has one of its own."""
         job = self._job(node)
         self._queueing.pop(node, None)
         self._jobs.pop(node, None)
+        self._states.pop(node, None)
         if job:
             self._relay.ask(["scancel", job])
             self._awaited = ALL
+            self._remove([output_path(self._path, node)])
 
     @property
     def mark(self) -> str:
