@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nbddp.controller.launch import lasting_ssh
 from nbddp.controller.options import PoolOptions
 from nbddp.settings import Settings
 from nbddp.system import process_tree
@@ -68,9 +69,30 @@ x += 1''')
 
 
 @pytest.mark.slow
-def test_a_relay_comes_back_after_the_line_was_cut_for_longer_than_ssh_waits(
+def test_hosts_behind_the_login_node_are_let_go_without_having_been_asked_to(
     site: SshSite, network: HostNetwork, home: Path
 ):
+    login, (node,), python = hosts_behind(site, network, home, "n1")
+    options = PoolOptions.checked(1, launcher="ssh", hosts=["n1"], via="login", python=str(python))
+    pool = start(options, DEFAULTS)
+    try:
+        pool.run("x = rank + 10")
+        pool.detach("5min")
+        poll_until(lambda: not relays(login))
+        pool = take_back(pool.pool_id, DEFAULTS)
+        assert pool.pull("x") == [10]
+        pool.run("dist.barrier()")
+    finally:
+        pool.stop()
+    for host in (login, node):
+        poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_a_relay_comes_back_after_the_line_was_cut_for_longer_than_ssh_waits(
+    site: SshSite, network: HostNetwork, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lasting_ssh, "PATIENCE_S", 600.0)  # the old relay does not end by itself
     login, (node,), python = hosts_behind(site, network, home, "n1")
     options = PoolOptions.checked(
         1, launcher="ssh", hosts=["n1"], via="login", python=str(python), keep="10min"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.launch import ssh
+from nbddp.controller.launch import lasting_ssh, ssh
 from nbddp.controller.pool import taken_back
 from nbddp.errors import CellError, PoolAttachError
 from nbddp.settings import Settings
@@ -62,8 +62,9 @@ def test_a_pool_is_let_go_and_taken_back_through_a_tunnel(
 
 @pytest.mark.slow
 def test_a_tunnel_comes_back_after_the_cable_was_out_for_longer_than_ssh_waits(
-    site: SshSite, home: Path
+    site: SshSite, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(lasting_ssh, "PATIENCE_S", 600.0)  # the old end does not end by itself
     one = site.add_host("n1")
     settings = Settings(silent_after_s=3.0, node_timeout_s=90.0)
     with ssh_pool(site, one, n=1, settings=settings, tunnel=True, keep="5min") as pool:
