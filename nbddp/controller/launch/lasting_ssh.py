@@ -81,7 +81,7 @@ class LastingSsh:
         """Say that the notebook is there."""
         ssh.say("")
 
-    def note_end(self, ssh: RunningSsh, how: str) -> None:
+    def note_end(self, ssh: RunningSsh) -> None:
         """Note that the ssh of `connect` has ended."""
 
     # --- of the keeper ---------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class LastingSsh:
     def _note_end(self, ssh: RunningSsh, how: str, now: float) -> None:
         if not self._is_ending:
             self._read(ssh)
-            self.note_end(ssh, how)
+            self.note_end(ssh)
         ssh.stop(0.0)
         self._ssh, self._is_up = None, False
         least, most = _PAUSE_S

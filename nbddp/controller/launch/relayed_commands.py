@@ -94,7 +94,7 @@ class RelayedCommands:
         self._beat_at = 0.0
         self._patience_s = Settings.from_env().patience_s
         self._keeper: SshKeeper | None = None  #: of a kept pool
-        self._failed = (0, "")  #: exit code of the last ssh of a kept pool, and how it has ended
+        self._exit_code = 0  #: of the last ssh of a kept pool
 
     def start(
         self,
@@ -120,9 +120,10 @@ class RelayedCommands:
             self.stop()  # a relay that heard nothing of the notebook has ended
             self.connect(invitation)
         number = next(self._numbers)
-        self._told.started.add(number)
-        if self._ssh is None:
-            self._told.ends[number] = "was not started: the connection is being made again"
+        with self._lock:
+            self._told.started.add(number)
+            if self._ssh is None:
+                self._told.ends[number] = "was not started: the connection is being made again"
         self._say(RunProgram(number, tuple(words), needs))
         return RelayedProgram(self, number, needs or words[0])
 
@@ -180,13 +181,13 @@ class RelayedCommands:
         words = ssh_words.ssh_words(self._place.login, command, forward, silence=silence)
         return EngineProcess(words, invitation)
 
-    def note_end(self, exit_code: int, how: str) -> None:
+    def note_end(self, exit_code: int) -> None:
         """Note that the ssh of a kept pool has ended, and with it the programs of the relay."""
         self._fix(self._read().place)
         with self._lock:
             lost = f"ended with the ssh to {self._place.login}"
             self._told = self._told.after(lost)
-            self._ssh, self._failed = None, (exit_code, how)
+            self._ssh, self._exit_code = None, exit_code
 
     def relay(self) -> str | None:
         """Return process and start of the relay; None: it does not listen yet."""
@@ -222,7 +223,7 @@ class RelayedCommands:
         """Return why the relay has ended; that of a kept pool: why it never was there."""
         if self._keeper is not None:
             how = self._keeper.failure(self._place.login)
-            return how and self._failure_text(self._failed[0], how)
+            return how and self._failure_text(self._exit_code, how)
         ssh = self._ssh
         if ssh is None:
             return ""
@@ -343,9 +344,9 @@ class _LastingRelay(LastingSsh):
         """Tell the relay that the notebook is there."""
         self._commands.beat()
 
-    def note_end(self, ssh: RunningSsh, how: str) -> None:
+    def note_end(self, ssh: RunningSsh) -> None:
         """Forget the relay."""
-        self._commands.note_end(ssh.exit_code or 0, how)
+        self._commands.note_end(ssh.exit_code or 0)
 
 
 def relay_place(options: EngineOptions, towards: str = "") -> RelayPlace:

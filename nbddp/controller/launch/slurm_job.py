@@ -76,7 +76,8 @@ class SlurmJobEngine:
         if shutil.which("sbatch") is None:
             raise PoolStartError(
                 "the pool did not start: there is no sbatch on this machine. Next: start the "
-                "notebook on a login node of Slurm, or use --launcher ssh"
+                "notebook on a login node of Slurm, name one that ssh reaches with --via, or use "
+                "--launcher ssh"
             )
         path = self._write(invitation)
         words = sbatch_words(self._options, self._name, path)
