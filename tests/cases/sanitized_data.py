@@ -73,6 +73,39 @@ WRONG_DATA = [
         ("Ranks 0-1 each read all 10 samples of TensorDataset in one pass", "no sampler"),
         (1, 2),
         ("batch_size=2", "batch_size=2, sampler=DistributedSampler(data)"),
+        proven=False,
+    ),
+    _data(
+        "no sampler, and gradients that DDP averages",
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "model = DDP(torch.nn.Linear(1, 1))\n"
+        "for batch in DataLoader(data, 5): model(batch[0]).sum().backward()\n",
+        "samples-twice",
+        ("Ranks 0-1 each read all 10 samples of TensorDataset in one pass", "no sampler"),
+        (3,),
+        ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
+        proven=False,
+    ),
+    _data(
+        "no sampler, and flat gradients that the code averages before each step",
+        "own = torch.nn.Linear(1, 4); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
+        "for batch in DataLoader(data, 5):\n"
+        "    own(batch[0]).sum().backward()\n"
+        "    flat = torch.cat([one.grad.flatten() for one in own.parameters()])\n"
+        "    dist.all_reduce(flat); optimizer.step()\n",
+        "samples-twice",
+        ("Ranks 0-1 each read all 10 samples of TensorDataset in one pass", "no sampler"),
+        (2,),
+        ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
+        proven=False,
+    ),
+    _data(
+        "set_epoch with one number",
+        _EPOCHS.replace(_SET_EPOCH[0], "    sampler.set_epoch(3)\n    for batch"),
+        "same-order",
+        ("Ranks 0-1 read TensorDataset in the same order in passes 1 and 2", "set 3 for both"),
+        (1, 2, 5),
+        ("set_epoch(3)", "set_epoch(epoch)"),
     ),
     _data(
         "no sampler, and weights that are averaged after the loop",
@@ -84,6 +117,7 @@ WRONG_DATA = [
         ("Ranks 0-1 each read all 10 samples of TensorDataset", "no sampler"),
         (2,),
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
+        proven=False,
     ),
     _data(
         "no sampler, and a loader that is made in each epoch",
@@ -92,6 +126,7 @@ WRONG_DATA = [
         ("Ranks 0-1 each read all 10 samples of TensorDataset", "no sampler"),
         (2,),
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=Share())"),
+        proven=False,
     ),
     _data(
         "no sampler, with workers",
@@ -101,6 +136,7 @@ WRONG_DATA = [
         ("Ranks 0-1 each read all 10 samples of TensorDataset", "no sampler"),
         (1, 2),
         ("shuffle=True", "sampler=DistributedSampler(data)"),
+        proven=False,
     ),
     _data(
         "rank 0 in all samplers",
@@ -133,6 +169,7 @@ WRONG_DATA = [
         ("Ranks 0-1 each read all 10 samples", "Everyone gives ranks the same samples"),
         (1, 2),
         ("Everyone()", "Share()"),
+        proven=False,
     ),
     _data(
         "subsets that overlap",
@@ -141,6 +178,7 @@ WRONG_DATA = [
         ("Ranks 0-1 read 2 of the 10 samples of Subset more than once (indices 4, 5)", "overlap"),
         (2, 3),
         ("range(4 * rank, 4 * rank + 6)", "range(5 * rank, 5 * rank + 5)"),
+        proven=False,
     ),
     _data(
         "more shares than ranks",
@@ -169,7 +207,8 @@ WRONG_DATA = [
     _data(
         "different numbers of batches",
         "part = Subset(data, range(rank, 9, 2))\nloader = DataLoader(part, 1)\n"
-        "for batch in loader:\n    (batch[0] * weight).sum().backward()\n",
+        "for n, batch in enumerate(loader):\n"
+        "    (batch[0] * weight).sum().backward()\n    if n < 4: dist.all_reduce(weight.grad)\n",
         "uneven-batches",
         ("Rank 1 got 4 batches, rank 0 got 5 batches of Subset in one pass",),
         (2, 3),
@@ -265,6 +304,68 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
     "subset of its own on each rank": (
         "mine = Subset(data, range(rank, 10, world_size))\n"
         "for batch in DataLoader(mine, 2, shuffle=True): fit(batch)\n",
+        (),
+    ),
+    "federated round: uneven data of its own on each rank": (
+        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
+        "mine = TensorDataset(torch.arange(9.0 + rank)[:, None] + 100 * rank)\n"
+        "for batch in DataLoader(mine, 3):\n"
+        "    own(batch[0]).sum().backward(); optimizer.step()\n"
+        "for one in own.parameters(): dist.all_reduce(one.data)\n",
+        ("rank 0 got 3 of 4 batches of TensorDataset; no operation in the loop waits",),
+    ),
+    "tensor parallelism of DTensor": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor.parallel import *\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))\n"
+        "plan = {'0': ColwiseParallel(), '1': RowwiseParallel()}\n"
+        "net = parallelize_module(net, init_device_mesh('cpu', (world_size,)), plan)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for batch in DataLoader(data, 5): net(batch[0]).sum().backward(); optimizer.step()\n",
+        (),
+    ),
+    "tensor parallelism by hand": (
+        "import warnings, torch.distributed.nn.functional as functional\n"
+        "warnings.simplefilter('ignore')\n"
+        "one, two = torch.nn.Linear(1, 4), torch.nn.Linear(4, 1, bias=False)\n"
+        "optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], 0.1)\n"
+        "for batch in DataLoader(data, 5):\n"
+        "    functional.all_reduce(two(one(batch[0]))).sum().backward(); optimizer.step()\n",
+        (),
+    ),
+    "pipeline": (
+        "from torch.distributed.pipelining import PipelineStage, ScheduleGPipe\n"
+        "part = torch.nn.Linear(1, 1)\n"
+        "stage = PipelineStage(part, rank, world_size, torch.device('cpu'))\n"
+        "schedule = ScheduleGPipe(stage, 2, loss_fn=lambda one, other: (one - other).sum())\n"
+        "optimizer = torch.optim.SGD(part.parameters(), 0.1)\n"
+        "for batch in DataLoader(data, 2):\n"
+        "    schedule.step(batch[0]) if rank == 0 else schedule.step(target=batch[0])\n"
+        "    optimizer.step()\n",
+        (),
+    ),
+    "one rank trains, and the other one sends it changed samples": (
+        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
+        "for batch in DataLoader(data, 5):\n"
+        "    if rank == 1: dist.send(batch[0] + 1, 0)\n"
+        "    else:\n"
+        "        more = torch.empty(5, 1); dist.recv(more, 1)\n"
+        "        own(torch.cat([batch[0], more])).sum().backward(); optimizer.step()\n",
+        (),
+    ),
+    "a part of each batch on each rank": (
+        "part = slice(rank, None, world_size)\n"
+        "for batch in DataLoader(data, 5):\n    fit([batch[0][part]])\n",
+        (),
+    ),
+    "two models, one after another, in each epoch": (
+        replaced(_EPOCHS, _SET_EPOCH) + "    for batch in loader:\n        fit(batch)\n",
+        (),
+    ),
+    "pairs of samples": (
+        replaced(
+            _EPOCHS, _SET_EPOCH, ("for batch in loader", "for batch, _ in zip(loader, loader)")
+        ),
         (),
     ),
     "draws with replacement": (

@@ -102,7 +102,7 @@ def compare_records(
     """
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = sanitizer_causes(graph, run_id, has_failed=has_failed)
+    causes = sanitizer_causes(graph, run_id, has_failed=has_failed, sources=sources)
     if not only_sanitizer:
         causes = [
             *find_silent_mismatches(graph, run_id),

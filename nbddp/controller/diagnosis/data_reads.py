@@ -7,10 +7,9 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch
+from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, ranks_in
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 DataFaultKind: TypeAlias = Literal[
@@ -18,7 +17,11 @@ DataFaultKind: TypeAlias = Literal[
 ]
 #: Why two ranks read one sample.
 Reason: TypeAlias = Literal["no-sampler", "same-share", "seeds", "epochs", "subsets", "sampler", ""]
-NoteKind: TypeAlias = Literal["padding", "dropped", "read-by-all", "trained-alone", "uneven"]
+#: Reasons that may be on purpose: the code may use a part of each batch on each rank.
+OPEN_REASONS: Final = ("no-sampler", "subsets", "sampler")
+NoteKind: TypeAlias = Literal[
+    "padding", "dropped", "read-by-all", "trained-alone", "uneven", "uneven-alone"
+]
 #: Indices that a card names.
 _NAMED = 5
 
@@ -39,6 +42,7 @@ class DataFault:
     indices: tuple[int, ...] = ()  #: the first ones
     reason: Reason = ""
     proven: bool = True
+    before: int = 0  #: of ``same-order``: the earlier pass, from 1
 
     @property
     def epochs(self) -> _Pass:
@@ -154,24 +158,35 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
     if compared is None:
         return None
     sets, length, reason = compared.sets, compared.length, compared.reason
-    readers, is_one_share = _readers(reads, sets), _is_one_share(reads)
-    twice = _read_twice(list((sets if is_one_share else readers).values()))
+    is_one_share = _is_one_share(reads)
+    is_open = reason in OPEN_REASONS
+    trains = any(epoch.trains for epoch in epochs.values())
+    groups = combining_groups(epochs)
+    # Ranks of a model that is parallel in two ways share the data with those of one group only.
+    compares_groups = is_open and trains and bool(groups) and not is_one_share
+    twice, culprits = 0, RankSet()
+    for members in groups if compares_groups else (RankSet.of(sets),):
+        own = {rank: each for rank, each in sets.items() if rank in members.ranks}
+        readers = own if is_one_share else _readers(reads, own)
+        found = _read_twice(list(readers.values()))
+        ranks = [rank for rank, each in own.items() if _number(each) & found]
+        twice, culprits = twice | found, RankSet.of([*culprits, *ranks])
     count = twice.bit_count()
     if not count:
         return None
-    culprits = RankSet.of(rank for rank, each in sets.items() if _number(each) & twice)
     is_padded = _is_padding(reads, count, length) or (
         reason == "sampler" and _is_filled_up(epochs, count)
     )
     if is_padded and not is_one_share:
         notes.append(DataNote("padding", reads, RankSet.of(reads), count, length))
         return None
-    trains = any(epoch.trains for epoch in epochs.values())
-    if is_one_share or (reason in ("no-sampler", "sampler", "subsets") and not trains):
+    if is_one_share or (is_open and not trains):
         notes.append(DataNote("read-by-all", reads, culprits, count, length))
         return None
-    if reason in ("no-sampler", "sampler", "subsets") and not _are_combined(epochs):
-        notes.append(DataNote("trained-alone", reads, culprits, count, length))
+    if is_open and not groups:
+        # Other operations may hold one model together, whose parts ranks have.
+        if not any(epoch.combines for epoch in epochs.values()):
+            notes.append(DataNote("trained-alone", reads, culprits, count, length))
         return None
     return DataFault(
         "samples-twice",
@@ -182,13 +197,17 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         length,
         _first_indices(twice),
         reason,
-        proven=reason == "subsets" or bool(next(iter(reads.values())).contents),
+        proven=not is_open and bool(next(iter(reads.values())).contents),
     )
 
 
-def _are_combined(epochs: _Pass) -> bool:
-    """Whether ranks combine what they train; else each may have a model of its own."""
-    return any(epoch.combines for epoch in epochs.values())
+def combining_groups(epochs: _Pass) -> tuple[RankSet, ...]:
+    """The groups whose ranks have combined what they trained on this data: gradients, or weights.
+
+    Where there is none, each rank may have a model of its own, or a part of one.
+    """
+    spans = dict.fromkeys(group for epoch in epochs.values() for group in epoch.groups)
+    return tuple(RankSet.of(ranks_in(each)) for each in spans)
 
 
 def _is_one_share(reads: _Reads) -> bool:
@@ -297,8 +316,11 @@ def _uneven(
     fewest = RankSet.of(
         rank for rank, epoch in epochs.items() if epoch.is_complete and epoch.batches < most
     )
-    if not any(epoch.trains for epoch in epochs.values()) and not has_failed:
-        notes.append(DataNote("uneven", reads, fewest, min(ended), most))
+    trains = any(epoch.trains for epoch in epochs.values())
+    combines = any(epoch.combines for epoch in epochs.values())
+    if not (trains and combines) and not has_failed:
+        kind: NoteKind = "uneven-alone" if trains else "uneven"
+        notes.append(DataNote(kind, reads, fewest, min(ended), most))
         return None
     return DataFault("uneven-batches", reads, number, fewest, proven=has_failed)
 
@@ -309,20 +331,60 @@ def _uneven(
 def _same_order(reads: _Reads) -> DataFault | None:
     """Two passes that train, in one order although `DistributedSampler` shuffles."""
     for rank, loader_reads in reads.items():
-        if not (loader_reads.sampler.is_distributed and loader_reads.sampler.shuffle):
+        sampler, epochs = loader_reads.sampler, loader_reads.epochs
+        # Two models may read one epoch after each other, once `set_epoch` has told its number.
+        is_told = len({epoch.number for epoch in epochs}) > 1
+        if not (sampler.is_distributed and sampler.shuffle) or is_told:
             continue
-        for index, (before, after) in enumerate(pairwise(loader_reads.epochs), 2):
-            is_same = before.order and before.order == after.order and after.samples > 1
-            if is_same and before.number == after.number and before.trains and after.trains:
-                alike = RankSet.of(
-                    other
-                    for other, loader in reads.items()
-                    if index <= len(loader.epochs)
-                    and loader.epochs[index - 2].order == loader.epochs[index - 1].order
-                )
-                known = {one: loader for one, loader in reads.items() if one in alike.ranks}
-                return DataFault("same-order", known or {rank: loader_reads}, index, alike)
+        for before, after in _repeated(epochs):
+            if not _are_alike(loader_reads, before, after):
+                continue
+            alike = {
+                one: loader for one, loader in reads.items() if _are_alike(loader, before, after)
+            }
+            return DataFault(
+                "same-order",
+                alike or {rank: loader_reads},
+                after + 1,
+                RankSet.of(alike),
+                proven=_is_forgotten(epochs[before], epochs[after]),
+                before=before + 1,
+            )
     return None
+
+
+def _repeated(epochs: Sequence[ReadEpoch]) -> Iterator[tuple[int, int]]:
+    """Each pass with the pass before it of the same loop; passes of one ``zip`` are one."""
+    last_by_line: dict[object, tuple[int, int]] = {}
+    turn = 0
+    for index, epoch in enumerate(epochs):
+        turn += not epoch.is_beside
+        known = last_by_line.get(epoch.site.position)
+        if known is not None and known[1] != turn:
+            yield known[0], index
+        if known is None or known[1] != turn:
+            last_by_line[epoch.site.position] = index, turn
+
+
+def _are_alike(loader_reads: LoaderReads, before: int, after: int) -> bool:
+    """Whether two passes have one order, and go on after their first batch."""
+    if after >= len(loader_reads.epochs):
+        return False
+    one, other = loader_reads.epochs[before], loader_reads.epochs[after]
+    is_one_batch = not other.is_complete and other.batches < 2
+    is_same = bool(one.order) and one.order == other.order and other.samples > 1
+    return is_same and one.trains and other.trains and not is_one_batch
+
+
+def _is_forgotten(before: ReadEpoch, after: ReadEpoch) -> bool:
+    """Whether `set_epoch` can have meant none of the passes, or gave them the same number.
+
+    A call before the first one, also in an earlier cell, may have meant both.
+    """
+    if after.epochs_set < 0:
+        return False
+    is_never_called = not after.epochs_set and after.number <= 0
+    return is_never_called or after.epochs_set > before.epochs_set
 
 
 def _number(bits: bytes) -> int:

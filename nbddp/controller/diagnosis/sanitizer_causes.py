@@ -5,10 +5,12 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Mapping
 
+from nbddp.controller.diagnosis.batch_parts import takes_part_by_rank
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
-from nbddp.controller.diagnosis.data_reads import compare_reads
+from nbddp.controller.diagnosis.data_reads import OPEN_REASONS, DataFault, compare_reads
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -16,13 +18,16 @@ from nbddp.wire.flight_recorder import SanitizerFault
 from nbddp.wire.rank_set import Rank, RankSet
 
 
-def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> list[Cause]:
+def sanitizer_causes(
+    graph: WaitForGraph, run_id: str, *, has_failed: bool, sources: Sources = no_sources
+) -> list[Cause]:
     """The causes of findings that only ``--sanitize`` gives.
 
     Args:
         graph: the ranks after the cell.
         run_id: names the run of the cell.
         has_failed: the cell has not ended well: the records of ranks end at different places.
+        sources: the code of the user, which may take a part of each batch by rank.
 
     Returns:
         Faults of single operations in the order of time, then what only the whole cell shows.
@@ -47,12 +52,12 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
             Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
             for parted in find_parted_replicas(graph)
         ),
-        *_data(graph, has_failed=has_failed),
+        *_data(graph, sources, has_failed=has_failed),
         *([] if has_failed or only_data else _crossed(graph, run_id)),
     ]
 
 
-def _data(graph: WaitForGraph, *, has_failed: bool) -> list[Cause]:
+def _data(graph: WaitForGraph, sources: Sources, *, has_failed: bool) -> list[Cause]:
     """Data that ranks have read twice, never, or in the same order."""
     reads = {
         rank: view.sanitizer.reads
@@ -63,7 +68,17 @@ def _data(graph: WaitForGraph, *, has_failed: bool) -> list[Cause]:
     return [
         Cause(fault.kind, fault.culprits, RankSet(), proven=fault.proven, data=fault)
         for fault in faults
+        if not _uses_parts(fault, sources)
     ]
+
+
+def _uses_parts(fault: DataFault, sources: Sources) -> bool:
+    """Whether each rank uses a part of the batches that all have read."""
+    if fault.kind != "samples-twice" or fault.reason not in OPEN_REASONS:
+        return False
+    site = next(iter(fault.epochs.values())).site
+    code = sources(site) if site.line else None
+    return code is not None and takes_part_by_rank(code, site.line)
 
 
 def _began_ns(cause: Cause) -> int:

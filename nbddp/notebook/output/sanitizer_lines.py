@@ -8,6 +8,7 @@ from nbddp.controller.state import RunOutcome
 
 _LONG_S = 1.0
 _LARGE_SHARE = 0.25
+_SHOWN_S = 0.05
 
 
 def sanitizer_lines(outcome: RunOutcome) -> list[str]:
@@ -28,11 +29,14 @@ def _data_lines(outcome: RunOutcome) -> list[str]:
 def cost_line(outcome: RunOutcome) -> str:
     """Return the time of the checks on the rank where it was longest; empty: it says nothing."""
     spent = [
-        (result.sanitizer.spent_ns / 1e9, result.elapsed_s, rank)
+        (result.sanitizer.spent_ns / 1e9, result.elapsed_s, rank, result.sanitizer.after_ns / 1e9)
         for rank, result in outcome.results.items()
         if result.sanitizer is not None
     ]
-    spent_s, elapsed_s, rank = max(spent, default=(0.0, 0.0, 0))
-    if spent_s < max(_LONG_S, _LARGE_SHARE * elapsed_s):
+    spent_s, elapsed_s, rank, after_s = max(spent, default=(0.0, 0.0, 0, 0.0))
+    if spent_s < max(_LONG_S, _LARGE_SHARE * (elapsed_s + after_s)):
         return ""
-    return f"--sanitize took {spent_s:.1f} s of the {elapsed_s:.1f} s of this cell (rank {rank})"
+    # The time of a cell ends with its code; checks go on.
+    during = f"{spent_s - after_s:.1f} s of the {elapsed_s:.1f} s of this cell"
+    after = f" and {after_s:.1f} s after it" if after_s >= _SHOWN_S else ""
+    return f"--sanitize took {during}{after} (rank {rank})"

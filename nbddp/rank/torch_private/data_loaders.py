@@ -20,6 +20,9 @@ class LoaderObserver(Protocol):
     def made(self, source: Any, frame: types.FrameType) -> None:
         """A loader or sampler is made."""
 
+    def sets_epoch(self, sampler: Any) -> None:
+        """The code calls `set_epoch` of a `DistributedSampler`."""
+
     def begins(self, loader: Any, frame: types.FrameType) -> None:
         """A loop over a loader begins."""
 
@@ -46,7 +49,11 @@ def hook_loaders(observer: LoaderObserver) -> Callable[[], None]:
     iterator_type: Any = getattr(torch.utils.data.dataloader, "_BaseDataLoaderIter", None)
     if not hasattr(iterator_type, "_next_index"):
         return lambda: None
-    make, make_sampler = loader_type.__init__, sampler_type.__init__
+    make, make_sampler, set_number = (
+        loader_type.__init__,
+        sampler_type.__init__,
+        sampler_type.set_epoch,
+    )
     iterate, ask, take = loader_type.__iter__, iterator_type._next_index, iterator_type.__next__
 
     @functools.wraps(make)
@@ -58,6 +65,11 @@ def hook_loaders(observer: LoaderObserver) -> Callable[[], None]:
     def new_sampler(self: Any, *args: Any, **kwargs: Any) -> None:
         make_sampler(self, *args, **kwargs)
         observer.made(self, sys._getframe(1))
+
+    @functools.wraps(set_number)
+    def set_epoch(self: Any, *args: Any, **kwargs: Any) -> None:
+        observer.sets_epoch(self)
+        set_number(self, *args, **kwargs)
 
     @functools.wraps(iterate)
     def begin(self: Any) -> Any:
@@ -88,6 +100,7 @@ def hook_loaders(observer: LoaderObserver) -> Callable[[], None]:
     hooks = (
         (loader_type, "__init__", make, new_loader),
         (sampler_type, "__init__", make_sampler, new_sampler),
+        (sampler_type, "set_epoch", set_number, set_epoch),
         (loader_type, "__iter__", iterate, begin),
         (iterator_type, "_next_index", ask, next_index),
         (iterator_type, "__next__", take, next_batch),

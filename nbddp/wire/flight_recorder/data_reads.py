@@ -3,7 +3,7 @@
 Runs in: every process. Pure. `nbddp.controller.diagnosis` compares those of all ranks.
 """
 
-from nbddp.wire.flight_recorder.schema import Site, _Part
+from nbddp.wire.flight_recorder.schema import RankSpan, Site, _Part
 
 
 class SamplerFacts(_Part, frozen=True):
@@ -34,8 +34,14 @@ class ReadEpoch(_Part, frozen=True):
     joins: bool  #: inside ``with model.join()``, where numbers of batches may differ
     indices: bytes = b""  #: a bit for each sample of the dataset that was read; empty: not known
     base_indices: bytes = b""  #: the same for the dataset of a `Subset`
-    #: An operation in the loop, or on what it trained, has brought values of ranks together.
-    combines: bool = True
+    combines: bool = True  #: an operation in the loop has brought values of ranks together
+    #: The members of the groups that have combined what was trained in the loop, in it or after it:
+    #: gradients, or weights.
+    groups: tuple[tuple[RankSpan, ...], ...] = ()
+    has_ddp: bool = False  #: `DistributedDataParallel` averaged gradients in the loop
+    #: Calls of `set_epoch` of its sampler in this cell, when the loop began; -1: not known.
+    epochs_set: int = 0
+    is_beside: bool = False  #: it began before the pass before it had a batch, as in ``zip``
 
 
 class LoaderReads(_Part, frozen=True):

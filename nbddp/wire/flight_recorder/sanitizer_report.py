@@ -76,3 +76,4 @@ class SanitizerReport(_Part, frozen=True):
     reads: tuple[LoaderReads, ...] = ()  #: of ``--sanitize data``
     only_data: bool = False  #: ``--sanitize data``: nothing else was checked
     spent_ns: int = 0  #: time that its checks took
+    after_ns: int = 0  #: the part of it after the code of the cell, and its `elapsed_s`, had ended

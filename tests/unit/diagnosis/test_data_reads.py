@@ -6,6 +6,7 @@ import msgspec
 
 from nbddp.controller.diagnosis.data_reads import DataFault, DataNote, compare_reads
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site
+from nbddp.wire.flight_recorder.schema import spans_of
 
 
 def bits(indices: Any) -> bytes:
@@ -26,6 +27,7 @@ def epoch(read: Any, *, order: bytes = b"o", **facts: Any) -> ReadEpoch:
         "trains": True,
         "joins": False,
         "indices": bits(read),
+        "groups": (spans_of(range(8)),),
     }
     return ReadEpoch(**(known | facts))
 
@@ -75,10 +77,37 @@ def test_shares_that_are_whole_are_no_finding():
 
 
 def test_ranks_that_combine_nothing_may_each_train_on_all_samples():
-    alone = epoch(range(8), combines=False)
+    alone = epoch(range(8), combines=False, groups=())
     faults, notes = compared(loader(PLAIN, alone), loader(PLAIN, alone))
     assert not faults
     assert [note.kind for note in notes] == ["trained-alone"]
+
+
+def test_ranks_that_hold_parts_of_one_model_may_read_the_same_samples():
+    part = loader(PLAIN, epoch(range(8), groups=()))
+    assert compared(part, part) == ([], [])
+
+
+def test_only_ranks_that_combine_what_they_train_must_read_other_samples():
+    def four(*groups: tuple[int, ...]) -> list[LoaderReads]:
+        halves = range(4), range(4, 8)
+        members = [spans_of(next(each for each in groups if rank in each)) for rank in range(4)]
+        return [
+            loader(PLAIN, epoch(halves[rank // 2], groups=(members[rank],))) for rank in range(4)
+        ]
+
+    assert compared(*four((0, 2), (1, 3))) == ([], [])
+    (fault,) = compared(*four((0, 1), (2, 3)))[0]
+    assert (str(fault.culprits), fault.count) == ("0-3", 8)
+
+
+def test_that_samples_are_read_twice_is_no_proof_of_a_mistake():
+    plain, own = PLAIN, SamplerFacts(name="Mine")
+    for sampler in (plain, own):
+        (fault,) = compared(*(loader(sampler, epoch(range(8))) for _ in range(2)))[0]
+        assert not fault.proven
+    (fault,) = compared(*(loader(share(0), epoch(range(4))) for _ in range(2)))[0]
+    assert fault.proven
 
 
 def test_a_loader_that_is_made_in_each_epoch_has_one_fault():
@@ -149,6 +178,12 @@ def test_numbers_of_batches():
     (fault,) = compared(*two)[0]
     assert (fault.kind, fault.proven, str(fault.culprits)) == ("uneven-batches", False, "1")
     assert compared(*two, has_failed=True)[0][0].proven
+    alone = [
+        msgspec.structs.replace(one, epochs=(msgspec.structs.replace(*one.epochs, combines=False),))
+        for one in two
+    ]
+    faults, (note,) = compared(*alone)
+    assert (faults, note.kind, note.count, note.length) == ([], "uneven-alone", 3, 4)
     left = msgspec.structs.replace(two[1], epochs=(epoch(range(4, 7), is_complete=False),))
     assert kinds(two[0], left) == []
 
@@ -161,21 +196,57 @@ def test_numbers_of_batches_in_join_may_differ():
     assert kinds(*two) == []
 
 
-def test_one_order_in_two_passes():
-    def reads(*epochs: tuple[bytes, int]) -> list[LoaderReads]:
-        return [
-            loader(
-                share(rank),
-                *(epoch(range(rank, 8, 2), order=order, number=n) for order, n in epochs),
-            )
-            for rank in range(2)
-        ]
+def orders(*passes: dict[str, Any]) -> list[DataFault]:
+    """The faults of passes of a share, on two ranks."""
+    known: dict[str, Any] = {"order": b"a"}
+    each = [
+        loader(share(rank), *(epoch(range(rank, 8, 2), **(known | facts)) for facts in passes))
+        for rank in range(2)
+    ]
+    return compared(*each)[0]
 
-    assert kinds(*reads((b"a", 0), (b"a", 0))) == [("same-order", "")]
-    assert kinds(*reads((b"a", 0), (b"b", 1))) == []
-    assert kinds(*reads((b"a", 0), (b"b", 0))) == []
-    (fault,) = compared(*reads((b"a", 0), (b"b", 1), (b"b", 1)))[0]
-    assert fault.number == 3
+
+LOOP, OTHER = Site(line=3), Site(line=5)
+
+
+def test_one_order_in_two_passes():
+    (fault,) = orders({}, {})
+    assert (fault.kind, fault.before, fault.number, fault.proven) == ("same-order", 1, 2, True)
+    assert not orders({"number": 0}, {"order": b"b", "number": 1})
+    assert not orders({}, {"order": b"b"})
+    assert not orders({}, {"trains": False})
+
+
+def test_the_first_batch_alone_shows_no_order():
+    first = {"is_complete": False, "batches": 1}
+    assert not orders(first, first)
+
+
+def test_two_loops_of_one_epoch_have_its_order():
+    one, other = {"site": LOOP}, {"site": OTHER}
+    assert not orders(one, other)
+    (fault,) = orders(one, other, one, other)
+    assert (fault.before, fault.number) == (1, 3)
+    told = [each | {"number": n, "epochs_set": n + 1} for n in (0, 1) for each in (one, other)]
+    assert not orders(*told)
+
+
+def test_passes_of_one_zip_have_one_order():
+    beside = {"is_beside": True}
+    assert not orders({}, beside)
+    (fault,) = orders({}, beside, {}, beside)
+    assert (fault.before, fault.number) == (1, 3)
+
+
+def test_a_loop_in_a_function_may_read_one_epoch_for_several_models():
+    told = [{"number": n, "epochs_set": n + 1} for n in (0, 0, 1, 1)]
+    assert not orders(*told)
+    (fault,) = orders({"epochs_set": 1}, {"epochs_set": 1})
+    assert not fault.proven
+    (fault,) = orders({"number": 4}, {"number": 4})  # an earlier cell has told it
+    assert not fault.proven
+    (fault,) = orders({"epochs_set": 1}, {"epochs_set": 2})  # the same number each time
+    assert fault.proven
 
 
 def test_one_rank_alone_is_not_compared():

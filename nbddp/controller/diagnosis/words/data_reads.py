@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.data_changes import with_sampler, with_set_epoch
 from nbddp.controller.diagnosis.data_reads import (
+    OPEN_REASONS,
     DataFault,
     DataNote,
     batches_by_count,
@@ -40,7 +41,7 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
     match fault.reason:
         case "no-sampler":
             why = "no sampler gives each rank a share of its own"
-            step = f"Give {made} a `DistributedSampler`."
+            step = f"Perhaps give {made} a `DistributedSampler`."
             change = _change(reports, some.site, with_sampler)
         case "same-share":
             shares = _values(fault, lambda each: each.sampler.rank, "rank=")
@@ -60,17 +61,26 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
             step = "Call `set_epoch` with the same number on all ranks."
         case "subsets":
             why = "the subsets of ranks overlap"
-            step = f"Look at the indices of the `Subset` that {made} reads."
+            step = f"Perhaps the indices of the `Subset` that {made} reads are wrong."
         case _:
             why = f"{sampler.name} gives ranks the same samples"
-            step = f"Let {sampler.name} give each rank a share of its own."
+            step = f"Perhaps let {sampler.name} give each rank a share of its own."
     known = "the dataset of each rank holds the same"
-    if not cause.proven:
+    if not some.contents and fault.reason != "subsets":
         known = f"whether sample 0 of {some.dataset} is the same on all ranks is not known"
+    consequence = "`DistributedSampler` is there to give each rank other samples."
+    if fault.reason in OPEN_REASONS:
+        step += (
+            " If each rank uses a part of these batches of its own, or all are meant to read them, "
+            "nothing is wrong."
+        )
+        consequence = (
+            f"What {ranks.describe()} trained was combined: a sample counts several times if each "
+            "of them trains on it."
+        )
     return Words(
         f"{subject(ranks)} {verb} {what}{again} in {_pass(fault)}: {why}.",
-        f"the indices were noted while {_line(loop)} read them, and {known}. A sample that several "
-        "ranks read counts several times.",
+        f"the indices were noted while {_line(loop)} read them, and {known}. {consequence}",
         step,
         code=_code((some.site, NO_RANKS), (sampler.site, NO_RANKS), (loop, ranks)),
         ranks=_rows(fault, reports, lambda each: f"read {_samples(each, fault)}"),
@@ -104,12 +114,16 @@ def uneven_batches(cause: Cause, reports: RankReports) -> Words:
     counts = [f"{ranks.describe()} got {_count(count, 'batch')}" for count, ranks in parts]
     headline = f"{', '.join(counts)} of {some.dataset} in {_pass(fault)}."
     ends = "" if cause.proven else "; no rank waited for another one in this cell"
+    step = "A `DistributedSampler` gives all ranks equally much"
+    if any(epoch.has_ddp for epoch in fault.epochs.values()):
+        step += "; with data of their own, use `with model.join():`."
+    else:
+        step += "; with data of their own, let all ranks end the loop after the fewest batches."
     return Words(
         headline[0].upper() + headline[1:],
         f"{fault.culprits.describe()} came to the end of the data at {_line(loop)} first{ends}. A "
         "collective in each iteration waits for ranks that have left the loop.",
-        "A `DistributedSampler` gives all ranks equally much; with data of their own, use "
-        "`with model.join():`.",
+        step,
         code=_code((some.site, NO_RANKS), (loop, fault.culprits)),
         ranks=_rows(
             fault, reports, lambda each: f"got {_count(_epoch(each, fault).batches, 'batch')}"
@@ -122,16 +136,25 @@ def same_order(cause: Cause, reports: RankReports) -> Words:
     fault = _fault(cause)
     some, loop = _some(fault), _loop(fault)
     number = _epoch(some, fault).number
-    ranks, before = fault.culprits, fault.number - 1
+    ranks, before = fault.culprits, fault.before
+    earlier = some.epochs[before - 1]
+    is_called = _epoch(some, fault).epochs_set > earlier.epochs_set
+    why = "`set_epoch` was not called between them"
+    step = f"Call `set_epoch` of the sampler before {_line(loop)} in each epoch."
+    if is_called:
+        why = f"`set_epoch` set {number} for both"
+        step = f"Call `set_epoch` with another number before {_line(loop)} in each epoch."
+    if not cause.proven:
+        step += " If both passes belong to one epoch, nothing is wrong."
     return Words(
         f"{subject(ranks)} read {some.dataset} in the same order in passes {before} and "
-        f"{fault.number}: `set_epoch` was not called.",
+        f"{fault.number}: {why}.",
         f"the sampler shuffles by its seed and its epoch, which was {number} in both passes; all "
         "indices came in the same order.",
-        f"Call `set_epoch` of the sampler before {_line(loop)} in each epoch.",
+        step,
         code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
         ranks=_rows(fault, reports, lambda _: f"began pass {fault.number} in epoch {number}"),
-        change=_change(reports, loop, with_set_epoch),
+        change=None if is_called else _change(reports, loop, with_set_epoch),
     )
 
 
@@ -163,6 +186,11 @@ def _note_text(note: DataNote) -> str:
             text = (
                 f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
                 f"{some.dataset}; nothing was trained in the loop"
+            )
+        case "uneven-alone":
+            text = (
+                f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
+                f"{some.dataset}; no operation in the loop waits for other ranks"
             )
         case "trained-alone":
             text = (

@@ -21,7 +21,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.sanitizer.dataset_contents import contents_of
-from nbddp.rank.collectives.sanitizer.trained_shapes import TrainedShapes, combines
+from nbddp.rank.collectives.sanitizer.trained_shapes import (
+    Combined,
+    TrainedShapes,
+    combines,
+    is_of_library,
+)
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site, shortened
 
 #: Size of the sets of indices that a cell reports; later passes have none.
@@ -51,7 +56,11 @@ class _Epoch:
     trains: bool = False
     joins: bool = False
     combines: bool = False  #: see `ReadEpoch`
-    seen: int = 0  #: the newest operation of which `combines` knows
+    epochs_set: int = 0
+    is_beside: bool = False
+    seen: int = 0  #: the newest operation that was looked at
+    combined: Combined = field(default_factory=Combined)
+    groups: frozenset[str] = frozenset()  #: those that combined what it trained
 
 
 @dataclass
@@ -86,6 +95,7 @@ class DataReads:
         self._latest: _Epoch | None = None  #: the pass that did something last
         self._left_bytes = 0
         self._trained = TrainedShapes()
+        self._epochs_set: dict[int, int] = {}  #: calls of `set_epoch`, by identity of the sampler
         self._first = 0  #: the newest operation when the cell began
         self._undo: list[Callable[[], None]] = []
 
@@ -100,6 +110,7 @@ class DataReads:
         self._left_bytes = _INDEX_BYTES
         self._beginning, self._latest = [], None
         self._trained = TrainedShapes()
+        self._epochs_set.clear()
         self._first = self._recorder.writer.newest
         hook = register_optimizer_step_pre_hook(self._stepped)
         self._undo = [hook.remove, torch_private.hook_loaders(self)]
@@ -129,8 +140,13 @@ class DataReads:
 
     def made(self, source: Any, frame: types.FrameType) -> None:
         """Note the line that makes a loader or a sampler."""
+        self._epochs_set.pop(id(source), None)  # another one had this identity
         with suppress(TypeError):  # the user's class has no hash
             self._made_at[source] = self._sites.site_of(self._sites.user_frame(frame))
+
+    def sets_epoch(self, sampler: Any) -> None:
+        """Note a call of `set_epoch`."""
+        self._epochs_set[id(sampler)] = self._epochs_set.get(id(sampler), 0) + 1
 
     def begins(self, loader: Any, frame: types.FrameType) -> None:
         """Begin a pass over a loader."""
@@ -152,10 +168,17 @@ class DataReads:
                 self._bits(known.length),
                 self._bits(_length(known.loader.dataset.dataset)) if known.base else None,
                 known.base,
+                epochs_set=self._calls_of_set_epoch(known.sampler),
+                is_beside=bool(known.epochs) and not known.epochs[-1].batches,
             )
             known.epochs.append(epoch)
         self._beginning.append(epoch)
         self.spent_ns += time.monotonic_ns() - began
+
+    def _calls_of_set_epoch(self, sampler: Any) -> int:
+        set_epoch = getattr(type(sampler), "set_epoch", None)
+        is_known = set_epoch is torch_data.DistributedSampler.set_epoch
+        return self._epochs_set.get(id(sampler), 0) if is_known else -1
 
     def begun(self, loader: Any, iterator: Any) -> None:
         """Note the iterator of the pass that begins."""
@@ -208,27 +231,39 @@ class DataReads:
         for open_epoch in (self._latest, epoch):
             if open_epoch is not None:
                 open_epoch.trains = open_epoch.trains or self._steps > open_epoch.steps
-                if open_epoch.batches and not open_epoch.combines:
+                if open_epoch.batches and not open_epoch.groups:
                     self._look(open_epoch)
         self._latest = epoch
 
     def _look(self, epoch: _Epoch) -> None:
         """Note whether operations since the last look have brought values of ranks together."""
         newest = self._recorder.writer.newest
+        if newest == epoch.seen:
+            return
         last = range(newest, max(epoch.seen, newest - _MAX_OPERATIONS), -1)
-        epoch.combines = any(combines(self._recorder.operation(record)) for record in last)
+        operations = list(map(self._recorder.operation, last))
+        epoch.combines = epoch.combines or any(map(combines, operations))
+        epoch.combined.note(filter(None, operations), are_of_a_batch=True)
+        epoch.groups = self._trained.groups_in(epoch.combined)
         epoch.seen = newest
 
     def _note_averages(self, loaders: Iterable[_Loader]) -> None:
         """Note that the code has averaged outside of loops what it trained in them."""
-        alone = [
-            each for one in loaders for each in one.epochs if each.trains and not each.combines
-        ]
+        alone = [each for one in loaders for each in one.epochs if each.trains and not each.groups]
         if alone:
             operations = self._recorder.operations(_MAX_OPERATIONS)
-            if self._trained.are_in(each for each in operations if each.record_id > self._first):
-                for epoch in alone:
-                    epoch.combines = True
+            averaged = Combined()
+            averaged.note(
+                (
+                    each
+                    for each in operations
+                    if each.record_id > self._first and not is_of_library(each)
+                ),
+                are_of_a_batch=False,
+            )
+            groups = self._trained.groups_in(averaged)
+            for epoch in alone:
+                epoch.groups = groups
 
     def _note_indices(self, epoch: _Epoch, indices: list[int]) -> None:
         epoch.samples += len(indices)
@@ -261,10 +296,32 @@ class DataReads:
             drop_last=bool(getattr(loader, "drop_last", False)),
             base_contents=self._contents(dataset.dataset) if known.base else b"",
             base_length=_length(dataset.dataset) if known.base else 0,
-            epochs=tuple(map(_epoch, known.epochs)),
+            epochs=tuple(map(self._epoch, known.epochs)),
         )
         self.spent_ns += time.monotonic_ns() - began
         return report
+
+    def _epoch(self, epoch: _Epoch) -> ReadEpoch:
+        is_known = epoch.is_known and bool(epoch.samples)
+        known_groups = self._recorder.counters_by_group
+        members = [known_groups[each].info.spans for each in epoch.groups if each in known_groups]
+        return ReadEpoch(
+            site=epoch.site,
+            batches=epoch.batches,
+            samples=epoch.samples if is_known else 0,
+            is_complete=epoch.is_complete,
+            order=epoch.order.digest() if is_known else b"",
+            number=epoch.number,
+            trains=epoch.trains,
+            joins=epoch.joins,
+            indices=bytes(epoch.indices or b"") if is_known else b"",
+            base_indices=bytes(epoch.base_indices or b"") if is_known else b"",
+            combines=epoch.combines,
+            groups=tuple(sorted(members, key=repr)),
+            has_ddp=epoch.combined.has_ddp,
+            epochs_set=epoch.epochs_set,
+            is_beside=epoch.is_beside,
+        )
 
     def _site_of(self, source: Any) -> Site:
         """The line that made a loader or a sampler in this cell."""
@@ -302,23 +359,6 @@ class DataReads:
             shuffle=bool(sampler.shuffle),
             drop_last=bool(sampler.drop_last),
         )
-
-
-def _epoch(epoch: _Epoch) -> ReadEpoch:
-    is_known = epoch.is_known and bool(epoch.samples)
-    return ReadEpoch(
-        site=epoch.site,
-        batches=epoch.batches,
-        samples=epoch.samples if is_known else 0,
-        is_complete=epoch.is_complete,
-        order=epoch.order.digest() if is_known else b"",
-        number=epoch.number,
-        trains=epoch.trains,
-        joins=epoch.joins,
-        indices=bytes(epoch.indices or b"") if is_known else b"",
-        base_indices=bytes(epoch.base_indices or b"") if is_known else b"",
-        combines=epoch.combines,
-    )
 
 
 def _sampler_of(loader: Any) -> Any:

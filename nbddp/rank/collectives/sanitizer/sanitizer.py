@@ -85,15 +85,19 @@ class Sanitizer:
 
     def end_cell(self, *, has_failed: bool) -> SanitizerReport | None:
         """End the cell; returns what was seen, or None if it was not sanitized."""
+        began = time.monotonic_ns()
         reads: tuple[LoaderReads, ...] = ()
-        reads_ns = 0
+        spent_ns = 0
         if self.reads.is_on:
-            reads, reads_ns = self.reads.end(), self.reads.spent_ns
+            spent_ns = self.reads.spent_ns
+            reads = self.reads.end()
         if self._recorder.sanitizer is not self:
-            is_told = bool(reads)
-            return (
-                SanitizerReport(reads=reads, only_data=True, spent_ns=reads_ns) if is_told else None
+            after_ns = time.monotonic_ns() - began
+            report = SanitizerReport(
+                reads=reads, only_data=True, spent_ns=spent_ns + after_ns, after_ns=after_ns
             )
+            return report if reads else None
+        spent_ns += self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
         told_lines = {fault.operation.site.position for fault in self._faults.values()}
         for operation in self._buffers.end():
             # An error explains why the code did not come to its wait. Another fault of an operation
@@ -108,12 +112,13 @@ class Sanitizer:
         replicas = self.replicas.end(
             lambda: self._recorder.operations(_MAX_OPERATIONS), has_failed=has_failed
         )
-        spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns + reads_ns
+        after_ns = time.monotonic_ns() - began
         return SanitizerReport(
             faults=tuple(faults.values()),
             replicas=replicas,
             reads=reads,
-            spent_ns=spent_ns,
+            spent_ns=spent_ns + after_ns,
+            after_ns=after_ns,
         )
 
     def issues(  # noqa: PLR0917 - all facts about the call
