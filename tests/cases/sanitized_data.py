@@ -286,6 +286,12 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "score = own.bias.detach().sum(); dist.all_reduce(score)\n",
         ("ranks 0-1 read 10 of the 10 samples of TensorDataset each; nothing that they trained",),
     ),
+    "folds of a cross-validation": (
+        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
+        "fold = Subset(data, range(8) if rank == 0 else range(2, 10))\n"
+        "for batch in DataLoader(fold, 4): own(batch[0]).sum().backward(); optimizer.step()\n",
+        ("ranks 0-1 read 6 of the 10 samples of Subset more than once; nothing that they trained",),
+    ),
     "validation in each epoch": (
         replaced(_EPOCHS, _SET_EPOCH)
         + "    for batch in DataLoader(data, 2, sampler=DistributedSampler(data)):\n"
@@ -313,50 +319,6 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "    own(batch[0]).sum().backward(); optimizer.step()\n"
         "for one in own.parameters(): dist.all_reduce(one.data)\n",
         ("rank 0 got 3 of 4 batches of TensorDataset; no operation in the loop waits",),
-    ),
-    "tensor parallelism of DTensor": (
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        "from torch.distributed.tensor.parallel import *\n"
-        "net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))\n"
-        "plan = {'0': ColwiseParallel(), '1': RowwiseParallel()}\n"
-        "net = parallelize_module(net, init_device_mesh('cpu', (world_size,)), plan)\n"
-        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
-        "for batch in DataLoader(data, 5): net(batch[0]).sum().backward(); optimizer.step()\n",
-        (),
-    ),
-    "tensor parallelism by hand": (
-        "import warnings, torch.distributed.nn.functional as functional\n"
-        "warnings.simplefilter('ignore')\n"
-        "one, two = torch.nn.Linear(1, 4), torch.nn.Linear(4, 1, bias=False)\n"
-        "optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], 0.1)\n"
-        "for batch in DataLoader(data, 5):\n"
-        "    functional.all_reduce(two(one(batch[0]))).sum().backward(); optimizer.step()\n",
-        (),
-    ),
-    "pipeline": (
-        "from torch.distributed.pipelining import PipelineStage, ScheduleGPipe\n"
-        "part = torch.nn.Linear(1, 1)\n"
-        "stage = PipelineStage(part, rank, world_size, torch.device('cpu'))\n"
-        "schedule = ScheduleGPipe(stage, 2, loss_fn=lambda one, other: (one - other).sum())\n"
-        "optimizer = torch.optim.SGD(part.parameters(), 0.1)\n"
-        "for batch in DataLoader(data, 2):\n"
-        "    schedule.step(batch[0]) if rank == 0 else schedule.step(target=batch[0])\n"
-        "    optimizer.step()\n",
-        (),
-    ),
-    "one rank trains, and the other one sends it changed samples": (
-        "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
-        "for batch in DataLoader(data, 5):\n"
-        "    if rank == 1: dist.send(batch[0] + 1, 0)\n"
-        "    else:\n"
-        "        more = torch.empty(5, 1); dist.recv(more, 1)\n"
-        "        own(torch.cat([batch[0], more])).sum().backward(); optimizer.step()\n",
-        (),
-    ),
-    "a part of each batch on each rank": (
-        "part = slice(rank, None, world_size)\n"
-        "for batch in DataLoader(data, 5):\n    fit([batch[0][part]])\n",
-        (),
     ),
     "two models, one after another, in each epoch": (
         replaced(_EPOCHS, _SET_EPOCH) + "    for batch in loader:\n        fit(batch)\n",

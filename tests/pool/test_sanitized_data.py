@@ -5,6 +5,7 @@ import pytest
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool
 from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
+from tests.cases.data_shared_on_purpose import SHARED_ON_PURPOSE
 from tests.cases.sanitized import WrongCell
 from tests.cases.sanitized_data import CORRECT_DATA, DATA_PRELUDE, WRONG_DATA
 from tests.support.sanitizer_findings import check_only_finding, findings
@@ -41,9 +42,12 @@ def test_without_the_option_nothing_is_told(pool: Pool, cell: WrongCell):
         assert findings(run_cell(pool, cell.code, sanitize=sanitize)) == []
 
 
-@pytest.mark.parametrize("name", CORRECT_DATA)
+_CORRECT = CORRECT_DATA | SHARED_ON_PURPOSE
+
+
+@pytest.mark.parametrize("name", _CORRECT)
 def test_a_correct_cell_has_no_card_and_few_notes(pool: Pool, name: str):
-    code, notes = CORRECT_DATA[name]
+    code, notes = _CORRECT[name]
     view = run_cell(pool, code, sanitize_data=True)
     assert [finding.headline for finding in findings(view)] == []
     told = lines(view)
@@ -102,6 +106,16 @@ def test_a_cell_leaves_torch_as_it_was(pool: Pool):
     run_cell(pool, f"before = {names}")
     run_cell(pool, WRONG_DATA[0].code, sanitize_data=True)
     run_cell(pool, f"assert before == {names}")
+
+
+def test_checks_after_the_code_are_told_apart_from_the_time_of_the_cell(pool: Pool):
+    outcome = run_cell(pool, WRONG_DATA[0].code, sanitize_data=True).outcome
+    assert outcome is not None
+    for result in outcome.results.values():
+        report = result.sanitizer
+        assert report is not None
+        assert 0 < report.after_ns <= report.spent_ns
+        assert report.spent_ns - report.after_ns <= result.elapsed_s * 1e9
 
 
 def test_there_are_enough_cells():

@@ -62,16 +62,16 @@ def _is_made_of(value: ast.expr, batch: set[str]) -> bool:
 def _derived(module: ast.Module, ranks: set[str]) -> set[str]:
     """The names that the code gives values made of the rank."""
     while True:
-        found = {
+        names = {
             name
             for node in ast.walk(module)
             if isinstance(node, ast.Assign) and _is_number_of_rank(node.value, ranks)
             for target in node.targets
             for name in _plain_names(target)
         }
-        if found <= ranks:
+        if names <= ranks:
             return ranks
-        ranks = ranks | found
+        ranks = ranks | names
 
 
 def _plain_names(target: ast.expr) -> Iterator[str]:

@@ -42,6 +42,7 @@ class DataFault:
     indices: tuple[int, ...] = ()  #: the first ones
     reason: Reason = ""
     proven: bool = True
+    is_all: bool = False  #: each of the ranks read all samples
     before: int = 0  #: of ``same-order``: the earlier pass, from 1
 
     @property
@@ -59,6 +60,7 @@ class DataNote:
     ranks: RankSet
     count: int
     length: int
+    is_all: bool = False  #: each of the ranks read all samples
 
 
 def compare_reads(
@@ -168,12 +170,13 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
     for members in groups if compares_groups else (RankSet.of(sets),):
         own = {rank: each for rank, each in sets.items() if rank in members.ranks}
         readers = own if is_one_share else _readers(reads, own)
-        found = _read_twice(list(readers.values()))
-        ranks = [rank for rank, each in own.items() if _number(each) & found]
-        twice, culprits = twice | found, RankSet.of([*culprits, *ranks])
+        shared = _read_twice(list(readers.values()))
+        ranks = [rank for rank, each in own.items() if _number(each) & shared]
+        twice, culprits = twice | shared, RankSet.of([*culprits, *ranks])
     count = twice.bit_count()
     if not count:
         return None
+    is_all = all(_number(sets[rank]).bit_count() == length for rank in culprits)
     is_padded = _is_padding(reads, count, length) or (
         reason == "sampler" and _is_filled_up(epochs, count)
     )
@@ -181,12 +184,12 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         notes.append(DataNote("padding", reads, RankSet.of(reads), count, length))
         return None
     if is_one_share or (is_open and not trains):
-        notes.append(DataNote("read-by-all", reads, culprits, count, length))
+        notes.append(DataNote("read-by-all", reads, culprits, count, length, is_all))
         return None
     if is_open and not groups:
         # Other operations may hold one model together, whose parts ranks have.
         if not any(epoch.combines for epoch in epochs.values()):
-            notes.append(DataNote("trained-alone", reads, culprits, count, length))
+            notes.append(DataNote("trained-alone", reads, culprits, count, length, is_all))
         return None
     return DataFault(
         "samples-twice",
@@ -198,6 +201,7 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         _first_indices(twice),
         reason,
         proven=not is_open and bool(next(iter(reads.values())).contents),
+        is_all=is_all,
     )
 
 

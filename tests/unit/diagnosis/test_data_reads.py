@@ -98,14 +98,14 @@ def test_only_ranks_that_combine_what_they_train_must_read_other_samples():
 
     assert compared(*four((0, 2), (1, 3))) == ([], [])
     (fault,) = compared(*four((0, 1), (2, 3)))[0]
-    assert (str(fault.culprits), fault.count) == ("0-3", 8)
+    assert (str(fault.culprits), fault.count, fault.is_all) == ("0-3", 8, False)
 
 
 def test_that_samples_are_read_twice_is_no_proof_of_a_mistake():
     plain, own = PLAIN, SamplerFacts(name="Mine")
     for sampler in (plain, own):
         (fault,) = compared(*(loader(sampler, epoch(range(8))) for _ in range(2)))[0]
-        assert not fault.proven
+        assert (fault.proven, fault.is_all) == (False, True)
     (fault,) = compared(*(loader(share(0), epoch(range(4))) for _ in range(2)))[0]
     assert fault.proven
 

@@ -29,7 +29,7 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
     fault = _fault(cause)
     ranks, some = fault.culprits, _some(fault)
     sampler, loop = some.sampler, _loop(fault)
-    is_all = fault.count == fault.length
+    is_all = fault.is_all
     amount = (
         f"all {fault.length} samples" if is_all else f"{fault.count} of the {fault.length} samples"
     )
@@ -175,6 +175,8 @@ def _note_text(note: DataNote) -> str:
     some = next(iter(note.reads.values()))
     where = str(some.epochs[0].site)
     of = f"of the {note.length} samples of {some.dataset}"
+    shared = f"{note.ranks.describe()} read {note.count} {of}"
+    shared += " each" if note.is_all else " more than once"
     match note.kind:
         case "padding":
             text = (
@@ -194,18 +196,15 @@ def _note_text(note: DataNote) -> str:
             )
         case "trained-alone":
             text = (
-                f"{note.ranks.describe()} read {note.count} {of} each; nothing that they trained "
-                "was combined, as in a search for hyperparameters"
+                f"{shared}; nothing that they trained was combined, as in a search for "
+                "hyperparameters"
             )
         case _ if some.sampler.replicas == 1:
             text = (
                 f"{note.ranks.describe()} read the one share of {some.sampler.name}(num_replicas=1)"
             )
         case _:
-            text = (
-                f"{note.ranks.describe()} read {note.count} {of} each; nothing was trained in the "
-                "loop, as in a validation"
-            )
+            text = f"{shared}; nothing was trained in the loop, as in a validation"
     return f"--sanitize data: {text} ({where})"
 
 

@@ -69,12 +69,12 @@ class Combined:
     def note(self, operations: Iterable[Operation], *, are_of_a_batch: bool) -> None:
         """Note operations; flat tensors of one batch may be the buckets of one model."""
         flat: dict[str, int] = {}
-        for each in operations:
-            signature, group = each.signature, each.pg_id
-            if is_of_library(each):
+        for operation in operations:
+            signature, group = operation.signature, operation.pg_id
+            if is_of_library(operation):
                 self.groups.add(group)
-                self.has_ddp |= each.site.origin == _DDP_GRADIENTS
-            elif _may_average(each):
+                self.has_ddp |= operation.site.origin == _DDP_GRADIENTS
+            elif _may_average(operation):
                 sizes = signature.input_sizes
                 self.shapes.setdefault(group, set()).update(sizes)
                 self.most[group] = max(self.most.get(group, 0), signature.tensors)
