@@ -35,7 +35,11 @@ def test_data_that_ranks_share_wrongly_have_a_card_and_notes_a_line(kernel: Kern
         "for batch, in DataLoader(data, 3):\n"
         "    (batch * weight).sum().backward()\n    dist.all_reduce(weight.grad)"
     )
-    assert "ranks 0-1 each read all 9 samples of TensorDataset" in cell.page[0].text
+    card = cell.page[0]
+    assert card.text.startswith("Notice: ranks 0-1 each read all 9 samples of TensorDataset")
+    change = "for batch, in DataLoader(data, 3, sampler=DistributedSampler(data, shuffle=False)):"
+    assert f"+ {change}" in card.text
+    assert change in card.content["data"]["text/html"]
     kernel.ok("%ddp config sanitize=data")
     try:
         code = "for batch, in DataLoader(data, sampler=DistributedSampler(data)): pass"

@@ -52,7 +52,7 @@ WRONG = [
     "Notice: rank 3 called the 1st all_reduce",
     "Warning: rank 2 gave NaN to all_reduce",
     "Warning: ranks 0-3 have different values in '0.weight'",
-    "Warning: ranks 0-3 each read all 64 samples of TensorDataset",
+    "Notice: ranks 0-3 each read all 64 samples of TensorDataset",
     "Warning: ranks 0-3 read TensorDataset in the same order in passes 1 and 2",
 ]
 

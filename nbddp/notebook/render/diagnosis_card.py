@@ -194,6 +194,11 @@ class _Section:
     sentences: list[tuple[str, str]]
 
 
+#: Notices about code that has run to its end: their change is one possibility. Others may be about
+#: a rank that is only slow.
+_WITH_POSSIBLE_CHANGE = frozenset({"samples-twice"})
+
+
 class _Layout:
     """One finding, laid out."""
 
@@ -217,7 +222,8 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         finding = layout.finding
         next_step = [("Next:", finding.next_step)] if finding.next_step not in steps else []
         steps.add(finding.next_step)
-        change = finding.change if finding.proven else None
+        is_change_shown = finding.proven or finding.kind in _WITH_POSSIBLE_CHANGE
+        change = finding.change if is_change_shown else None
         sentences = [(finding.verdict, finding.reason)]
         where = node_sentence(finding.nodes)
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]

@@ -154,7 +154,7 @@ def same_order(cause: Cause, reports: RankReports) -> Words:
         step,
         code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
         ranks=_rows(fault, reports, lambda _: f"began pass {fault.number} in epoch {number}"),
-        change=None if is_called else _change(reports, loop, with_set_epoch),
+        change=None if is_called or not cause.proven else _change(reports, loop, with_set_epoch),
     )
 
 
