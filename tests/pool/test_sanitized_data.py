@@ -96,6 +96,18 @@ def test_a_rank_without_data_is_told_beside_the_deadlock(pool: Pool):
     assert [finding.kind for finding in found] == ["missing-rank", "uneven-batches"]
     assert found[1].proven
     assert "Rank 1 got 4 batches, rank 0 got 5 batches" in found[1].headline
+    assert "join" not in found[1].next_step
+
+
+def test_join_is_advised_for_ddp_alone(pool: Pool):
+    code = (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))\n"
+        "part = Subset(data, range(rank, 9, 2))\n"
+        "for batch in DataLoader(part, 1): model(batch[0]).sum().backward()\n"
+    )
+    found = findings(run_cell(pool, code, sanitize_data=True, check=False))
+    assert found[-1].kind == "uneven-batches"
+    assert "with model.join():" in found[-1].next_step
 
 
 def test_a_cell_leaves_torch_as_it_was(pool: Pool):
