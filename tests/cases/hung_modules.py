@@ -64,6 +64,37 @@ with net.no_sync() if rank else nullcontext():
         after="for _ in range(3):\n    net(torch.ones(2, 4) + rank).sum().backward()\n",
     ),
     HungCell(
+        name="no_sync on one rank, in one iteration",
+        code="""\
+from contextlib import nullcontext
+for it in range(4):
+    with model.no_sync() if rank == 1 and it == 2 else nullcontext():
+        model(torch.ones(2, 4)).sum().backward()
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 4, 1: 4},
+        quotes="Use `no_sync()` (line 3) in the same iterations on all ranks: rank 1 left out "
+        "gradient averaging in line 4 at it = 2.",
+    ),
+    HungCell(
+        name="loss detached on one rank, in one iteration",
+        code="""\
+for it in range(4):
+    loss = model(torch.ones(2, 4)).sum()
+    loss = loss.detach().requires_grad_() if rank == 1 and it == 1 else loss
+    loss.backward()
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 4, 1: 4},
+        quotes="rank 1 left out gradient averaging in line 4 at it = 1",
+    ),
+    HungCell(
         name="unused parameters on one rank",
         n=3,
         code="""\

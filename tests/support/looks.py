@@ -53,9 +53,11 @@ def brief(look: RankLook) -> RankLook:
     )
 
 
-def site(line: int, source: str = "", *, function: str = "<module>") -> Site:
-    """A line of the cell."""
-    return Site(file="<cell>", line=line, function=function, source=source, cell=CELL)
+def site(line: int, source: str = "", *, function: str = "<module>", origin: str = "") -> Site:
+    """A line of the cell; the feature of a library that calls there, such as ``ddp-gradients``."""
+    return Site(
+        file="<cell>", line=line, function=function, source=source, cell=CELL, origin=origin
+    )
 
 
 def signature(kind: OperationKind, op: str, **fields: Any) -> Signature:
@@ -103,6 +105,7 @@ class RankState:
         group: str = "world",
         line: int = 1,
         source: str = "",
+        origin: str = "",
         state: OperationState = "scheduled",
         peer: int = -1,
         tag: int = 0,
@@ -141,7 +144,7 @@ class RankState:
             tag=tag,
             time_created_ns=NOW - int(at_s * SECOND),
             time_completed_ns=NOW - int(ended_s * SECOND) if ended_s else 0,
-            site=site(line, source or f"dist.{op}(x)"),
+            site=site(line, source or f"dist.{op}(x)", origin=origin),
             failure=failure,
             waited_ns=waited_ns,
             timeout_ms=timeout_ms,

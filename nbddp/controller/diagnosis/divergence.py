@@ -6,7 +6,7 @@ around them are read from the source. Which branch is decisive is a guess, unles
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -16,13 +16,22 @@ from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Operation, Site
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 _Line: TypeAlias = tuple[str, int, int]  #: file, cell, line
 
 #: Words of conditions that are not equal on all ranks.
 _OF_RANKS = re.compile(r"(?:\b|_)rank\b|get_rank|main_process|master|is_main", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A call that ranks have left out in an iteration of a loop which they have run."""
+
+    ranks: RankSet
+    iteration: LoopVariable | None  #: the first one; None: it is not known
+    line: int  #: a line with ``no_sync()``; 0: none
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class Divergence:
     calls: Mapping[Rank, int] = field(default_factory=dict)
     is_inner: bool = False  #: the line is in a function that the line of the operation calls
     is_extra: bool = False  #: the line is that of an earlier call, which only some ranks made
+    left_out: LeftOut | None = None  #: the loop is as long on the other ranks
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -47,6 +57,9 @@ class Divergence:
         branches = [*self.branches, *(leave.condition for leave in self.exits)]
         branches += [] if self.loop is None else [self.loop]
         lines.update(line for branch in branches for line in branch.headers)
+        lines.update(
+            [] if self.left_out is None or not self.left_out.line else [self.left_out.line]
+        )
         return tuple(sorted(lines))
 
     @property
@@ -285,7 +298,7 @@ def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
     """The number of such calls of each rank at the line of an operation, in its run."""
     counts: dict[Rank, int] = {}
     for rank, history in graph.histories.items():
-        if history.is_cut and not _begins_before(history.operations.values(), operation.run_id):
+        if not history.is_whole(operation.run_id):
             return {}
         counts[rank] = sum(
             (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
@@ -293,12 +306,6 @@ def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
             for each in history.operations.values()
         )
     return counts
-
-
-def _begins_before(operations: Iterable[Operation], run_id: str) -> bool:
-    """Whether the oldest operation that is known is of an earlier run."""
-    oldest = next(iter(operations), None)
-    return oldest is not None and oldest.run_id != run_id
 
 
 def _reached_lines(call: _Call) -> set[int]:

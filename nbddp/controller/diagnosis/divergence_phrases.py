@@ -13,7 +13,7 @@ from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks
 from nbddp.controller.diagnosis.helper_barriers import HelperCall
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
-from nbddp.controller.diagnosis.loop_phrases import length_step
+from nbddp.controller.diagnosis.loop_phrases import left_out_call, left_out_step, length_step
 from nbddp.controller.diagnosis.phrases import (
     MAX_SOURCE,
     describe_branch,
@@ -162,6 +162,8 @@ def _loop_step(
     *, change: CodeChange | None, length: LoopLength | None,
 ) -> str:  # fmt: skip
     """The next step where ranks have not come to the call in some iterations of a loop."""
+    if divergence.left_out is not None:
+        return left_out_step(divergence, divergence.left_out, operation)
     if len(divergence.exits) == 1:
         return _leaving_step(divergence, operation)
     if length is not None and not divergence.exits:
@@ -269,6 +271,8 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
             f"{_handlers(divergence.branches[0])} has swallowed an exception, which skipped "
             f"{_place(divergence)} on {culprits.describe()}{called}"
         )
+    elif divergence.left_out is not None:
+        yield f"{left_out_call(divergence, divergence.left_out, operation)}{called}"
     elif divergence.loop is not None and not divergence.exits:
         yield (
             f"{describe_branch(divergence.loop)} had fewer iterations on {culprits.describe()}, as "

@@ -73,6 +73,11 @@ class History:
                 return operation
         return None
 
+    def is_whole(self, run_id: str) -> bool:
+        """Whether no operation of a run was left out."""
+        oldest = next(iter(self.operations.values()), None)
+        return not self.is_cut or (oldest is not None and oldest.run_id != run_id)
+
     # --- collectives ---------------------------------------------------------------------------
 
     def collective(self, pg_id: str, seq: int) -> Operation | None:

@@ -4,11 +4,11 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.control_flow import Branch
-from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.divergence import Divergence, LeftOut
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
-from nbddp.controller.diagnosis.phrases import describe_branch
+from nbddp.controller.diagnosis.phrases import MAX_SOURCE, describe_branch
 from nbddp.controller.diagnosis.report import CodeChange
-from nbddp.wire.flight_recorder import Site, cell_name
+from nbddp.wire.flight_recorder import Operation, Site, cell_name, origins, shortened
 from nbddp.wire.rank_set import RankSet
 
 #: Iterations at which ranks ended, and in which others are.
@@ -45,6 +45,43 @@ def length_step(
     if iterations:
         of_loop = f": in the loop of {line}, {iterations}"
     return f"Make `{length.name}` {alike} on all ranks (line {source.line}{cell}){join}{of_loop}."
+
+
+def left_out_step(divergence: Divergence, left_out: LeftOut, operation: Operation) -> str:
+    """The next step where ranks have left out a call in an iteration which they have run."""
+    line, call = f"line {divergence.site.line}", _called(operation)
+    at = f" at {left_out.iteration}" if left_out.iteration else ""
+    ranks = left_out.ranks.describe()
+    if left_out.line:
+        return (
+            f"Use `no_sync()` (line {left_out.line}) in the same iterations on all ranks: {ranks} "
+            f"left out {call} in {line}{at}."
+        )
+    come = "come to" if operation.is_by_library else "call"
+    step = f"Let all ranks {come} {call} in {line} in the same iterations: {ranks} left it out{at}."
+    if operation.is_by_library and ".backward(" in divergence.site.source:
+        step += (
+            " Look there for a detached loss, a backward under `no_sync()`, or parameters without "
+            "a gradient."
+        )
+    return step
+
+
+def left_out_call(divergence: Divergence, left_out: LeftOut, operation: Operation) -> str:
+    """``rank 1 left out gradient averaging in line 7 at it = 2``."""
+    at = f"at {left_out.iteration}" if left_out.iteration else "in an iteration of the loop"
+    inside = ""
+    if left_out.line:
+        source = divergence.code.source(left_out.line).strip()
+        inside = f", by `{shortened(source, MAX_SOURCE)}` (line {left_out.line})"
+    line = f"line {divergence.site.line}"
+    return f"{left_out.ranks.describe()} left out {_called(operation)} in {line} {at}{inside}"
+
+
+def _called(operation: Operation) -> str:
+    """``gradient averaging``, ``all_reduce``."""
+    is_called = not operation.is_by_library
+    return operation.signature.op if is_called else origins.phrase(operation.site.origin)
 
 
 def _last_iterations(length: LoopLength, culprits: RankSet) -> str:

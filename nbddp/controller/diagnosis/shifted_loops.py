@@ -7,7 +7,7 @@ mixed: gradients of step 1 with those of step 2.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis.history import History, is_local_failure
+from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
@@ -114,14 +114,8 @@ def _shifted_loop(
         return None
     by_iteration = ranks_by_value({rank: each.iteration for rank, each in first.items()})
     clusters = sorted(by_iteration.values(), key=lambda ranks: (-len(ranks), ranks.ranks))
-    is_whole = all(_is_whole(graph.histories[rank], each.run_id) for rank, each in first.items())
+    is_whole = all(graph.histories[rank].is_whole(each.run_id) for rank, each in first.items())
     return ShiftedLoop(first, tuple(clusters), has_earlier or is_whole, lasts)
-
-
-def _is_whole(history: History, run_id: str) -> bool:
-    """Whether no operation of the run was left out."""
-    oldest = next(iter(history.operations.values()), None)
-    return not history.is_cut or (oldest is not None and oldest.run_id != run_id)
 
 
 def _comparable(

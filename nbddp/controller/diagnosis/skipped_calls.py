@@ -40,7 +40,7 @@ def skipping_exit(
     loop = _loop(divergence)
     if loop is None or not is_only:
         return None
-    is_taken = _has_equal_iterations(loop, size) or all(
+    is_taken = has_equal_iterations(loop, size) or all(
         _has_left_out(divergence.site, loop, graph.histories[rank].operations.values(), run_id)
         for rank in ranks
     )
@@ -53,8 +53,13 @@ def _loop(divergence: Divergence) -> ast.For | None:
     return next((node for node in nodes if isinstance(node, ast.For) and node.lineno == line), None)
 
 
-def _has_equal_iterations(loop: ast.For, size: int) -> bool:
-    """Whether a loop is over a ``range`` that is the same on all ranks."""
+def has_equal_iterations(loop: ast.For, size: int) -> bool:
+    """Return whether a loop is over a ``range`` that is the same on all ranks.
+
+    Args:
+        loop: the loop.
+        size: the number of ranks of the pool.
+    """
     match loop.iter:
         case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]):
             values = [{number(each, rank, size) for rank in range(size)} for each in arguments]

@@ -56,6 +56,8 @@ def even_loop(divergence: Divergence, sources: Sources, world_size: int) -> Code
     """
     if divergence.branches or divergence.exits or divergence.is_extra:
         return None
+    if divergence.left_out is not None:
+        return None
     loop = loop_of(divergence)
     if loop is None:
         return None

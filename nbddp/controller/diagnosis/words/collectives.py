@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
@@ -11,6 +12,7 @@ from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
+from nbddp.controller.diagnosis.left_out_calls import left_out_call
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -41,7 +43,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     group = reports.graph.group(operation) if operation else None
     places: Places = []
     if cause.proven and not was_interrupted(cause, reports):
-        places = missing_calls(cause, reports.graph, reports.sources)
+        places = _with_left_out(
+            missing_calls(cause, reports.graph, reports.sources), cause, reports
+        )
     is_called = operation is None or not operation.is_by_library
     step = (
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
@@ -68,6 +72,15 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         change=change,
         places=places,
     )
+
+
+def _with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
+    """Add to the one place that the culprits have left out its call, and not an iteration."""
+    if len(places) != 1 or cause.operation is None:
+        return places
+    ((waiting, divergence),) = places
+    left_out = left_out_call(divergence, cause.operation, cause.culprits, waiting, reports.graph)
+    return [(waiting, replace(divergence, left_out=left_out))]
 
 
 def call_everywhere(
@@ -106,7 +119,7 @@ def _loop_length(places: Places, operation: Operation, reports: RankReports) -> 
     """What sets the length of the loop around a line; None: not a loop keeps ranks from it."""
     ranks, divergence = places[0]
     is_loop = divergence.loop is not None and not divergence.branches and not divergence.exits
-    if len(places) > 1 or divergence.is_extra or not is_loop:
+    if len(places) > 1 or divergence.is_extra or not is_loop or divergence.left_out is not None:
         return None
     graph, rank = reports.graph, ranks.ranks[0]
     mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
