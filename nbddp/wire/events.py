@@ -317,6 +317,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
     #: The reason of the stop, of which ``stop`` is `Mismatch.mine`.
     mismatch: Mismatch | None = None
+    is_final: bool = False  #: other machines have compared ``stop``: it cannot be left out
     is_stuck: bool = False  #: the rank is where it was when a deadlock was proven: `AskWhileStuck`
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.prompts import BreakPoints
-from nbddp.errors import CellError, CellInterruptedError
+from nbddp.errors import CellError, CellInterruptedError, DeadlockError
 from tests.support.views import RecordingView, run_cell
 
 SUM = "x = torch.full((2 + rank,), float(rank + 1))\ndist.all_reduce(x)\nprint(x.tolist())"
@@ -72,6 +72,37 @@ def test_a_mismatch_that_stays_is_raised(pool: Pool):
     view = run_cell(pool, SUM, answers=["retry", "step", "retry", "c", "c"], check=False)
     assert isinstance(view.error, CellError)
     assert "CollectiveMismatchError" in {name for name, _ in view.error.by_rank.values()}
+    run_cell(pool, "dist.all_reduce(torch.ones(1))")
+
+
+def test_a_mismatch_that_is_skipped_is_no_mismatch(pool: Pool):
+    pool.break_points.add([], on="mismatch")
+    view = run_cell(pool, SUM, answers=["skip"], check=False)
+    (request,) = view.asked
+    assert request.stop is not None
+    number = request.stop.collective_seq_id
+    assert view.outcome is not None
+    assert view.outcome.left_out == (
+        f"rank {request.rank} left out all_reduce #{number} at the prompt, cell [1], line 2",
+    )
+    assert isinstance(view.error, DeadlockError)
+    assert view.outcome.report is not None
+    (finding,) = view.outcome.report.findings
+    assert finding.headline.startswith(f"Rank {request.rank} never called all_reduce")
+    # Its tensor is as it was, and the line after the call has run.
+    assert view.texts() == {request.rank: f"{[request.rank + 1.0] * (2 + request.rank)}\n"}
+    run_cell(pool, "dist.all_reduce(torch.ones(1))")
+
+
+def test_a_rank_stops_again_after_a_mismatch_that_it_has_skipped(pool: Pool):
+    pool.break_points.add([], on="mismatch")
+    code = f"{SUM}\ndist.barrier()"
+    view = run_cell(pool, code, answers=["skip", "quit"], check=False)
+    first, second = view.asked
+    assert second.rank == first.rank
+    assert first.stop is not None
+    assert second.stop is not None
+    assert second.stop.label() == f"barrier #{first.stop.collective_seq_id}"
     run_cell(pool, "dist.all_reduce(torch.ones(1))")
 
 

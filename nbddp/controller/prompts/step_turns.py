@@ -402,6 +402,11 @@ class StepTurns:
                     f"{stop.label(has_call=False)} cannot be skipped: torch goes on with the sizes "
                     "or the order that it brings. Next: step, or quit"
                 )
+            if reply.verb is StepVerb.SKIP and request.is_final:
+                return (
+                    f"{stop.label(has_call=False)} cannot be skipped on rank {request.rank}: "
+                    "other machines have compared it. Next: continue raises the mismatch; or quit"
+                )
             if reply.verb is StepVerb.UNTIL and number >= reply.count:
                 return (
                     f"rank {request.rank} is at {stop.label()}. Next: until {number + 1}, or more"

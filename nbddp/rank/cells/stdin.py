@@ -149,6 +149,7 @@ class Stdin:
                     group=group,
                     break_points=reason.break_points,
                     mismatch=reason.mismatch,
+                    is_final=reason.is_final,
                     is_stuck=bool(stuck_run_id),
                 )
             )

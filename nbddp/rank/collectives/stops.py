@@ -50,6 +50,7 @@ class StopReason:
 
     break_points: tuple[int, ...] = ()  #: their numbers
     mismatch: Mismatch | None = None  #: the operation does not match that of another rank
+    is_final: bool = False  #: other machines have compared the operation: it cannot be left out
 
 
 NO_REASON = StopReason()
@@ -200,7 +201,8 @@ class Stops:
         Args:
             counters: of the group.
             wrong: the mismatch.
-            withdraw: uncounts the operation, so that its call can be made again; None: it cannot.
+            withdraw: uncounts the operation, so that its call can be made again, or be left out;
+                None: it cannot.
 
         Returns:
             What stands for the operation; None: the mismatch is raised.
@@ -209,8 +211,17 @@ class Stops:
             return None
         frame, _ = self._recorder.sites.call_site(sys._getframe(1))
         operation = msgspec.structs.replace(wrong.mine, time_created_ns=time.monotonic_ns())
-        reason = StopReason(self._on_mismatch, msgspec.structs.replace(wrong, mine=operation))
-        return self._ask(counters, operation, reason, frame, withdraw)[1]
+        reason = StopReason(
+            self._on_mismatch,
+            msgspec.structs.replace(wrong, mine=operation),
+            is_final=withdraw is None,
+        )
+        reply, instead = self._ask(counters, operation, reason, frame, withdraw)
+        if reply.verb is not StepVerb.SKIP or withdraw is None:
+            return instead
+        withdraw()
+        self._passes, self._until = 0, ("", 0)
+        return Instead()
 
     def _ask(
         self,

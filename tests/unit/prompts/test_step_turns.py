@@ -87,6 +87,22 @@ def test_the_other_call_of_a_mismatch_stands_in_the_row():
     assert tell.startswith("rank 3 has stopped before a mismatch: step or continue raises it")
 
 
+def test_a_mismatch_that_other_machines_have_seen_is_not_skipped():
+    cell = Cell()
+    cell.stop(0, 1, 2)
+    prompt = cell.turns.due(cell.now + 9)
+    assert prompt is not None
+    request = msgspec.structs.replace(prompt.request, rank=3, is_final=True)
+    cell.turns.add(request, 9, cell.now)
+    answer = cell.say("skip -r 3")
+    assert not answer.replies
+    assert answer.tells == (
+        "all_reduce #7 cannot be skipped on rank 3: other machines have compared it. "
+        "Next: continue raises the mismatch; or quit",
+    )
+    assert cell.say("skip -r 0-2").replies
+
+
 def test_a_rank_that_has_raised_or_exited_is_shown_so():
     cell = Cell()
     cell.stop(0, 1)
