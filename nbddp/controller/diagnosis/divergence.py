@@ -340,7 +340,21 @@ def differing_branches(
     calls = disagreement.operation_by_rank
     if any(call.signature.kind != "collective" for call in calls.values()):
         return []  # one rank sends, the other receives: their lines are not meant to be equal
-    site_by_rank = _in_one_function(disagreement, graph, sources)
+    return branches_apart(_in_one_function(disagreement, graph, sources), sources)
+
+
+def branches_apart(
+    site_by_rank: Mapping[Rank, Site], sources: Sources
+) -> list[tuple[RankSet, Divergence]]:
+    """Return the lines at which ranks are, with the branch that only the ranks there took.
+
+    Args:
+        site_by_rank: the lines.
+        sources: the code.
+
+    Returns:
+        The ranks at each line; none if no line has such a branch, or they are in several cells.
+    """
     ranks_by_line = ranks_by_value({rank: site.position for rank, site in site_by_rank.items()})
     site_by_line = {site.position: site for site in site_by_rank.values()}
     places = []

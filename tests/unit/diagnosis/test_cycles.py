@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import Ranks, only, told
+from tests.support.looks import CELL, Ranks, only, told
 
 # --- messages ------------------------------------------------------------------------------------
 
@@ -125,6 +125,26 @@ def test_a_receiver_whose_sender_is_in_a_collective():
         "Rank 0 waits in recv from rank 1, and rank 1 never sends it: "
         "rank 1 waits in all_reduce #1."
     )
+
+
+def test_only_the_sender_of_a_message_is_said_not_to_send_it():
+    pool = Ranks(4)
+    pool.code[CELL] = "if rank < 2:\n    dist.all_reduce(x)\nelse:\n    dist.recv(x, rank - 2)"
+    for rank in (0, 1):
+        pool[rank].blocked("all_reduce", line=2)
+    for rank in (2, 3):
+        pool[rank].blocked("recv", peer=rank - 2, line=4)
+    finding = only(pool)
+    assert finding.headline == (
+        "Rank 2 waits in recv from rank 0, and rank 0 never sends it: "
+        "rank 0 waits in all_reduce #1."
+    )
+    assert finding.next_step == (
+        "Let rank 0 send to rank 2 before all_reduce #1 (line 2), or let rank 2 call all_reduce in "
+        "place of recv (line 4). Line 2 (ranks 0-1) is inside `if rank < 2:` (line 1), line 4 "
+        "(ranks 2-3) is inside the `else` of `if rank < 2:` (line 1)."
+    )
+    assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
 
 
 def test_a_rank_that_waits_for_itself():

@@ -11,11 +11,12 @@ import msgspec
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName, names_assigned_on
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.divergence import Divergence, branches_apart
 from nbddp.controller.diagnosis.divergence_phrases import (
     Places,
     describe_assigned,
     differing_excerpt,
+    differing_lines,
 )
 from nbddp.controller.diagnosis.message_orders import other_order
 from nbddp.controller.diagnosis.message_partners import Partners, changed_lines, partners
@@ -109,6 +110,8 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     operation = cause.operation
     is_send = operation is not None and operation.signature.kind == "send"
     partners = cause.culprits - RankSet.of([cause.owner]) or cause.culprits
+    if operation is not None and operation.peer in cause.culprits:
+        partners = RankSet.of([operation.peer])  # others of a circle have no part in this message
     does = partners.verb("receives", "receive") if is_send else partners.verb("sends", "send")
     now = ""
     if len(partners) == 1:
@@ -118,13 +121,50 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     if other is not None:
         size = len(reports.graph.views)
         assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
+    elsewhere = None if other is not None else _in_collective(cause, reports)
+    step = _GIVE_EACH_ITS_RECV
+    places: Places = ()
+    if other is not None:
+        step = _give_partner(other, assigned)
+    elif operation is not None and elsewhere is not None:
+        places = branches_apart(
+            {rank: waited.site for rank, waited, _ in cause.circle}, reports.sources
+        )
+        step = f"{_meet_before(cause.owner, operation, elsewhere)} {differing_lines(places)}"
     return Words(
         f"Rank {cause.owner} waits in {name(cause, reports)}, and {partners.describe()} never "
         f"{does} it{now}.",
         "no rank has called the other end of this message, and none can call it now."
         f"{in_turn(cause)}",
-        _GIVE_EACH_ITS_RECV if other is None else _give_partner(other, assigned),
-        code=() if other is None else _lines_of(other, assigned, reports),
+        step.rstrip(),
+        code=differing_excerpt(places) if other is None else _lines_of(other, assigned, reports),
+    )
+
+
+def _in_collective(cause: Cause, reports: RankReports) -> Operation | None:
+    """The collective in which the other end of a message waits; None: it has messages, too."""
+    message = cause.operation
+    if message is None:
+        return None
+    wanted: Literal["send", "recv"] = "recv" if message.signature.kind == "send" else "send"
+    meant = unmet_messages(reports.graph, message.peer, wanted)
+    if any(each.peer in (cause.owner, -1) for each in meant):
+        return None
+    waited = (each for rank, each, _ in cause.circle if rank == message.peer)
+    return next((each for each in waited if each.signature.kind == "collective"), None)
+
+
+def _meet_before(owner: Rank, message: Operation, collective: Operation) -> str:
+    """A sentence: let a rank do its part in a message before the collective in which it waits."""
+    peer = message.peer
+    way = "receive from" if message.signature.kind == "send" else "send to"
+    name = collective.label(has_call=False)
+    lines = [
+        f" (line {each.site.line})" if each.site.line else "" for each in (message, collective)
+    ]
+    return (
+        f"Let rank {peer} {way} rank {owner} before {name}{lines[1]}, or let rank {owner} call "
+        f"{collective.signature.op} in place of {message.signature.op}{lines[0]}."
     )
 
 
