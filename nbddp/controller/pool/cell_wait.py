@@ -174,16 +174,7 @@ class CellWait:
         now = time.monotonic()
         match event:
             case InputRequest():
-                self._view.show(event)
-                self._stopped(event)
-                if event.is_stuck:
-                    self._take_stuck(event, now)
-                elif event.stop is not None:
-                    self._steps.add(event, self._run.taken_count, now)
-                elif event.debugger is None:
-                    self._note_question(event)
-                else:
-                    self._turns.add(event, self._run.taken_count, now)
+                self._take_request(event, now)
                 return
             case RunFinished(rank=rank, error=error):
                 self._hold_or_show(event)
@@ -199,12 +190,28 @@ class CellWait:
                 if not self._interrupts:
                     self._stuck.hold(event.report)
                 return
+            case VerdictReached(report=report, acted=True):
+                for request in self._steps.end_groups(report.pg_ids):
+                    self._note_pause(request)
+                    self._view.leave_prompt(request)
             case NoticeChanged():
                 self._turns.note(event.report, now)
                 self._steps.note(event.report, now)
             case _:
                 pass
         self._hold_or_show(event)
+
+    def _take_request(self, request: InputRequest, now: float) -> None:
+        self._view.show(request)
+        self._stopped(request)
+        if request.is_stuck:
+            self._take_stuck(request, now)
+        elif request.stop is not None:
+            self._steps.add(request, self._run.taken_count, now)
+        elif request.debugger is None:
+            self._note_question(request)
+        else:
+            self._turns.add(request, self._run.taken_count, now)
 
     def _leave_prompts(self, rank: Rank, now: float, failure: str | None) -> None:
         self._turns.leave(rank)
@@ -277,10 +284,10 @@ class CellWait:
             self._view.leave_prompt(request)
         for request in self._stuck.drop(self._interrupted_at):
             self._send(request, str(_LEAVE))
-        if self._turns.ranks:
+        now = time.monotonic()
+        if self._turns.ranks or self._turns.is_awaiting(now):
             return _WAIT_S
         turns = self._stuck if self._stuck.is_held else self._steps
-        now = time.monotonic()
         prompt = turns.due(now)
         if prompt is None:
             due_at = turns.due_at()

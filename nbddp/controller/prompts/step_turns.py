@@ -8,7 +8,7 @@ to do, ranks at the same place in one row.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
@@ -212,6 +212,17 @@ class StepTurns:
     def drop(self, up_to: int) -> list[InputRequest]:
         """Drop the stops of events up to this number, which an interrupt has ended."""
         dropped = [request for request, number in self._open.values() if number <= up_to]
+        for request in dropped:
+            del self._open[request.rank, request.question]
+        return dropped
+
+    def end_groups(self, pg_ids: Collection[str]) -> list[InputRequest]:
+        """Drop the stops before operations of groups whose ranks are freed: they raise errors."""
+        dropped = [
+            request
+            for request, _ in self._open.values()
+            if request.stop is not None and request.stop.pg_id in pg_ids
+        ]
         for request in dropped:
             del self._open[request.rank, request.question]
         return dropped

@@ -171,6 +171,10 @@ class PromptTurns:
             return self._awaited_until
         return 0.0 if self._current in self.ranks and not self._meets_again else self._ask_at
 
+    def is_awaiting(self, now: float) -> bool:
+        """Whether ranks that have a command of the user are expected back at their prompts."""
+        return bool(self._awaited) and now < self._awaited_until
+
     # --- what the user says ----------------------------------------------------------------------
 
     def answer(self, line: str, now: float) -> Answer:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb
+from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
 from nbddp.controller.pool.cell_view import SilentView
 from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.prompts import step_turns
+from nbddp.controller.state.actions import VerdictReached
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import Operation, Signature, Site
 from nbddp.wire.messages import InputReply, InputRequest, Output
 from nbddp.wire.rank_set import RankSet
 from tests.support.views import RecordingView
@@ -230,6 +232,42 @@ def test_answers_to_a_command_for_all_are_shown_in_the_order_of_ranks(pressed: l
     assert view.texts() == {0: "p x 0", 1: "p x 1", 2: "p x 2"}
     assert [event.rank for event in view.events if isinstance(event, Output)] == [0, 1, 2]
     assert [asked.rank for asked in view.asked] == [0, 0]
+
+
+def stop(rank: int) -> InputRequest:
+    operation = Operation(1, "0", Signature("collective", "barrier"), "scheduled")
+    return InputRequest(
+        run_id="r", rank=rank, question=0, prompt="", password=False, stop=operation
+    )
+
+
+def test_the_prompt_of_stopped_ranks_does_not_come_before_the_answer_of_a_debugger(
+    pressed: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(step_turns, "_PATIENCE_S", 0.0)  # the user has looked for longer
+    run = Run("r", BOTH, 1000)
+    run.put(debugger(0))
+    run.put(stop(1))
+
+    def reply(rank: int, answer: InputReply) -> None:
+        if rank == 1:
+            end(run)
+        elif answer.value == "p x":
+            threading.Timer(0.3, lambda: run.put(debugger(0, 1))).start()
+
+    view = RecordingView(["p x", "c", "step"])
+    CellWait(run, view, interrupt=lambda: None, abandon=lambda: None, reply=reply).wait()
+    assert [asked.rank for asked in view.asked] == [0, 0, 1]
+
+
+def test_stops_of_ranks_that_are_freed_are_left(pressed: list[int]):
+    run = Run("r", BOTH, 1000)
+    run.put(stop(1))
+    run.put(VerdictReached("r", Report("r", pg_ids=("0",)), acted=True))
+    end(run)
+    _, told = wait(run, view := RecordingView())
+    assert (view.asked, told) == ([], [])
+    assert [request.rank for request in view.left_prompts] == [1]
 
 
 def test_the_list_names_ranks_outside_of_debuggers(pressed: list[int]):

@@ -103,6 +103,15 @@ def test_a_mismatch_that_other_machines_have_seen_is_not_skipped():
     assert cell.say("skip -r 0-2").replies
 
 
+def test_stops_of_a_group_that_is_freed_are_dropped():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    assert cell.turns.end_groups(["another"]) == []
+    assert cell.is_due()
+    assert [request.rank for request in cell.turns.end_groups(["0"])] == [0, 1, 2, 3]
+    assert not cell.is_due()
+
+
 def test_a_rank_that_has_raised_or_exited_is_shown_so():
     cell = Cell()
     cell.stop(0, 1)
