@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from nbddp.wire.flight_recorder import LoopVariable
 from nbddp.wire.rank_set import RankSet
 
 #: ``delay``: sleep. ``raise``: raise an exception. ``kill``: SIGKILL. ``stop``: SIGSTOP, then
@@ -43,7 +44,7 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             case "line":
                 return f"at line {self.number}"
             case "loop":
-                return f"at {self.name} {self.number}"
+                return f"at {LoopVariable(self.name, self.number)}"
             case "operation":
                 return f"before {self.call}"
             case _:

@@ -1,5 +1,7 @@
 """``%ddp break``, ``breaks`` and ``clear`` in a real kernel."""
 
+import re
+
 from tests.support.kernel import Kernel
 
 SUM = "%%ddp\nx = torch.full((2,), float(rank + 1))\ndist.all_reduce(x)\nprint(x.tolist())"
@@ -91,6 +93,15 @@ def test_a_picture_has_the_ranks_that_were_asked(kernel: Kernel):
 def test_a_group_that_is_not_there_yet_is_named(kernel: Kernel):
     cell = kernel.run("%ddp break all_reduce --group later")
     assert "no group is called 'later' so far; groups now: default" in cell.text
+    kernel.ok("%ddp clear")
+
+
+def test_a_cell_that_has_not_run_yet_is_named(kernel: Kernel):
+    text = kernel.run("%ddp break line 5 --cell 999").text
+    assert re.search(
+        r"no cell \[999\] has run so far in this notebook; the newest one is \[\d+\]", text
+    )
+    assert "so far" not in kernel.run("%ddp break line 5 --cell 1").text
     kernel.ok("%ddp clear")
 
 

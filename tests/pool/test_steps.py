@@ -229,12 +229,20 @@ dist.barrier()
     answers = [*looks, "p torch.cat(before + after).tolist()", "c"]
     view = run_cell(pool, code, step=True, answers=answers)
     assert view.text(1).splitlines() == [
-        "NameError: name 'before' is not defined",
+        "NameError: name 'before' is not defined: no operation with a tensor was stepped over in "
+        "this cell so far. Next: step",
         "(tensor([4., 4.]), tensor([6., 6.]))",
         "[6.0, 6.0]",
         "[0.0, 0.0, 1.0, 2.0]",
     ]
     assert view.differences[0].is_equal
+
+
+def test_none_is_printed_where_a_value_is_asked_for(pool: Pool):
+    code = "nothing = None\nkept = []\ndist.barrier()"
+    looks = ["p nothing", "print kept.append(1)", "run kept.append(2)", "run nothing", "p kept"]
+    view = run_cell(pool, code, step=True, answers=[*looks, "c"])
+    assert view.text(0).splitlines() == ["None", "None", "[1, 2]"]
 
 
 def test_an_error_of_the_code_is_a_line(pool: Pool):

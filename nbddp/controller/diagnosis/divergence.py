@@ -376,6 +376,38 @@ def branches_apart(
     return places if any(place.branches for _, place in places) else []
 
 
+def call_in_try(
+    disagreement: Disagreement, graph: WaitForGraph, sources: Sources
+) -> tuple[RankSet, Divergence] | None:
+    """Return a call of some ranks inside a ``try`` that the others have left, perhaps by an error.
+
+    Args:
+        disagreement: calls of ranks that belong together and do not match.
+        graph: the ranks.
+        sources: the code.
+
+    Returns:
+        The ranks there, and their line with the ``try`` around it; None: there is none.
+    """
+    calls = disagreement.operation_by_rank
+    if any(call.signature.kind != "collective" for call in calls.values()):
+        return None
+    site_by_rank = _in_one_function(disagreement, graph, sources)
+    if len({_function(site) for site in site_by_rank.values()}) != 1:
+        return None
+    for ranks in ranks_by_value(
+        {rank: site.position for rank, site in site_by_rank.items()}
+    ).values():
+        site = site_by_rank[ranks.ranks[0]]
+        others = [each.line for rank, each in site_by_rank.items() if rank not in ranks]
+        code = sources(site) if site.line else None
+        for branch in () if code is None else code.branches(site.line):
+            has_left = all(line > branch.end for line in others)
+            if branch.kind == "try" and code is not None and others and has_left:
+                return ranks, Divergence(site, code, (branch,))
+    return None
+
+
 def _in_one_function(
     disagreement: Disagreement, graph: WaitForGraph, sources: Sources
 ) -> Mapping[Rank, Site]:

@@ -80,12 +80,15 @@ def _of_collective(
     cause: Cause, operation: Operation, reports: RankReports, places: Places
 ) -> Iterator[str]:
     graph = reports.graph
-    if cause.disagreement is not None:
+    if cause.disagreement is not None and not places:
         yield from _swapped(cause, operation, reports)
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
         yield from _wrong_group(cause, operation, reports)
     if places:
-        yield from in_the_code(places, operation, cause.culprits)
+        ranks = cause.culprits
+        if cause.disagreement is not None:
+            ranks = RankSet.of(cause.disagreement.operation_by_rank) - places[0][0]
+        yield from in_the_code(places, operation, ranks)
     elif cause.kind == "missing-rank" and not find_shifted_loops(graph, operation.run_id):
         yield from _fewer_iterations(cause, operation, graph)
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from nbddp.errors import BadOptionError
 from nbddp.wire.mesh_ranks import MeshesByRank, read_ranks
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.step_replies import COUNTED, StepReply, StepVerb
+from nbddp.wire.step_replies import COUNTED, RUNS, StepReply, StepVerb
 
 STEP_HELP: Final = """\
 Each rank has stopped before its operation, which is not issued yet. [-r RANKS]: only these ranks
@@ -123,7 +123,8 @@ QUIT_WORDS: Final = ("quit", "q", "exit")
 HELP_WORDS: Final = ("help", "h", "?")
 _VERBS: Final = {
     **GO_WORDS,
-    **dict.fromkeys(("print", "p", "run", "!", "show"), StepVerb.RUN),
+    **dict.fromkeys(("print", "p"), StepVerb.PRINT),
+    **dict.fromkeys(("run", "!", "show"), StepVerb.RUN),
     **dict.fromkeys(WHERE_WORDS, StepVerb.WHERE),
     **dict.fromkeys(("up", "u"), StepVerb.UP),
     **dict.fromkeys(("down", "d"), StepVerb.DOWN),
@@ -165,7 +166,7 @@ def _complaint(line: str, word: str, rest: str) -> str:
         return f"`{word}` needs the number of a collective: `{word} 20`{after}"
     if verb in COUNTED:
         return f"`{word}` takes a whole number above 0, not {rest!r}: `{word} 2`"
-    if verb is StepVerb.RUN or word == "diff":
+    if verb in RUNS or word == "diff":
         return f"`{word}` needs {'code' if word in ('run', '!') else 'an expression'}: `{word} x`"
     if verb is not None or word in (*_OTHERS, "hold", "release"):
         ranks = "" if word in _OTHERS else "; for some ranks: -r 0,2"
@@ -221,7 +222,7 @@ def _reply(word: str, rest: str) -> StepReply | None:
     if verb in COUNTED:
         is_legal = _is_count(rest) or (not rest and verb is not StepVerb.UNTIL)
         return StepReply(verb, count=int(rest or 1)) if is_legal else None
-    takes = {StepVerb.RUN: bool(rest), StepVerb.RETRY: True}
+    takes = {StepVerb.RUN: bool(rest), StepVerb.PRINT: bool(rest), StepVerb.RETRY: True}
     if verb is None or not takes.get(verb, not rest):
         return None
     return StepReply(verb, code=show_code(rest) if word == "show" else rest)

@@ -38,7 +38,7 @@ from nbddp.controller.prompts.step_commands import (
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
-from nbddp.wire.step_replies import StepReply, StepVerb
+from nbddp.wire.step_replies import RUNS, StepReply, StepVerb
 
 #: A rank that still runs after this time is shown as it is, if another one has stopped.
 _PATIENCE_S = 3.0
@@ -360,7 +360,7 @@ class StepTurns:
             return StepAnswer(tells=(self._absent_text(absent),))
         if refusal := self._refusal(reply, ranks):
             return StepAnswer(tells=(refusal,))
-        if reply.verb is StepVerb.RUN:
+        if reply.verb in RUNS:
             reply = replace(reply, count=next(self._commands))
         self._is_fresh = lets_go or reply.verb is StepVerb.RETRY
         keys = [key for key in sorted(self._open) if key[0] in ranks]

@@ -66,8 +66,9 @@ def _about_value(word: str, expression: str, ranks: RankSet | None) -> StepComma
         return Tell(f"`{word}` takes an expression: {fault}")
     if word == "diff":
         return Compare(expression, ranks)
-    code = show_code(expression) if word == "show" else expression
-    return Send(StepReply(StepVerb.RUN, code=code), ranks)
+    if word == "show":
+        return Send(StepReply(StepVerb.RUN, code=show_code(expression)), ranks)
+    return Send(StepReply(StepVerb.PRINT, code=expression), ranks)
 
 
 def parse_stuck(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:

@@ -17,7 +17,7 @@ from nbddp.controller.prompts.stuck_commands import parse_stuck
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
-from nbddp.wire.step_replies import StepVerb
+from nbddp.wire.step_replies import RUNS
 
 _HINT = "no rank is freed yet: print EXPR looks at each; free ends it; help lists all commands"
 _HALF_WRITTEN = "a tensor of an unfinished operation may be half written"
@@ -147,5 +147,5 @@ class StuckTurns:
         if answer.frees is not None:
             self.is_held = False
         self._asked = RankSet.of(request.rank for request, _ in answer.replies)
-        self._shows_values = any(reply.verb is StepVerb.RUN for _, reply in answer.replies)
+        self._shows_values = any(reply.verb in RUNS for _, reply in answer.replies)
         return answer

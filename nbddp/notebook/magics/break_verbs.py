@@ -60,7 +60,7 @@ def set_break_point(
     """Set a break point.
 
     Args:
-        shell: not used.
+        shell: has the number of the newest cell.
         place: the words for the operation, its number, or a line.
         ranks: ranks that stop; None: all.
         group: name of the operation's group; empty: any.
@@ -99,6 +99,9 @@ def set_break_point(
     if known and group not in known:
         names = ", ".join(dict.fromkeys(known.values()))
         print(with_line_breaks(f"no group is called {group!r} so far; groups now: {names}"))
+    if cell > shell.execution_count:
+        newest = shell.execution_count
+        print(f"no cell [{cell}] has run so far in this notebook; the newest one is [{newest}]")
     if gone := passed(point, groups):
         print(with_line_breaks(gone))
 

@@ -215,7 +215,7 @@ class _Layout:
 
 
 def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> list[_Section]:
-    """The sections of a card; ``now`` stands in the first one, and no next step stands twice."""
+    """The sections of a card; ``now`` is about all of them, and no next step stands twice."""
     sections: list[_Section] = []
     steps: set[str] = {""}
     for layout in layouts:
@@ -228,7 +228,7 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         where = node_sentence(finding.nodes)
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
-        sentences += [("Now:", now)] if not sections else []
+        sentences += [("Now:", now)] if layout is layouts[-1] else []
         with_text = [pair for pair in sentences if pair[1]]
         sections.append(_Section(layout, next_step, change, with_text))
     if others:

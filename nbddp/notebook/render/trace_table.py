@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from nbddp.controller.trace import RankPart, TraceRow, select
 from nbddp.notebook.render.html import (
@@ -65,11 +66,10 @@ def table(
     )
     headline = f"trace: {of} operation{'' if len(matching_rows) == 1 else 's'}{where}"
     headline += not_kept(matching_rows)
-    plain, plain_is_folded = _text(rows, column_ranks)
     is_folded = len(column_ranks) > _MAX_COLUMNS
-    legend = escape(_legend(is_folded, "bold"))
+    legend = escape(_legend("bold", is_folded=is_folded))
     return {
-        "text/plain": f"{headline}\n{plain}\n{_legend(plain_is_folded, _LAST_MARK)}",
+        "text/plain": f"{headline}\n{_text(rows, column_ranks)}",
         "text/html": (
             f"<div><div><b>{escape(headline)}</b></div>"
             f"{_table(rows, column_ranks, is_folded=is_folded).html()}"
@@ -210,28 +210,29 @@ def _states_text(row: TraceRow) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _legend(is_folded: bool, mark: str) -> str:
+def _legend(mark: str, *, is_folded: bool, has_spread: bool = True) -> str:
     if is_folded:
         waits = "Waits: how long the ranks were blocked."
     else:
         waits = f"Under each rank: how long it was blocked; {mark}: came last."
-    return f"{waits} Spread: from the first arrival to the last."
+    spread = " Spread: from the first arrival to the last." * has_spread
+    return f"{waits}{spread}"
 
 
-def _text(rows: Sequence[TraceRow], ranks: RankSet) -> tuple[str, bool]:
-    """The candidate form that fits, and whether it folds the ranks.
+def _text(rows: Sequence[TraceRow], ranks: RankSet) -> str:
+    """The candidate form that fits, with its legend.
 
-    The source is left out first, then the rate, then the columns of the ranks.
+    The source is left out first, then the rate, then the columns of the ranks, then the spread.
     """
-    candidate = _table(rows, ranks, is_folded=True)
     for is_folded in (False, True) if len(ranks) <= _MAX_COLUMNS else (True,):
         for has_source, has_rate in ((True, True), (False, True), (False, False)):
             candidate = _table(
                 rows, ranks, has_source=has_source, has_rate=has_rate, is_folded=is_folded
             )
             if candidate.text_width(cut_last=_MIN_SOURCE if has_source else 0) <= WIDTH:
-                return candidate.text(), is_folded
-    return candidate.text(), True
+                return f"{candidate.text()}\n{_legend(_LAST_MARK, is_folded=is_folded)}"
+    last = _table(rows, ranks, has_source=False, has_rate=False, has_spread=False, is_folded=True)
+    return f"{last.text()}\n{_legend(_LAST_MARK, is_folded=True, has_spread=False)}"
 
 
 def _table(
@@ -240,15 +241,17 @@ def _table(
     *,
     has_source: bool = True,
     has_rate: bool = True,
+    has_spread: bool = True,
     is_folded: bool = False,
 ) -> Table:
     has_groups = len({_group(row) for row in rows if row.pg_id}) > 1
     longest_ns = max((row.waited_ns for row in rows), default=0)
-    columns = [Column("operation"), Column("line")]
-    columns += [Column("group")] if has_groups else []
+    cut: Literal["no", "end"] = "no" if has_source else "end"  # a source at the end is cut first
+    columns = [Column("operation", cut=cut), Column("line")]
+    columns += [Column("group", cut=cut)] if has_groups else []
     columns += [Column("bytes", "right")]
     columns += [Column("rate", "right")] if has_rate else []
-    columns += [Column("spread", "right")]
+    columns += [Column("spread", "right")] if has_spread else []
     if is_folded:
         columns += [Column("waits", "right", min_px=120), Column("last rank")]
     else:
@@ -264,7 +267,8 @@ def _table(
         line += [Cell(size(row.nbytes) if row.nbytes else "")]
         line += [Cell("" if rate is None else f"{size(rate)}/s")] if has_rate else []
         is_known = row.spread_ns is not None and not _is_awaited(row)
-        line += [Cell(duration(row.spread_ns or 0) if is_known else "")]
+        spread = duration(row.spread_ns or 0) if is_known else ""
+        line += [Cell(spread)] if has_spread else []
         if is_folded:
             line += _folded_cells(row, ranks, longest_ns)
         else:

@@ -36,7 +36,7 @@ from nbddp.rank.collectives.retries import Retries
 from nbddp.rank.collectives.work import Instead
 from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature
 from nbddp.wire.messages import DescribeAtPrompt, Execute
-from nbddp.wire.step_replies import StepReply, StepVerb
+from nbddp.wire.step_replies import RUNS, StepReply, StepVerb
 
 Describe = Callable[[DescribeAtPrompt], None]
 Value = TypeVar("Value")
@@ -257,7 +257,7 @@ class Stops:
                     return reply, instead
             elif reply.verb in (StepVerb.UP, StepVerb.DOWN):
                 place.move(reply.count if reply.verb is StepVerb.UP else -reply.count)
-            elif reply.verb in (StepVerb.RUN, StepVerb.WHERE, StepVerb.DEBUG):
+            elif reply.verb in (*RUNS, StepVerb.WHERE, StepVerb.DEBUG):
                 self._answer(reply, place)
             else:
                 return reply, None
@@ -310,7 +310,7 @@ class Stops:
     def _answer(self, reply: StepReply, place: LookedPlace) -> None:
         """Show what the user wants to see."""
         match reply.verb:
-            case StepVerb.RUN:
+            case StepVerb.RUN | StepVerb.PRINT:
                 self._look(lambda: _run(reply, place.frame, {**self.names, **self._passed}))
             case StepVerb.WHERE:
                 self._look(place.print_stack)
@@ -360,7 +360,7 @@ class Stops:
             frame: of the user's code; None: it runs none.
             names: the variables, if it runs none.
         """
-        if reply.verb is StepVerb.RUN:
+        if reply.verb in RUNS:
             known = {**self.names, **names} if frame is None else self.names
             self._look(lambda: _run(reply, frame, known, changes=False))
         else:
@@ -397,7 +397,7 @@ def _run(
 ) -> None:
     """Evaluate an expression and print it, or run statements, in a frame of the user's code.
 
-    An expression may also use the names that are ``known`` in every cell. Without ``changes`` there
+    An expression may also use the names that are ``known``. Without ``changes`` there
     are no statements: the thread of the frame may go on meanwhile.
     """
     # `nbddp.show` makes one picture of the calls that ranks make in one function.
@@ -415,10 +415,21 @@ def _run(
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
             return
         value = eval(compiled, names, ChainMap(local_names, names, dict(known)))  # noqa: S307 - the user's code
-        if value is not None:
+        if value is not None or reply.verb is StepVerb.PRINT:
             print(repr(value))  # noqa: T201 - output of the cell
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        print("".join(traceback.format_exception_only(error)).strip())  # noqa: T201
+        text = "".join(traceback.format_exception_only(error)).strip()
+        name = error.name if isinstance(error, NameError) and changes else None
+        print(f"{text}{_why_not_passed(name or '', known)}")  # noqa: T201 - output of the cell
+
+
+def _why_not_passed(name: str, known: Mapping[str, Any]) -> str:
+    """Say why ``before`` or ``after`` does not exist at a stop; empty: it is another name."""
+    if name not in ("before", "after"):
+        return ""
+    if name == "before" and "after" in known:
+        return ": its tensor was too large for a copy. Next: print after"
+    return ": no operation with a tensor was stepped over in this cell so far. Next: step"
 
 
 def _before_and_after(tensors: OperationTensors) -> dict[str, Any]:

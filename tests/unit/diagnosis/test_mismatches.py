@@ -54,6 +54,49 @@ def test_the_minority_is_named():
     )
 
 
+_SWALLOWED = """\
+try:
+    load(rank)
+    dist.barrier()
+except RuntimeError as error:
+    print(error)
+dist.all_reduce(x)"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "ranks", "exceptions"),
+    [((1,), "rank 1", "its exception"), ((0, 2), "ranks 0,2", "their exceptions")],
+)
+def test_an_error_that_was_swallowed_is_named(raised: tuple[int, ...], ranks: str, exceptions: str):
+    pool = Ranks(3)
+    pool.code[CELL] = _SWALLOWED
+    for rank in range(3):
+        if rank in raised:
+            pool[rank].blocked("all_reduce", line=6)
+        else:
+            pool[rank].blocked("barrier", line=3)
+    (finding,) = pool.diagnose().findings
+    assert finding.suspicions == (
+        "`except RuntimeError as error:` (line 4) has swallowed an exception, which skipped line 3 "
+        f"on {ranks}",
+    )
+    assert finding.next_step == (
+        f"{ranks.capitalize()} skipped line 3: `except RuntimeError as error:` (line 4) perhaps "
+        f"caught {exceptions}. Let all ranks skip it together."
+    )
+    assert finding.change is not None
+    assert [line.site.line for line in finding.code] == [1, 3, 4]
+
+
+def test_calls_in_one_try_were_swallowed_by_none():
+    pool = Ranks(2)
+    pool.code[CELL] = _SWALLOWED.replace("    load(rank)", "    dist.broadcast(x, 0)")
+    pool[0].blocked("broadcast", line=2)
+    pool[1].blocked("barrier", line=3)
+    (finding,) = pool.diagnose().findings
+    assert finding.next_step.startswith("Call the same operations in the same order")
+
+
 def test_a_scalar_is_called_a_scalar():
     finding = mismatch(
         ("all_reduce", {"input_sizes": ((),)}), ("all_reduce", {"input_sizes": ((3,),)})

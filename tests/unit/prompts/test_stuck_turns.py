@@ -24,8 +24,8 @@ from nbddp.wire.step_replies import StepReply, StepVerb
 @pytest.mark.parametrize(
     ("line", "command"),
     {
-        "p x": Send(StepReply(StepVerb.RUN, code="x")),
-        "print x.sum() -r 1": Send(StepReply(StepVerb.RUN, code="x.sum()"), RankSet.of([1])),
+        "p x": Send(StepReply(StepVerb.PRINT, code="x")),
+        "print x.sum() -r 1": Send(StepReply(StepVerb.PRINT, code="x.sum()"), RankSet.of([1])),
         "where": Send(StepReply(StepVerb.WHERE)),
         "ranks": Look(Sight.TABLE),
         "waits": Look(Sight.WAITS),

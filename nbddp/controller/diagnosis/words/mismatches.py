@@ -11,6 +11,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import (
     Divergence,
+    call_in_try,
     differing_branches,
     skipped_iterations,
     sole_branch,
@@ -33,7 +34,7 @@ from nbddp.controller.diagnosis.phrases import (
     subject,
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeChange, PerRank
+from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.words.collectives import call_everywhere
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
@@ -80,22 +81,32 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     assigned = _assigned(cause, disagreement, reports)
     step = f"{_agree(disagreement, assigned)} {differing_lines(branches)}".rstrip()
     change = _padded(disagreement, reports)
+    code: Sequence[CodeLine] = differing_excerpt(
+        [
+            *branches,
+            *_called_places(disagreement, branches, reports),
+            *_assigned_places(disagreement, assigned),
+        ]
+    )
     extra = sole_branch(branches, len(reports.graph.views))
-    if extra is not None and "op" in disagreement.differences.reported:
-        step, change = _extra_call(disagreement, extra, reports)
+    skipped: Places = ()
+    if extra is None and not branches and not was_interrupted(cause, reports):
+        guarded = call_in_try(disagreement, reports.graph, reports.sources)
+        skipped = () if guarded is None else (guarded,)
+    if "op" not in disagreement.differences.reported:
+        skipped = ()
+    elif extra is not None:
+        step, change, _ = _missing_call(disagreement, extra, reports)
+    elif skipped:
+        step, change, code = _missing_call(disagreement, skipped[0], reports)
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
         _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
-        code=differing_excerpt(
-            [
-                *branches,
-                *_called_places(disagreement, branches, reports),
-                *_assigned_places(disagreement, assigned),
-            ]
-        ),
+        code=code,
         change=change,
         ranks=_ranks_that_disagree(disagreement, reports),
+        places=skipped,
     )
 
 
@@ -191,18 +202,23 @@ def _called_places(disagreement: Disagreement, branches: Places, reports: RankRe
     ]
 
 
-def _extra_call(
-    disagreement: Disagreement, extra: tuple[RankSet, Divergence], reports: RankReports
-) -> tuple[str, CodeChange | None]:
-    """The next step where some ranks alone made one call more, inside a condition about ranks."""
-    ranks, place = extra
+def _missing_call(
+    disagreement: Disagreement, there: tuple[RankSet, Divergence], reports: RankReports
+) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:
+    """The next step where only some ranks made a call: by a condition, or since others raised.
+
+    Args:
+        disagreement: the calls.
+        there: the ranks that made it, and its line.
+        reports: the ranks.
+    """
+    ranks, place = there
     call = disagreement.operation_by_rank[ranks.ranks[0]]
     others = RankSet.of(disagreement.operation_by_rank) - ranks
     group = reports.graph.group(call)
     is_of_all = group is not None and group.is_default
     places = [(ranks, place)]
-    step, change, _ = call_everywhere(places, call, others, reports, is_of_all=is_of_all)
-    return step, change
+    return call_everywhere(places, call, others, reports, is_of_all=is_of_all)
 
 
 def _assigned(

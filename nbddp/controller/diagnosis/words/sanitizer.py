@@ -53,7 +53,8 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
             f"{issued} when {_line(fault.site)} called {other}, and one of the two writes to the "
             "memory of the other.",
-            f"{waits} before {_line(fault.site)}, or give each operation a tensor of its own.",
+            f"{waits} {_before(opened.site, fault.site)}, or give each operation a tensor of its "
+            "own.",
             code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
@@ -62,7 +63,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
         f"{issued} when {_line(fault.site)} {does} its memory; {ending}.",
-        f"{waits} before {_line(fault.site)}, or give the operation a copy.",
+        f"{waits} {_before(opened.site, fault.site)}, or give the operation a copy.",
         code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
@@ -285,6 +286,12 @@ def _use(fault: SanitizerFault) -> str:
 def _line(site: Site) -> str:
     """``line 3``: the card shows its cell or file below."""
     return f"line {site.line}" if site.line else "the display of a result"
+
+
+def _before(opened: Site, used: Site) -> str:
+    """``before line 5``, where the tensor is used."""
+    is_one = opened.position == used.position
+    return "before the line uses the tensor again" if is_one else f"before {_line(used)}"
 
 
 def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
