@@ -218,7 +218,10 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
     """The sections of a card; ``now`` is about all of them, and no next step stands twice."""
     sections: list[_Section] = []
     steps: set[str] = {""}
-    for layout in layouts:
+    findings = [layout.finding for layout in layouts]
+    stuck = [number for number, each in enumerate(findings) if each.proven and each.waiting]
+    last_stuck = max(stuck, default=0)
+    for number, layout in enumerate(layouts):
         finding = layout.finding
         next_step = [("Next:", finding.next_step)] if finding.next_step not in steps else []
         steps.add(finding.next_step)
@@ -228,7 +231,7 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         where = node_sentence(finding.nodes)
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
-        sentences += [("Now:", now)] if layout is layouts[-1] else []
+        sentences += [("Now:", now)] if number == last_stuck else []
         with_text = [pair for pair in sentences if pair[1]]
         sections.append(_Section(layout, next_step, change, with_text))
     if others:

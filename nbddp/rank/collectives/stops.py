@@ -419,8 +419,8 @@ def _run(
             print(repr(value))  # noqa: T201 - output of the cell
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         text = "".join(traceback.format_exception_only(error)).strip()
-        name = error.name if isinstance(error, NameError) and changes else None
-        print(f"{text}{_why_not_passed(name or '', known)}")  # noqa: T201 - output of the cell
+        name = str(error.name) if isinstance(error, NameError) and changes else ""
+        print(f"{text}{_why_not_passed(name, known)}")  # noqa: T201 - output of the cell
 
 
 def _why_not_passed(name: str, known: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """What sanitizers saw in a cell is told in the order in which it happened."""
 
+import msgspec
+
 from nbddp.controller.diagnosis import Finding
 from nbddp.wire.flight_recorder import SanitizerFault, SanitizerFaultKind, SanitizerReport
 from tests.support.looks import Ranks, site
@@ -11,6 +13,24 @@ def fault(pool: Ranks, rank: int, kind: SanitizerFaultKind, line: int, at: int) 
     return SanitizerFault(
         kind=kind, operation=operation, site=site(line + 1), value="NaN", time_ns=at
     )
+
+
+def test_the_wait_and_the_use_may_stand_in_one_line():
+    pool = Ranks(1)
+    use = fault(pool, 0, "write", line=7, at=300)
+    same = msgspec.structs.replace(use, site=use.operation.site)
+    for seen, step in (
+        (use, "Call `wait()` on what line 7 returns before line 8, or give the operation a copy."),
+        (
+            same,
+            "Call `wait()` on what line 7 returns before the line uses the tensor again, or give "
+            "the operation a copy.",
+        ),
+    ):
+        pool[0].more["sanitizer"] = SanitizerReport(faults=(seen,))
+        pool[0].finished()
+        (finding,) = pool.compare()
+        assert finding.next_step == step
 
 
 def lines(findings: tuple[Finding, ...]) -> list[tuple[int, str]]:

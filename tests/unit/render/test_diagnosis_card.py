@@ -226,6 +226,11 @@ def test_several_findings_share_their_outcome():
     assert found.count("Now:") == 1
     assert found.index("Now:") < found.index("Notice: rank 3 is slow")
     assert found.count("Next:") == 2
+    third = missing(headline="rank 1 never called barrier")
+    found = text(verdict(missing(), third, second))
+    assert found.count("Now:") == 1
+    assert found.index("rank 1 never called barrier") < found.index("Now:")
+    assert found.index("Now:") < found.index("Notice: rank 3 is slow")
 
 
 def test_the_same_advice_is_given_once():

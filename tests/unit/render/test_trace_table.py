@@ -229,6 +229,25 @@ def test_groups_are_named_only_where_there_are_several():
     assert "5 (dp)" in found
 
 
+def test_a_table_that_is_too_wide_keeps_its_waits_and_last_ranks():
+    ranks = recorders(4)
+    long = msgspec.structs.replace(LINE, origin="FSDP, parameters of one layer of many")
+    failure = Failure("freed", "freed")
+    for recorder in ranks:
+        at = 1.5 * recorder.rank
+        recorder.collective("all_gather_into_tensor_coalesced", at=at, end=9, site=long)
+        recorder.collective(
+            "reduce_scatter_tensor", at=at + 10, end=91 + at, failure=failure, site=long
+        )
+    found = trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    _, head, first, second, legend = found.splitlines()
+    assert head.split()[-2:] == ["last", "rank"]
+    assert first.endswith("rank 3")
+    assert "freed after 81 ms" in second
+    assert "spread" not in head
+    assert legend == "Waits: how long the ranks were blocked."
+
+
 def test_text_of_users_is_escaped():
     ranks = recorders(1)
     evil = Site(file="x", line=1, cell=4, source="a<b and '&' \x1b[31m</td><script>")

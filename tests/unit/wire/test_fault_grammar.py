@@ -177,6 +177,11 @@ def test_a_link_needs_time_for_its_latency_and_its_bytes():
     assert fault.link_s(10_000_000) == pytest.approx(1.02)
 
 
+def test_a_fault_names_an_iteration_as_cards_do():
+    assert str(parse_faults("rank 2: kill at i = 2", 4)[0]) == "rank 2: kill at i = 2"
+    assert str(parse_faults("rank 2: kill at step = 2", 4)[0]) == "rank 2: kill at step 2"
+
+
 def test_texts():
     assert [duration(seconds) for seconds in (2.0, 0.1, 1.25)] == ["2 s", "100 ms", "1.25 s"]
     assert missed_text(("rank 1: kill",)) == "1 fault did not strike: rank 1: kill"
