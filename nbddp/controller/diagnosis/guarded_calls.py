@@ -54,6 +54,8 @@ def skipped_after_error(code: Code, line: int) -> tuple[ChangedLine, ...]:  # no
         return ()
     if any(_leaves(handler.body) or communicates(*handler.body) for handler in guard.handlers):
         return ()
+    if any(handler.body[0].lineno == handler.lineno for handler in guard.handlers):
+        return ()  # no line can follow a body in the line of its ``except``
     removed = range(place.lines[0], lines_of(moved[-1])[-1] + 1)
     outer = " " * guard.col_offset
     inner = shifted(code, removed, guard.col_offset + len(INDENTATION) - place.statement.col_offset)

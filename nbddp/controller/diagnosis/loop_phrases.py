@@ -8,7 +8,7 @@ from nbddp.controller.diagnosis.divergence import Divergence, LeftOut
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.phrases import MAX_SOURCE, describe_branch
 from nbddp.controller.diagnosis.report import CodeChange
-from nbddp.wire.flight_recorder import Operation, Site, cell_name, origins, shortened
+from nbddp.wire.flight_recorder import Operation, Site, cell_name, shortened
 from nbddp.wire.rank_set import RankSet
 
 #: Iterations at which ranks ended, and in which others are.
@@ -81,7 +81,7 @@ def left_out_call(divergence: Divergence, left_out: LeftOut, operation: Operatio
 def _called(operation: Operation) -> str:
     """``gradient averaging``, ``all_reduce``."""
     is_called = not operation.is_by_library
-    return operation.signature.op if is_called else origins.phrase(operation.site.origin)
+    return operation.signature.op if is_called else operation.in_words(0, has_call=False)
 
 
 def _last_iterations(length: LoopLength, culprits: RankSet) -> str:

@@ -73,6 +73,7 @@ except ValueError:
         ("pass", "raise"),
         ("pass", "dist.all_reduce(y)"),
         ("    pass", "    pass\nfinally:\n    close()"),
+        (":\n    pass", ": pass"),  # the flag would have no line of its own
         ("    pass", "    pass\nelse:\n    go()"),
         ("load(i)", "load(ok)"),
     ],

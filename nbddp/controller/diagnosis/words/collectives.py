@@ -12,12 +12,11 @@ from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
-from nbddp.controller.diagnosis.left_out_calls import left_out_call
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
-from nbddp.controller.diagnosis.skipped_calls import skipped_iteration, skipping_exit
+from nbddp.controller.diagnosis.skipped_calls import left_out_call, skipped_iteration, skipping_exit
 from nbddp.controller.diagnosis.suggested_change import (
     moved_before,
     moved_out,
