@@ -1,6 +1,6 @@
 """``%%ddp --sanitize`` on real ranks: faults are found with their lines, and nothing else is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -8,6 +8,7 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
+from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
@@ -18,17 +19,23 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS]
-SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS]
+SILENT = (
+    CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS | CORRECT_ENDS
+)
 
 
-def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
+def _each(cells: Sequence[WrongCell]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("cell", cells, ids=lambda cell: cell.name)
 
 
 @_each(WRONG)
 def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
-    check_only_finding(run_cell(pool, cell.code, sanitize=True), cell)
+    view = run_cell(pool, cell.code, sanitize=True)
+    check_only_finding(view, cell)
+    if isinstance(cell, EndCell):
+        (finding,) = findings(view)
+        assert [word for word in cell.next_words if word not in finding.next_step] == []
 
 
 @_each(WRONG)
