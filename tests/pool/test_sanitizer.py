@@ -74,6 +74,24 @@ def test_a_setting_that_one_rank_changes_is_named(pool: Pool):
     )
 
 
+def test_replicas_that_part_by_a_race_are_its_consequence(pool: Pool):
+    """Both ranks step while gradients are open; rank 1 then changes them, as the race may."""
+    code = """\
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 2, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.ones(4, 4)).sum().backward()
+work = dist.all_reduce(model.weight.grad, async_op=True)
+optimizer.step()
+work.wait()
+model.weight.data.add_(rank)
+optimizer.step()
+"""
+    race, parted = findings(run_cell(pool, code, sanitize=True))
+    assert (race.kind, race.is_consequence) == ("buffer-in-use", False)
+    assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
+
+
 def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):
     code = (
         "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"

@@ -100,6 +100,7 @@ class PoolMachine:
         self.run: CellRun | None = None
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self.left_out: list[str] = []  #: the same
+        self.disturbed: set[Rank] = set()  #: the same, see `CellRun`
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -356,6 +357,7 @@ class PoolMachine:
             faults=requested.execute.faults,
         )
         self.injected, self.left_out = self.run.injected, self.run.left_out
+        self.disturbed = self.run.disturbed
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
