@@ -141,6 +141,20 @@ train()
         next_words=("Step after the averaging",),
     ),
     _end(
+        "averaging that forgets the biases",
+        _AVERAGED.replace(
+            "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",
+            "    dist.all_reduce(model.weight.grad)\n",
+        ),
+        ("different values in 'bias' of Linear", "after step 1 of SGD"),
+        (8, 9),
+        (
+            "    dist.all_reduce(model.weight.grad)\n",
+            "    dist.all_reduce(model.weight.grad)\n    dist.all_reduce(model.bias.grad)\n",
+        ),
+        next_words=("line 8 leaves out 'bias'",),
+    ),
+    _end(
         "forward past DDP",
         TRAIN.replace("    model(torch.randn(4, 4))", "    model.module(torch.randn(4, 4) + rank)"),
         ("different values in '0.weight' and 3 more of Sequential", "after step 1 of SGD"),
@@ -229,6 +243,36 @@ for step in range(3):
     model(torch.randn(4, 4)).square().mean().backward()
     optimizer.step()
     dist.all_reduce(torch.ones(4))
+""",
+    "a layer whose bias all ranks share, beside weights of each rank": """\
+torch.manual_seed(rank)
+layer = nn.Linear(4, 2)
+dist.broadcast(layer.bias.data, 0)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for step in range(3):
+    layer(torch.randn(4, 4)).square().mean().backward()
+    dist.all_reduce(layer.bias.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "adapters whose layers are frozen": """class Adapted(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.weight.requires_grad_(False)
+        self.down = nn.Parameter(torch.ones(2, 4))
+        self.up = nn.Parameter(torch.ones(4, 2))
+    def forward(self, x):
+        return super().forward(x) + x @ self.down.T @ self.up.T
+torch.manual_seed(1)
+model = nn.Sequential(Adapted(), Adapted())
+optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+    optimizer.step()
 """,
     "a model of which one rank makes a copy": """\
 import copy

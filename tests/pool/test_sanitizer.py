@@ -92,6 +92,18 @@ optimizer.step()
     assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
 
 
+def test_a_delay_on_purpose_is_no_reason_of_a_race(pool: Pool):
+    view = run_cell(
+        pool,
+        f"{BUFFERS[0].code}dist.barrier()\n",
+        sanitize=True,
+        faults="rank 1: delay 1 ms before the next barrier",
+    )
+    (finding,) = findings(view)
+    assert finding.next_step.startswith("Call `wait()`")
+    assert finding.code
+
+
 def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):
     code = (
         "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"

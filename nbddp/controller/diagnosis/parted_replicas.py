@@ -163,7 +163,7 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
     for step in range(count):
         clusters = _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()})
         if len(clusters) > 1:
-            if some.copy_site.line and not step:
+            if some.may_be_own and not step:
                 return None  # models of each rank, which look at the gradients of others
             is_late = any(
                 len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()

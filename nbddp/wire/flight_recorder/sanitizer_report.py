@@ -63,6 +63,10 @@ class ReplicaSteps(_Part, frozen=True):
     #: The line that added up copies of all gradients before the first step, which used gradients
     #: that were not changed since; without a line: it used what was added up.
     copy_site: Site = Site()
+    #: Parameters whose gradients that line has left out, while it added up others of their layers.
+    left_out: tuple[str, ...] = ()
+    #: Its gradients were added up only in part, or as copies: each rank may have a model of its own.
+    may_be_own: bool = False
     is_ddp: bool = False  #: it is a DDP model
     #: The line that has stepped it in this cell before its gradients were reduced first.
     early_site: Site = Site()

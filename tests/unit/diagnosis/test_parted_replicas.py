@@ -155,3 +155,11 @@ def test_ranks_that_all_differ():
     assert parted.all_differ
     (parted,) = found(*(steps((1, 1), (number, number)) for number in (2, 3, 3)))
     assert not parted.all_differ
+
+
+def test_models_that_differ_before_a_step_whose_gradients_were_looked_at_are_of_each_rank():
+    own = [replace(steps((n, n), (n + 2, n)), may_be_own=True) for n in (1, 2)]
+    assert found(*own) == []
+    equal = [replace(steps((1, 1), (n, 1)), may_be_own=True, left_out=("weight",)) for n in (1, 2)]
+    (parted,) = found(*equal)
+    assert (parted.step, parted.tensor) == (1, "weight")

@@ -54,7 +54,19 @@ def _in_step(parted: PartedReplicas) -> Words:
             "sent first they were equal."
         )
     step = _advice(parted)
-    if steps.copy_site.line:
+    if parted.tensor in steps.left_out:
+        added = line_of(steps.copy_site) if steps.copy_site.line else "the cell"
+        rest = len(steps.left_out) - 1
+        more = f" and {rest} more" if rest else ""
+        reason = (
+            f"{added} added up the gradients of other parameters of these layers before {line}, "
+            f"and not that of '{parted.tensor}'; {reason}"
+        )
+        step = (
+            f"Add up the gradients of all parameters: {added} leaves out '{steps.left_out[0]}'"
+            f"{more}."
+        )
+    elif steps.copy_site.line and not steps.left_out:
         copied = f"line {steps.copy_site.line}"
         reason = (
             f"{copied} added up copies of all gradients, and {line} used gradients "

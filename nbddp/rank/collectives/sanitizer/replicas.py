@@ -72,6 +72,7 @@ class _Steps:
     buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     settings: list[tuple[int, str]] = field(default_factory=list)  #: by the step that began with it
     unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
+    left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
     early_site: Site | None = None  #: of a step before its gradients were reduced first
 
 
@@ -328,12 +329,12 @@ class Replicas:
             if is_before and reduction is None:
                 reduction = unused = self._gradients.unused_of(gradients, self._digest)
             if reduction is None:
-                if is_before:
-                    self._note_early(optimizer, parameters)
+                if is_before and id(optimizer) not in self._unreduced:
+                    self._unreduced.add(id(optimizer))
+                    self._begin_forgotten(optimizer, parameters)
+                    self._note_early(parameters)
                 return
-            others = [each for (model, _), each in self._steps.items() if not model]
-            # Ranks may be members of other groups, too, each of its own.
-            number = _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
+            number = self._next_plain(reduction)
             module = finite.module_of(parameters)
             tensors: Mapping[str, torch.Tensor]
             if module is None:
@@ -349,11 +350,48 @@ class Replicas:
             return
         self._add(self._steps[key])
 
-    def _note_early(self, optimizer: Optimizer, parameters: list[torch.Tensor]) -> None:
-        """Note parameters that an optimizer steps before their gradients are reduced."""
-        if id(optimizer) in self._unreduced:
+    def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
+        """Begin with the layers in which the code has reduced some of the gradients only."""
+        if not self._gradients:
             return
-        self._unreduced.add(id(optimizer))
+        mine = {id(one) for one in parameters if one.grad is not None}
+        found: list[tuple[torch.nn.Module, dict[str, torch.Tensor], list[str], Reduction]] = []
+        for root in finite.root_modules():
+            tensors: dict[str, torch.Tensor] = {}
+            names: list[str] = []
+            reductions: list[Reduction] = []
+            for prefix, layer in root.named_modules():
+                own = {
+                    name: one
+                    for name, one in layer.named_parameters(prefix, recurse=False)
+                    if id(one) in mine
+                }
+                forgotten = self._gradients.forgotten_of(
+                    {name: one.grad for name, one in own.items() if one.grad is not None}
+                )
+                if forgotten is not None:
+                    tensors |= own
+                    names += forgotten[0]
+                    reductions.append(forgotten[1])
+            if len({each.pg_id for each in reductions}) == 1:
+                found.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
+        if len(found) == 1:
+            ((root, tensors, names, reduction),) = found
+            number = self._next_plain(reduction)
+            model = Model(root, reduction.pg_id, number, sends_buffers=True)
+            key = 0, id(optimizer)
+            self._begin(key, model, optimizer, tensors)
+            self._steps[key].unused, self._steps[key].left_out = reduction, tuple(names)
+            self._add(self._steps[key])
+
+    def _next_plain(self, reduction: Reduction) -> int:
+        """The number of a replica that is no DDP model."""
+        # Ranks may be members of other groups, too, each of its own.
+        others = [each for (model, _), each in self._steps.items() if not model]
+        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
+
+    def _note_early(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note parameters that an optimizer steps before their gradients are reduced."""
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(4)))
         for each in parameters:
             self._early[id(each)] = weakref.ref(each), self._digest(each), site
@@ -439,6 +477,8 @@ class Replicas:
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
             is_ddp=steps.model.is_ddp,
+            left_out=tuple(map(shortened, steps.left_out)),
+            may_be_own=steps.unused is not None,
             early_site=steps.early_site or Site(),
             copy_site=Site() if steps.unused is None else site_of(steps.unused, operations()),
         )
