@@ -73,7 +73,7 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
             key = *model, steps.optimizer_number, steps.tensors
             stepped.setdefault(key, {})[rank] = steps
             steps_of.setdefault(model, {}).setdefault(rank, []).append(steps)
-    found: dict[_Key, list[PartedReplicas]] = {}
+    partings_of: dict[_Key, list[PartedReplicas]] = {}
     for by_rank in stepped.values():
         some = next(iter(by_rank.values()))
         model = some.pg_id, some.number
@@ -81,14 +81,14 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         if parted is not None:
             ends = whole.get(model, {})
             parted = _explained(parted, ends, _step_counts(ends, steps_of[model]))
-            found.setdefault(model, []).append(parted)
+            partings_of.setdefault(model, []).append(parted)
     for model, ends in whole.items():
-        if len(ends) < 2 or any(not each.beside for each in found.get(model, ())):
+        if len(ends) < 2 or any(not each.beside for each in partings_of.get(model, ())):
             continue
         parted = _parted_at_end(ends, steps_of.get(model, {}))
         if parted is not None:
-            found[model] = [parted]
-    return [each for partings in found.values() for each in partings]
+            partings_of[model] = [parted]
+    return [each for partings in partings_of.values() for each in partings]
 
 
 def _step_counts(

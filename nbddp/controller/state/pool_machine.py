@@ -351,9 +351,7 @@ class PoolMachine:
             timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
             replacements=RankSet.of(i.rank for i in self.ranks.infos if i.is_replacement),
-            asks_at_deadlock=any(
-                point.on == "deadlock" for point in requested.execute.break_points
-            ),
+            asks_at_deadlock=any(each.on == "deadlock" for each in requested.execute.break_points),
             faults=requested.execute.faults,
         )
         self.injected, self.left_out = self.run.injected, self.run.left_out

@@ -141,14 +141,14 @@ class ReducedGradients:
         """
         if not all(map(_is_plain, gradients.values())):
             return None
-        found = {
+        reduction_by_name = {
             name: self._reduced.get(dispatch_watch.storage_of(gradient).cdata)
             for name, gradient in gradients.items()
         }
-        reductions = [each[1] for each in found.values() if each is not None]
-        if not reductions or len(reductions) == len(found):
+        reductions = [each[1] for each in reduction_by_name.values() if each is not None]
+        if not reductions or len(reductions) == len(reduction_by_name):
             return None
-        return tuple(name for name, each in found.items() if each is None), max(
+        return tuple(name for name, each in reduction_by_name.items() if each is None), max(
             reductions, key=lambda each: each.number
         )
 

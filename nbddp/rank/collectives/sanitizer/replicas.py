@@ -205,12 +205,13 @@ class Replicas:
             if tensors.keys() <= parts.keys() and others.isdisjoint(map(id, tensors.values())):
                 model = Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
                 site = site_of(reduction, operations())
-                early = [self._early.get(id(one)) for one in tensors.values()]
-                # An optimizer may have stepped it before: then its digests are those of that time.
-                known = [each for each in early if each is not None and each[0]() is not None]
-                if len(known) == len(tensors):
-                    parts = {name: each[1] for name, each in zip(tensors, known, strict=True)}
-                early_site = known[0][2] if len(known) == len(tensors) else None
+                early_site = None
+                early = [self._early_of(one) for one in tensors.values()]
+                known = [each for each in early if each is not None]
+                if known and len(known) == len(tensors):
+                    # An optimizer has stepped it before: its digests are those of that time.
+                    parts = {name: part for name, (part, _) in zip(tensors, known, strict=True)}
+                    early_site = known[0][1]
                 yield whole_report(model, site, parts, tensors, self._digest, early_site=early_site)
 
     def _stepped_tensors(self) -> set[int]:
@@ -343,9 +344,8 @@ class Replicas:
                 tensors = dict(module.named_parameters())
             self._begin(key, Model(module, reduction.pg_id, number), optimizer, tensors)
             self._steps[key].unused = unused
-            early = self._early.get(id(parameters[0])) if unused is None else None
-            if early is not None and early[0]() is parameters[0]:
-                self._steps[key].early_site = early[2]
+            early = self._early_of(parameters[0]) if unused is None else None
+            self._steps[key].early_site = None if early is None else early[1]
         elif is_before:
             return
         self._add(self._steps[key])
@@ -355,7 +355,7 @@ class Replicas:
         if not self._gradients:
             return
         mine = {id(one) for one in parameters if one.grad is not None}
-        found: list[tuple[torch.nn.Module, dict[str, torch.Tensor], list[str], Reduction]] = []
+        partly: list[tuple[torch.nn.Module, dict[str, torch.Tensor], list[str], Reduction]] = []
         for root in finite.root_modules():
             tensors: dict[str, torch.Tensor] = {}
             names: list[str] = []
@@ -374,9 +374,9 @@ class Replicas:
                     names += forgotten[0]
                     reductions.append(forgotten[1])
             if len({each.pg_id for each in reductions}) == 1:
-                found.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
-        if len(found) == 1:
-            ((root, tensors, names, reduction),) = found
+                partly.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
+        if len(partly) == 1:
+            ((root, tensors, names, reduction),) = partly
             number = self._next_plain(reduction)
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
@@ -390,11 +390,16 @@ class Replicas:
         others = [each for (model, _), each in self._steps.items() if not model]
         return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
 
+    def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
+        """The digest of a parameter before such a step, and the line of the step."""
+        reference, part, site = self._early.get(id(parameter), (None, b"", Site()))
+        return (part, site) if reference is not None and reference() is parameter else None
+
     def _note_early(self, parameters: Iterable[torch.Tensor]) -> None:
         """Note parameters that an optimizer steps before their gradients are reduced."""
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(4)))
-        for each in parameters:
-            self._early[id(each)] = weakref.ref(each), self._digest(each), site
+        for parameter in parameters:
+            self._early[id(parameter)] = weakref.ref(parameter), self._digest(parameter), site
 
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
