@@ -141,6 +141,19 @@ train()
         next_words=("Step after the averaging",),
     ),
     _end(
+        "learning rate of one rank after steps without an average, whose weights were averaged",
+        _AVERAGED.replace(
+            "for step in range(3):\n",
+            "model(torch.randn(4, 4)).square().mean().backward()\noptimizer.step()\n"
+            "for parameter in model.parameters():\n    dist.broadcast(parameter.data, 0)\n"
+            "optimizer.param_groups[0]['lr'] = 0.1 + rank\nfor step in range(3):\n",
+        ),
+        ("different values in 'weight' and 1 more of Linear", "after step 1 of SGD"),
+        (15,),
+        ("0.1 + rank", "0.1"),
+        next_words=("the same lr on all ranks",),
+    ),
+    _end(
         "averaging that forgets the biases",
         _AVERAGED.replace(
             "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",

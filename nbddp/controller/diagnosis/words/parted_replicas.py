@@ -21,7 +21,9 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     """The replicas of a model are no longer equal."""
     parted = cause.parted
     assert parted is not None  # noqa: S101 - each cause of this kind has one
-    if parted.steps.early_site.line and not parted.beside:
+    # After a later step whose gradients were averaged, the early one is not the reason.
+    is_early = bool(parted.steps.early_site.line) and not parted.beside
+    if is_early and not (parted.steps.optimizer and parted.step):
         words = _stepped_early(parted)
     elif not parted.steps.optimizer:
         words = _by_hand(parted)
