@@ -16,7 +16,8 @@ def _copied(name: str, code: str, lines: tuple[int, ...], *fixes: tuple[str, str
     return WrongCell(name, code, fixed, "parted-replicas", words, lines)
 
 
-_TRAIN = """\
+#: Four steps of a model whose replicas stay equal.
+TRAIN = """\
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(1)
 model = DDP(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)))
@@ -30,7 +31,7 @@ for step in range(4):
 REPLICAS = [
     _replicas(
         "weight that one rank changes",
-        _TRAIN.replace(
+        TRAIN.replace(
             "    optimizer.zero_grad()\n",
             "    if rank == 1 and step == 2:\n        model.module[1].bias.data[0] = 7\n"
             "    optimizer.zero_grad()\n",
@@ -41,7 +42,7 @@ REPLICAS = [
     ),
     _replicas(
         "step without synchronization",
-        _TRAIN.replace(
+        TRAIN.replace(
             "    model(torch.randn(4, 4)).square().mean().backward()\n",
             "    with model.no_sync():\n"
             "        model(torch.randn(4, 4) + rank).square().mean().backward()\n",
@@ -52,7 +53,7 @@ REPLICAS = [
     ),
     _replicas(
         "weights loaded on one rank",
-        _TRAIN.replace(
+        TRAIN.replace(
             "optimizer = ", "if rank == 0:\n    model.module[0].weight.data.fill_(1)\noptimizer = "
         ),
         ("'0.weight' of Sequential", "before the first step of SGD"),
@@ -61,7 +62,7 @@ REPLICAS = [
     ),
     _replicas(
         "learning rate of one rank",
-        _TRAIN.replace("parameters(), 0.1", "parameters(), 0.1 * (1 + rank)"),
+        TRAIN.replace("parameters(), 0.1", "parameters(), 0.1 * (1 + rank)"),
         ("different values", "after step 1 of SGD"),
         8,
         (" * (1 + rank)", ""),
@@ -188,7 +189,7 @@ for step in range(2):
     ),
     _replicas(
         "an update of one's own that adds noise of each rank to a DDP model",
-        _TRAIN.replace(
+        TRAIN.replace(
             "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n", "torch.manual_seed(rank)\n"
         )
         .replace("optimizer.zero_grad()", "model.zero_grad()")
@@ -242,7 +243,7 @@ for step in range(3):
     ),
     _replicas(
         "buffer that one rank changes",
-        _TRAIN.replace(
+        TRAIN.replace(
             "optimizer = ",
             "model.module.register_buffer('scale', torch.full((2,), 1.0 + rank))\noptimizer = ",
         ).replace("Linear(8, 2)))", "Linear(8, 2)), broadcast_buffers=False)"),
@@ -252,7 +253,7 @@ for step in range(3):
     ),
     _replicas(
         "state of the optimizer that one rank changes",
-        _TRAIN.replace("0.1)", "0.0, momentum=0.9)").replace(
+        TRAIN.replace("0.1)", "0.0, momentum=0.9)").replace(
             "    optimizer.zero_grad()\n",
             "    if rank == 1 and step == 3:\n"
             "        optimizer.state[model.module[0].bias]['momentum_buffer'].add_(1)\n"

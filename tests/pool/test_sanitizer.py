@@ -1,6 +1,6 @@
 """``%%ddp --sanitize`` on real ranks: faults are found with their lines, and nothing else is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -8,6 +8,7 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
+from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
@@ -18,17 +19,23 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS]
-SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS]
+SILENT = (
+    CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS | CORRECT_ENDS
+)
 
 
-def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
+def _each(cells: Sequence[WrongCell]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("cell", cells, ids=lambda cell: cell.name)
 
 
 @_each(WRONG)
 def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
-    check_only_finding(run_cell(pool, cell.code, sanitize=True), cell)
+    view = run_cell(pool, cell.code, sanitize=True)
+    check_only_finding(view, cell)
+    if isinstance(cell, EndCell):
+        (finding,) = findings(view)
+        assert [word for word in cell.next_words if word not in finding.next_step] == []
 
 
 @_each(WRONG)
@@ -65,6 +72,36 @@ def test_a_setting_that_one_rank_changes_is_named(pool: Pool):
     assert finding.next_step == (
         "Give SGD the same lr on all ranks: it had lr=0.1 on rank 0, lr=0.2 on rank 1."
     )
+
+
+def test_replicas_that_part_by_a_race_are_its_consequence(pool: Pool):
+    """Both ranks step while gradients are open; rank 1 then changes them, as the race may."""
+    code = """\
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 2, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.ones(4, 4)).sum().backward()
+work = dist.all_reduce(model.weight.grad, async_op=True)
+optimizer.step()
+work.wait()
+model.weight.data.add_(rank)
+optimizer.step()
+"""
+    race, parted = findings(run_cell(pool, code, sanitize=True))
+    assert (race.kind, race.is_consequence) == ("buffer-in-use", False)
+    assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
+
+
+def test_a_delay_on_purpose_is_no_reason_of_a_race(pool: Pool):
+    view = run_cell(
+        pool,
+        f"{BUFFERS[0].code}dist.barrier()\n",
+        sanitize=True,
+        faults="rank 1: delay 1 ms before the next barrier",
+    )
+    (finding,) = findings(view)
+    assert finding.next_step.startswith("Call `wait()`")
+    assert finding.code
 
 
 def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):

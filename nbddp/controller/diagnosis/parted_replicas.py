@@ -4,11 +4,15 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
-from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+#: Of a model: its group, and its number there.
+_Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -22,20 +26,33 @@ class PartedReplicas:
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
-    is_beside: bool = False
+    beside: Literal["", "buffer", "state"] = ""
     #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
     setting: tuple[str, Mapping[Rank, str]] | None = None
+    #: The steps that each rank has made, if that explains why they differ.
+    step_counts: Mapping[Rank, int] = field(default_factory=dict)
+    #: Ranks whose optimizers do not step ``tensor``, which those of others do.
+    without_tensor: RankSet = NO_RANKS
+    #: The replicas were equal after this many steps of all ranks, of which some have made more.
+    equal_steps: int = 0
+    is_after: bool = False  #: what optimizers step was equal after the last step
+    is_stepped: bool = True  #: an optimizer steps ``tensor``
+    was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
 
     @property
     def culprits(self) -> RankSet:
         """The minority; without one, all ranks."""
-        has_majority = len(self.clusters[0]) > len(self.clusters[1])
-        return RankSet.of(rank for ranks in self.clusters[has_majority:] for rank in ranks)
+        return _minority(self.clusters)
 
     @property
     def site(self) -> Site:
         """The line of the step."""
         return self.steps.sites[self.steps.site_of_step[self.step]]
+
+    @property
+    def all_differ(self) -> bool:
+        """No two of several ranks are equal: each of them does the same wrong thing, perhaps."""
+        return len(self.clusters) > 1 and all(len(ranks) == 1 for ranks in self.clusters)
 
 
 def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
@@ -44,13 +61,95 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
     Args:
         graph: the ranks after the cell.
     """
-    models: dict[object, dict[Rank, ReplicaSteps]] = {}
+    stepped: dict[object, dict[Rank, ReplicaSteps]] = {}
+    whole: dict[_Key, dict[Rank, ReplicaSteps]] = {}
+    steps_of: dict[_Key, dict[Rank, list[ReplicaSteps]]] = {}
     for rank, view in graph.views.items():
         for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
-            key = steps.pg_id, steps.number, steps.optimizer_number, steps.tensors
-            models.setdefault(key, {})[rank] = steps
-    partings = (_parted(by_rank) for by_rank in models.values() if len(by_rank) > 1)
-    return [each for each in partings if each is not None]
+            model = steps.pg_id, steps.number
+            if not steps.optimizer:
+                whole.setdefault(model, {})[rank] = steps
+                continue
+            key = *model, steps.optimizer_number, steps.tensors
+            stepped.setdefault(key, {})[rank] = steps
+            steps_of.setdefault(model, {}).setdefault(rank, []).append(steps)
+    partings_of: dict[_Key, list[PartedReplicas]] = {}
+    for by_rank in stepped.values():
+        some = next(iter(by_rank.values()))
+        model = some.pg_id, some.number
+        parted = _parted(by_rank) if len(by_rank) > 1 else None
+        if parted is not None:
+            ends = whole.get(model, {})
+            parted = _explained(parted, ends, _step_counts(ends, steps_of[model]))
+            partings_of.setdefault(model, []).append(parted)
+    for model, ends in whole.items():
+        if len(ends) < 2 or any(not each.beside for each in partings_of.get(model, ())):
+            continue
+        parted = _parted_at_end(ends, steps_of.get(model, {}))
+        if parted is not None:
+            partings_of[model] = [parted]
+    return [each for partings in partings_of.values() for each in partings]
+
+
+def _step_counts(
+    ends: Mapping[Rank, ReplicaSteps], steps_of: Mapping[Rank, Sequence[ReplicaSteps]]
+) -> Mapping[Rank, int]:
+    """The steps that each rank has made; empty: a rank has not ended the cell well."""
+    if not steps_of.keys() <= ends.keys():
+        return {}
+    return {
+        rank: sum(len(each.site_of_step) - 1 for each in steps_of.get(rank, ())) for rank in ends
+    }
+
+
+def _explained(
+    parted: PartedReplicas, ends: Mapping[Rank, ReplicaSteps], counts: Mapping[Rank, int]
+) -> PartedReplicas:
+    """Add what the whole cell shows about replicas that parted in a step."""
+    was_equal = len(ends) > 1 and len({_part(each.digests, 0) for each in ends.values()}) == 1
+    compared = {rank for ranks in parted.clusters for rank in ranks}
+    of_step = {rank: count for rank, count in counts.items() if rank in compared}
+    # Ranks that make more steps may not be those that have parted before.
+    is_reason = (
+        parted.step > 0
+        and parted.setting is None
+        and not parted.beside
+        and len(set(of_step.values())) > 1
+        and _minority(_clusters(of_step)) == parted.culprits
+    )
+    return replace(parted, was_equal=was_equal, step_counts=of_step if is_reason else {})
+
+
+def _parted_at_end(
+    ends: Mapping[Rank, ReplicaSteps], steps_of: Mapping[Rank, Sequence[ReplicaSteps]]
+) -> PartedReplicas | None:
+    """Compare whole models: what no step has in common, or what came after the last one."""
+    parted = _parted(ends)
+    if parted is None or not parted.step or not steps_of:
+        return parted
+    counts = _step_counts(ends, steps_of)
+    if not counts:
+        return None  # the error of the cell explains it
+    longest = max(
+        (each for steps in steps_of.values() for each in steps), key=lambda each: len(each.digests)
+    )
+    parted = replace(
+        parted, steps=longest, step=len(longest.site_of_step) - 1, is_late=True, was_equal=True
+    )
+    if len(set(counts.values())) > 1:
+        lists = {tuple(each.tensors for each in steps) for steps in steps_of.values()}
+        is_compared = len(lists) == 1 and len(next(iter(lists))) == 1
+        fewest = min(counts.values()) if is_compared else 0
+        return replace(parted, step_counts=counts, equal_steps=fewest)
+    stepped = {
+        rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
+    }
+    for name in _differing(ends, 1, is_late=False):
+        without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
+        if 0 < len(without) < len(ends):
+            return replace(parted, tensor=name, without_tensor=without)
+    is_stepped = any(parted.tensor in names for names in stepped.values())
+    return replace(parted, is_after=True, is_stepped=is_stepped)
 
 
 def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
@@ -64,7 +163,7 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
     for step in range(count):
         clusters = _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()})
         if len(clusters) > 1:
-            if some.copy_site.line and not step:
+            if some.may_be_own and not step:
                 return None  # models of each rank, which look at the gradients of others
             is_late = any(
                 len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()
@@ -79,20 +178,35 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
                 clusters,
                 setting=_differing_setting(by_rank, step),
             )
-    beside = [{rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()}]
+    return _parted_beside(by_rank, count)
+
+
+def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+    """Compare the buffers and the states of optimizers, where the parameters are equal."""
+    some = next(iter(by_rank.values()))
+    beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
+    beside.append(
+        (
+            "buffer",
+            {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
+        )
+    )
     if all(len(each.site_of_step) == count for each in by_rank.values()):
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
-            {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()}
+            (
+                "state",
+                {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()},
+            )
         )
-    for digests_by_rank in beside:
+    for kind, digests_by_rank in beside:
         for name in next(iter(digests_by_rank.values())):
             # An optimizer that shards its state has each part on one rank.
             if not all(name in each for each in digests_by_rank.values()):
                 continue
             clusters = _clusters({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
-                return PartedReplicas(some, count - 1, name, 0, True, clusters, is_beside=True)
+                return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
     return None
 
 
@@ -130,9 +244,15 @@ def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
     ]
 
 
-def _clusters(digests: Mapping[Rank, bytes]) -> tuple[RankSet, ...]:
+def _clusters(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
     clusters = ranks_by_value(digests).values()
     return tuple(sorted(clusters, key=lambda ranks: (-len(ranks), ranks.ranks)))
+
+
+def _minority(clusters: Sequence[RankSet]) -> RankSet:
+    """The ranks outside of the largest cluster; all, if it is not larger than others."""
+    has_majority = len(clusters[0]) > len(clusters[1])
+    return RankSet.of(rank for ranks in clusters[has_majority:] for rank in ranks)
 
 
 def _part(digests: bytes, index: int) -> bytes:

@@ -6,7 +6,7 @@ docs/diagnosis.md: its fields are added to and never change their meaning within
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
@@ -465,14 +465,24 @@ class Report:
     #: Operations that the user had skipped at the prompt, in words: the same.
     left_out: tuple[str, ...] = ()
 
-    def with_injected(self, injected: Sequence[str], left_out: Sequence[str] = ()) -> "Report":
+    def with_injected(
+        self,
+        injected: Sequence[str],
+        left_out: Sequence[str] = (),
+        *,
+        disturbed: Iterable[Rank] | None = None,
+    ) -> "Report":
         """Add what the user has caused on purpose; then no finding blames the user's code.
+
+        A use of a tensor before the end of its operation is an exception: the lines of one rank are
+        its reason, so nothing but a fault on that rank can cause it.
 
         For the notebook layer.
 
         Args:
             injected: faults, in words.
             left_out: operations that were skipped at the prompt, in words.
+            disturbed: ranks that a fault may have brought to other lines; None: all.
 
         Returns:
             The report; without any of both, as it is.
@@ -480,9 +490,16 @@ class Report:
         if not (injected or left_out):
             return self
         step = _WITHOUT_FAULTS if injected else _WITHOUT_SKIPS
+        known = None if left_out or disturbed is None else RankSet.of(disturbed)
+
+        def is_about_code(finding: Finding) -> bool:
+            is_own = finding.kind == "buffer-in-use" and finding.proven
+            is_own = is_own and known is not None and not set(known) & set(finding.culprits)
+            return finding.kind in _ABOUT_CODE and not is_own
+
         findings = tuple(
             replace(finding, next_step=step, suspicions=(), code=(), change=None)
-            if finding.kind in _ABOUT_CODE
+            if is_about_code(finding)
             else replace(finding, suspicions=())
             for finding in self.findings
         )

@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from nbddp.controller.diagnosis.batch_parts import takes_part_by_rank
 from nbddp.controller.diagnosis.causes import Cause
@@ -11,11 +11,14 @@ from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
 from nbddp.controller.diagnosis.data_reads import OPEN_REASONS, DataFault, compare_reads
-from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
+from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import SanitizerFault
 from nbddp.wire.rank_set import Rank, RankSet
+
+#: The kinds of faults in which a line has used a tensor before the end of its operation.
+_ACCESSES = ("write", "read", "resize")
 
 
 def sanitizer_causes(
@@ -46,15 +49,43 @@ def sanitizer_causes(
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
     ]
+    races = {fault.site.position for _, fault in faults if fault.kind in _ACCESSES}
     return [
         *sorted(causes, key=_began_ns),
         *(
-            Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
+            Cause(
+                "parted-replicas",
+                parted.culprits,
+                RankSet(),
+                parted=parted,
+                is_consequence=_is_of_race(parted, graph, races),
+            )
             for parted in find_parted_replicas(graph)
         ),
         *_data(graph, sources, has_failed=has_failed),
         *([] if has_failed or only_data else _crossed(graph, run_id)),
     ]
+
+
+def _is_of_race(parted: PartedReplicas, graph: WaitForGraph, races: Container[object]) -> bool:
+    """Whether a step of the model used gradients before the end of an operation on them.
+
+    Args:
+        parted: its replicas.
+        graph: the ranks after the cell.
+        races: the places of lines that used tensors of open operations.
+    """
+    if not parted.step or parted.setting or parted.step_counts or parted.without_tensor:
+        return False  # another reason is known
+    model = parted.steps.pg_id, parted.steps.number
+    return any(
+        site.position in races
+        for view in graph.views.values()
+        if view.sanitizer is not None
+        for steps in view.sanitizer.replicas
+        if (steps.pg_id, steps.number) == model and steps.optimizer
+        for site in steps.sites
+    )
 
 
 def _data(graph: WaitForGraph, sources: Sources, *, has_failed: bool) -> list[Cause]:

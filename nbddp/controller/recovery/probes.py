@@ -206,8 +206,8 @@ class RankProbes:
 
     def _with_facts(self, report: Report) -> Report:
         """Add the facts that the diagnosis does not know."""
-        report = report.with_injected(self._pool.injected, self._pool.left_out)
         pool = self._pool
+        report = report.with_injected(pool.injected, pool.left_out, disturbed=pool.disturbed)
         if pool.spec.nnodes == 1:
             return report
         by_node = pool.ranks.by_node(range(pool.spec.world_size))

@@ -17,6 +17,9 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
 _AT_PROMPT = "last seen at a prompt, which now ends"
 
+#: Faults that change when a rank runs a line, or end it.
+_ONLY_TIME = ("kill", "stop", "delay", "link", "store")
+
 
 @dataclass
 class CellRun:
@@ -40,6 +43,8 @@ class CellRun:
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
+    #: Ranks that, by a fault, may have run other lines, or have other values.
+    disturbed: set[Rank] = field(default_factory=set)
 
     def interrupt(self, *, timed_out: bool = False) -> None:
         """Note that the user has interrupted it, or that its timeout has expired."""
@@ -96,6 +101,11 @@ class CellRun:
             return
         self.injected.append(struck.text)
         self.struck.add((struck.number, struck.rank))
+        act = self.faults[struck.number].act if 0 <= struck.number < len(self.faults) else ""
+        if act == "raise":
+            self.disturbed.add(struck.rank)
+        elif act not in _ONLY_TIME:  # other ranks get its values, or lack its operation
+            self.disturbed.update(self.ranks)
 
     def _missed(self) -> tuple[str, ...]:
         """The faults that did not strike; random ones need not."""

@@ -100,6 +100,7 @@ class PoolMachine:
         self.run: CellRun | None = None
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self.left_out: list[str] = []  #: the same
+        self.disturbed: set[Rank] = set()  #: the same, see `CellRun`
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -350,12 +351,11 @@ class PoolMachine:
             timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
             replacements=RankSet.of(i.rank for i in self.ranks.infos if i.is_replacement),
-            asks_at_deadlock=any(
-                point.on == "deadlock" for point in requested.execute.break_points
-            ),
+            asks_at_deadlock=any(each.on == "deadlock" for each in requested.execute.break_points),
             faults=requested.execute.faults,
         )
         self.injected, self.left_out = self.run.injected, self.run.left_out
+        self.disturbed = self.run.disturbed
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]

@@ -36,8 +36,9 @@ class SanitizerFault(_Part, frozen=True):
 class ReplicaSteps(_Part, frozen=True):
     """Hashes of a replica, before the first and after each step of an optimizer.
 
-    Without an optimizer: at the first reduction of its gradients, and at the end of the cell. Its
-    sites have the line that reduces them.
+    Without an optimizer: at the first reduction of its gradients, or else at its first step, and at
+    the end of the cell. Its sites have the line that reduces them. A DDP model has such hashes of
+    all its parameters, also if optimizers step it.
     """
 
     pg_id: str  #: of the group of the model
@@ -62,6 +63,13 @@ class ReplicaSteps(_Part, frozen=True):
     #: The line that added up copies of all gradients before the first step, which used gradients
     #: that were not changed since; without a line: it used what was added up.
     copy_site: Site = Site()
+    #: Parameters whose gradients that line has left out, while it added up others of their layers.
+    left_out: tuple[str, ...] = ()
+    #: Its gradients were added up only in part, or as copies: ranks may have models of their own.
+    may_be_own: bool = False
+    is_ddp: bool = False  #: it is a DDP model
+    #: The line that has stepped it in this cell before its gradients were reduced first.
+    early_site: Site = Site()
 
 
 #: Length of a digest.

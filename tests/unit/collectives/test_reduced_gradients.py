@@ -94,3 +94,15 @@ def test_nothing_is_read_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPat
         replicas.note_reduced(counters, [module.weight.grad], is_of_user=True)
         torch.optim.SGD(module.parameters(), 0.1).step()
     assert replicas.end(lambda: (), has_failed=True) == ()
+
+
+def test_gradients_that_are_forgotten_beside_others_of_their_layer():
+    gradients = {name: torch.ones(2) for name in ("weight", "bias")}
+    reduced = ReducedGradients()
+    reduction = Reduction("0", 2, 1)
+    assert reduced.forgotten_of(gradients) is None
+    reduced.note(reduction, [gradients["weight"]])
+    assert reduced.forgotten_of(gradients) == (("bias",), reduction)
+    reduced.note(reduction, [gradients["bias"]])
+    assert reduced.forgotten_of(gradients) is None
+    assert reduced.forgotten_of({}) is None

@@ -36,10 +36,19 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
     )
 
 
+def whole(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
+    """All parameters, when gradients were sent first and at the end of the cell."""
+    return replace(steps(first, last), optimizer="", is_ddp=True)
+
+
 def found(*each: ReplicaSteps) -> list[PartedReplicas]:
+    return found_in(*((one,) for one in each))
+
+
+def found_in(*each: tuple[ReplicaSteps, ...]) -> list[PartedReplicas]:
     views = {
-        rank: RankView(rank, "finished", sanitizer=SanitizerReport(replicas=(one,)))
-        for rank, one in enumerate(each)
+        rank: RankView(rank, "finished", sanitizer=SanitizerReport(replicas=replicas))
+        for rank, replicas in enumerate(each)
     }
     return find_parted_replicas(WaitForGraph(RankViews(views)))
 
@@ -86,3 +95,71 @@ def test_the_tensor_is_that_of_the_end_where_no_more_hashes_were_kept():
 
 def test_other_models_are_not_compared():
     assert found(steps((1, 1)), steps((2, 2), number=2)) == []
+
+
+def test_the_numbers_of_steps_are_told_where_only_the_end_shows_the_difference():
+    right = steps((1, 1), (2, 2), (3, 3)), whole((1, 1), (3, 3))
+    odd = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    (parted,) = found_in(right, odd, right)
+    assert str(parted.culprits) == "1"
+    assert (parted.step_counts, parted.equal_steps) == ({0: 2, 1: 1, 2: 2}, 1)
+    (parted,) = found_in(right, (odd[1],), right)
+    assert parted.step_counts == {0: 2, 1: 0, 2: 2}
+
+
+def test_the_numbers_of_steps_are_told_where_a_step_in_the_middle_is_missing():
+    right = steps((1, 1), (2, 2), (3, 3)), whole((1, 1), (3, 3))
+    (parted,) = found_in(right, (steps((1, 1), (4, 4)), whole((1, 1), (4, 4))), right)
+    assert (parted.step, parted.step_counts) == (1, {0: 2, 1: 1, 2: 2})
+
+
+def test_other_numbers_of_steps_explain_no_other_rank():
+    right = steps((1, 1), (2, 2), (3, 3)), whole((1, 1), (3, 3))
+    short = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    odd = steps((1, 1), (5, 5), (6, 6)), whole((1, 1), (6, 6))
+    (parted,) = found_in(right, short, odd, right)
+    assert (str(parted.culprits), parted.step, parted.step_counts) == ("2", 1, {})
+
+
+def test_other_numbers_of_steps_with_equal_replicas_are_right():
+    right = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    assert found_in(right, (whole((1, 1), (2, 2)),), right) == []
+
+
+def test_the_steps_of_a_rank_that_has_failed_are_not_counted():
+    right = steps((1, 1), (2, 2), (3, 3)), whole((1, 1), (3, 3))
+    assert found_in(right, (steps((1, 1), (2, 2)),), (whole((1, 1), (2, 2)),)) == []
+
+
+def test_an_optimizer_without_a_tensor():
+    part = replace(steps((1, 1), (2, 2)), tensors=("weight",))
+    right = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    (parted,) = found_in(right, (part, whole((1, 1), (2, 1))), right)
+    assert (parted.tensor, str(parted.without_tensor)) == ("bias", "1")
+
+
+def test_weights_that_are_changed_after_the_last_step():
+    right = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    (parted,) = found_in(right, (right[0], whole((1, 1), (2, 3))), right)
+    assert (parted.is_after, parted.is_stepped, parted.tensor) == (True, True, "bias")
+
+
+def test_a_model_that_parts_in_a_step_is_told_once():
+    right = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
+    (parted,) = found_in(right, (steps((1, 1), (3, 3)), whole((1, 1), (3, 3))), right)
+    assert (parted.step, parted.is_after, parted.was_equal) == (1, False, True)
+
+
+def test_ranks_that_all_differ():
+    (parted,) = found(*(steps((1, 1), (number, number)) for number in (2, 3, 4)))
+    assert parted.all_differ
+    (parted,) = found(*(steps((1, 1), (number, number)) for number in (2, 3, 3)))
+    assert not parted.all_differ
+
+
+def test_models_that_differ_before_a_step_whose_gradients_were_looked_at_are_of_each_rank():
+    own = [replace(steps((n, n), (n + 2, n)), may_be_own=True) for n in (1, 2)]
+    assert found(*own) == []
+    equal = [replace(steps((1, 1), (n, 1)), may_be_own=True, left_out=("weight",)) for n in (1, 2)]
+    (parted,) = found(*equal)
+    assert (parted.step, parted.tensor) == (1, "weight")

@@ -42,6 +42,17 @@ def test_nothing_blames_the_code():
     assert report.with_injected([]) is report
 
 
+def test_the_use_of_a_tensor_before_its_time_is_no_work_of_a_fault_on_other_ranks():
+    found = replace(BLAMED, kind="buffer-in-use", culprits=RankSet.of([2]))
+    for disturbed, is_kept in (((), True), ((1,), True), ((1, 2), False), (None, False)):
+        report = Report("run", (found,)).with_injected(FAULTS, disturbed=disturbed)
+        assert (report.findings[0].next_step == BLAMED.next_step) == is_kept
+    notice = Report("run", (replace(found, proven=False),)).with_injected(FAULTS, disturbed=())
+    assert notice.findings[0].next_step != BLAMED.next_step
+    skipped = Report("run", (found,)).with_injected(FAULTS, ["barrier #2"], disturbed=())
+    assert skipped.findings[0].next_step != BLAMED.next_step
+
+
 def test_the_next_step_stays_where_it_is_about_the_pool():
     for kind in KINDS:
         report = Report("run", (replace(BLAMED, kind=kind),)).with_injected(FAULTS)

@@ -96,6 +96,7 @@ def test_the_outcome_has_the_faults_on_purpose():
         struck = FaultStruck(run_id=run_id, rank=rank, number=number, text=f"{number} on {rank}")
         assert pool.feed(struck) == []
     assert pool.machine.injected == ["0 on 1", "3 on 0", "-1 on 0"]
+    assert pool.machine.disturbed == {0, 1}
     pool.finished(0, "r")
     outcome = outcome_in(pool.finished(1, "r"))
     assert outcome.injected == ("0 on 1", "3 on 0", "-1 on 0")
@@ -107,6 +108,26 @@ def test_the_outcome_has_the_faults_on_purpose():
     )
     pool.run()
     assert pool.machine.injected == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "disturbed"),
+    [
+        ("rank 1: kill", set()),
+        ("rank 1: stop 1 s", set()),
+        ("rank 1: raise OSError", {1}),
+        ("rank 1: skip the next barrier", {0, 1}),
+        ("rank 1: flip a bit in the next all_reduce", {0, 1}),
+    ],
+)
+def test_a_fault_of_time_disturbs_no_other_line(fault: str, disturbed: set[int]):
+    pool = make()
+    execute = Execute(
+        run_id="r", code="", execution_count=1, first_line=1, faults=parse_faults([fault], 2)
+    )
+    pool.feed(RunRequested(execute, RankSet.of([0, 1])))
+    pool.feed(FaultStruck(run_id="r", rank=1, number=0, text="it"))
+    assert pool.machine.disturbed == disturbed
 
 
 def test_meshes_are_kept_until_they_change_or_the_process_is_fresh():

@@ -18,6 +18,7 @@ from nbddp.controller.diagnosis.words import (
     messages,
     mismatches,
     notices,
+    parted_replicas,
     sanitizer,
     store,
 )
@@ -41,7 +42,7 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "desynchronized-loop": mismatches.desynchronized_loop,
     "not-finite": sanitizer.not_finite,
     "buffer-in-use": sanitizer.buffer_in_use,
-    "parted-replicas": sanitizer.parted_replicas,
+    "parted-replicas": parted_replicas.parted_replicas,
     "samples-twice": data_reads.samples_twice,
     "samples-unread": data_reads.samples_unread,
     "uneven-batches": data_reads.uneven_batches,

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
-from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, iteration, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeLine, PerRank
-from nbddp.controller.diagnosis.words.shared import Words
+from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
 from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
-from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
@@ -22,8 +21,8 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     rank, fault = next(iter(cause.fault_by_rank.items()))
     opened, ranks = fault.operation, cause.culprits
     name = _name(rank, opened, reports)
-    issued = f"{name} was issued at {_line(opened.site)}, and nothing had waited for its end"
-    waits = f"Call `wait()` on what {_line(opened.site)} returns"
+    issued = f"{name} was issued at {line_of(opened.site)}, and nothing had waited for its end"
+    waits = f"Call `wait()` on what {line_of(opened.site)} returns"
     if fault.kind == "not-awaited":
         called = f"Nothing has waited for {name}, which {ranks.describe()} called"
         if fault.has_handle:
@@ -31,7 +30,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
                 f"{called}: its result may not be there yet.",
                 "the cell has ended, and a later cell may still wait.",
                 f"{waits}, in the cell that uses the result.",
-                code=_code((opened.site, ranks)),
+                code=code_of((opened.site, ranks)),
                 ranks=_rows(cause, reports, f"called {name}"),
                 begins_with_ranks=False,
             )
@@ -42,8 +41,8 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             "forever."
             if is_message
             else "torch fills or reads the tensors at some time, and the code cannot know when.",
-            f"Keep what {_line(opened.site)} returns, and call its `wait()`.",
-            code=_code((opened.site, ranks)),
+            f"Keep what {line_of(opened.site)} returns, and call its `wait()`.",
+            code=code_of((opened.site, ranks)),
             ranks=_rows(cause, reports, f"called {name}"),
             begins_with_ranks=False,
         )
@@ -51,20 +50,20 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
         other = _name(rank, fault.other, reports)
         return Words(
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
-            f"{issued} when {_line(fault.site)} called {other}, and one of the two writes to the "
+            f"{issued} when {line_of(fault.site)} called {other}, and one of the two writes to the "
             "memory of the other.",
             f"{waits} {_before(opened.site, fault.site)}, or give each operation a tensor of its "
             "own.",
-            code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+            code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
     does, ending = _ACCESSES[fault.kind]
     function = f"'{fault.function}'"
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
-        f"{issued} when {_line(fault.site)} {does} its memory; {ending}.",
+        f"{issued} when {line_of(fault.site)} {does} its memory; {ending}.",
         f"{waits} {_before(opened.site, fault.site)}, or give the operation a copy.",
-        code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+        code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
 
@@ -78,7 +77,7 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
-        f"{_line(fault.site)}."
+        f"{line_of(fault.site)}."
     )
     if fault.parameter:
         step = (
@@ -90,7 +89,7 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
-        code=_code((fault.site, ranks)),
+        code=code_of((fault.site, ranks)),
         ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
     )
 
@@ -108,7 +107,7 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     parts = [
         f" with '{tensors[ranks.ranks[0]]}'"
         if has_names
-        else f" at {_line(calls[ranks.ranks[0]].site)}"
+        else f" at {line_of(calls[ranks.ranks[0]].site)}"
         for ranks in ordered
     ]
     others = (
@@ -121,7 +120,7 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
         "meant to be mixed?",
         "kind and shape agree. The same lines were called in another order on other ranks.",
         "Call them in the same order on all ranks. If each line is right, nothing is wrong.",
-        code=_code(*lines),
+        code=code_of(*lines),
         ranks={
             rank: replace(
                 reports.rank(rank),
@@ -149,7 +148,7 @@ def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
         "same tensors, in another order.",
         "Send and receive them in the same order, or give each its own `tag`. If each line is "
         "right, nothing is wrong.",
-        code=_code((send.site, RankSet.of([sender])), (receive.site, RankSet.of([receiver]))),
+        code=code_of((send.site, RankSet.of([sender])), (receive.site, RankSet.of([receiver]))),
         ranks={
             rank: replace(
                 reports.rank(rank),
@@ -158,110 +157,6 @@ def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
                 since_s=None,
             )
             for rank, operation in crossed.operation_by_rank.items()
-        },
-    )
-
-
-def parted_replicas(cause: Cause, reports: RankReports) -> Words:
-    """The replicas of a DDP model are no longer equal."""
-    parted = cause.parted
-    assert parted is not None  # noqa: S101 - each cause of this kind has one
-    ranks, steps = cause.culprits, parted.steps
-    if not steps.optimizer:
-        return _parted_by_hand(cause, parted, reports)
-    when = f"after step {parted.step} of {steps.optimizer}"
-    equal = f"; after step {parted.step - 1} they were equal"
-    if parted.step < 2:
-        equal = "; before it they were equal" if parted.step else ""
-    if not parted.step:
-        when = f"before the first step of {steps.optimizer}"
-    reason = f"hashes of all parameters were taken with each step, and differ{equal}."
-    if parted.is_beside:
-        reason = (
-            "hashes of buffers and of the state of the optimizer were taken at the end of the "
-            "cell, and differ; the parameters are still equal."
-        )
-    others = parted.clusters[0] - ranks
-    values = f"other values than {others.describe()}" if others else "different values"
-    alone = "one of these ranks does"
-    if others:
-        alone = f"{ranks.describe()} {ranks.verb('does', 'do')}"
-    step = (
-        f"Look for what {alone} alone before {_line(parted.site)}: a backward under `no_sync()`, "
-        "weights that are loaded or changed. `%ddp diff` shows by how much they differ."
-    )
-    if not parted.step:
-        step = (
-            f"Give all ranks the same weights before {_line(parted.site)}: DDP sends those of rank "
-            "0 when it is made; otherwise broadcast each parameter. Then look for what "
-            f"{alone} alone. `%ddp diff` shows by how much they differ."
-        )
-    if steps.copy_site.line and not parted.is_beside:
-        copied = f"line {steps.copy_site.line}"
-        reason = (
-            f"{copied} added up copies of all gradients, and {_line(parted.site)} used gradients "
-            f"that still held what was copied; {reason}"
-        )
-        step = f"Copy the result of {copied} back into the gradients before {_line(parted.site)}."
-    elif parted.setting is not None:
-        name, value_by_rank = parted.setting
-        values_text = ", ".join(
-            f"{name}={value} on {of.describe()}"
-            for value, of in ranks_by_value(value_by_rank).items()
-        )
-        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
-    more = f" and {parted.others} more" if parted.others else ""
-    late = ", at the end of the cell," if parted.is_late else ""
-    return Words(
-        f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
-        f"of {steps.model}: its replicas are not equal {when} in this cell.",
-        reason,
-        step,
-        code=_code((steps.copy_site, RankSet()), (parted.site, ranks)),
-        ranks={
-            rank: replace(
-                reports.rank(rank),
-                predicate=Predicate(RankVerb.NONE, f"stepped {steps.optimizer}"),
-                site=parted.site,
-                since_s=None,
-            )
-            for rank in ranks
-        },
-    )
-
-
-def _parted_by_hand(cause: Cause, parted: PartedReplicas, reports: RankReports) -> Words:
-    """Parameters that the code updates itself are no longer equal."""
-    ranks, line = cause.culprits, _line(parted.site)
-    others = parted.clusters[0] - ranks
-    values = f"other values than {others.describe()}" if others else "different values"
-    more = f" and {parted.others} more" if parted.others else ""
-    tensors = f"'{parted.tensor}'{more} of {parted.steps.model}"
-    taken = "hashes of all parameters were taken before the gradients were reduced first"
-    if parted.step:
-        clause = (
-            f"{ranks.verb('has', 'have')} {values} in {tensors} at the end of the cell, although "
-            f"{line} gives all ranks the same gradients."
-        )
-        reason = f"{taken}, and at the end of the cell: only the latter differ."
-        step = f"Make the same update on all ranks after {line}, with the same learning rate."
-    else:
-        clause = f"had {values} in {tensors} before {line} gave all ranks the same gradients."
-        reason = f"{taken}, and differ."
-        step = f"Give all ranks the same weights first: `broadcast` each parameter before {line}."
-    return Words(
-        f"{subject(ranks)} {clause}",
-        reason,
-        f"{step} `%ddp diff` shows by how much they differ.",
-        code=_code((parted.site, ranks)),
-        ranks={
-            rank: replace(
-                reports.rank(rank),
-                predicate=Predicate(RankVerb.NONE, "reduced its gradients"),
-                site=parted.site,
-                since_s=None,
-            )
-            for rank in ranks
         },
     )
 
@@ -283,23 +178,10 @@ def _use(fault: SanitizerFault) -> str:
     return "writes" if fault.kind == "read" else "uses"
 
 
-def _line(site: Site) -> str:
-    """``line 3``: the card shows its cell or file below."""
-    return f"line {site.line}" if site.line else "the display of a result"
-
-
 def _before(opened: Site, used: Site) -> str:
     """``before line 5``, where the tensor is used."""
     is_one = opened.position == used.position
-    return "before the line uses the tensor again" if is_one else f"before {_line(used)}"
-
-
-def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
-    """The lines in their order; ranks stand beside the line that is wrong."""
-    known = [CodeLine(site, ranks) for site, ranks in lines if site.line]
-    known.sort(key=lambda line: line.site.position)
-    is_one = len({line.site.position for line in known}) == 1
-    return known[-1:] if is_one else known
+    return "before the line uses the tensor again" if is_one else f"before {line_of(used)}"
 
 
 def _rows(cause: Cause, reports: RankReports, does: str) -> Mapping[Rank, PerRank]:

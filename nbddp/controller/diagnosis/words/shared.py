@@ -37,6 +37,19 @@ def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None
     return CodeChange(site.cell, site.file, lines) if lines else None
 
 
+def line_of(site: Site) -> str:
+    """``line 3``: the card shows its cell or file below."""
+    return f"line {site.line}" if site.line else "the display of a result"
+
+
+def code_of(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
+    """The lines in their order; ranks stand beside the line that is wrong."""
+    known = [CodeLine(site, ranks) for site, ranks in lines if site.line]
+    known.sort(key=lambda line: line.site.position)
+    is_one = len({line.site.position for line in known}) == 1
+    return known[-1:] if is_one else known
+
+
 def name(cause: Cause, reports: RankReports, *, has_call: bool = True) -> str:
     """``the 3rd all_reduce (#17) of group 'tp' (ranks 0-1)``; see `RankReports.said`."""
     if cause.operation is None:

@@ -3,7 +3,7 @@
 Runs in: the rank process, main thread.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
@@ -130,6 +130,27 @@ class ReducedGradients:
         if not is_all or len({each.pg_id for each in reductions}) > 1:
             return None
         return max(reductions, key=lambda each: each.number)
+
+    def forgotten_of(
+        self, gradients: Mapping[str, torch.Tensor]
+    ) -> tuple[tuple[str, ...], Reduction] | None:
+        """Return gradients that were not reduced while others of their layer were; None: none.
+
+        Args:
+            gradients: of one layer, by the names of its parameters.
+        """
+        if not all(map(_is_plain, gradients.values())):
+            return None
+        reduction_by_name = {
+            name: self._reduced.get(dispatch_watch.storage_of(gradient).cdata)
+            for name, gradient in gradients.items()
+        }
+        reductions = [each[1] for each in reduction_by_name.values() if each is not None]
+        if not reductions or len(reductions) == len(reduction_by_name):
+            return None
+        return tuple(name for name, each in reduction_by_name.items() if each is None), max(
+            reductions, key=lambda each: each.number
+        )
 
     def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:
         """Return the last reduction of these gradients; None: one of them went through none.

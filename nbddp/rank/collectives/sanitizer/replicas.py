@@ -26,6 +26,13 @@ from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.reduced_gradients import ReducedGradients, Reduction
+from nbddp.rank.collectives.sanitizer.whole_models import (
+    Model,
+    WholeModels,
+    joined,
+    site_of,
+    whole_report,
+)
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site, shortened
 
@@ -37,38 +44,23 @@ _DETAIL_BYTES = 1 << 18
 #: Steps of a cell that are compared.
 _MAX_STEPS = 100_000
 _MAX_SITES = 255
+#: Steps between which a forward has changed the buffers that it changes.
+_FEWEST_FOR_BUFFERS = 2
 #: Changes of the settings of an optimizer; a schedule makes one in each step.
 _MAX_SETTINGS = 64
 #: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
 _FIRST_PLAIN = 1 << 40
 #: The same for those that no optimizer steps, with the number of their reduction.
 _FIRST_BY_HAND = 2 << 40
-#: The same for DDP models that no optimizer steps.
-_FIRST_DDP_BY_HAND = 3 << 40
 #: Modules are looked for this many times in a cell: it takes as long as to collect garbage.
 _MAX_SOUGHT = 8
-
-
-@dataclass(frozen=True)
-class _Model:
-    """What is equal on all ranks of a group, or is to be."""
-
-    module: torch.nn.Module | None  #: None: the parameters of an optimizer are those of no module
-    pg_id: str
-    number: int  #: the same on all ranks
-    ignored: Container[str] = ()  #: names of parameters and buffers that each rank has for itself
-
-    @property
-    def name(self) -> str:
-        """The class of the module."""
-        return "a model" if self.module is None else type(self.module).__name__
 
 
 @dataclass
 class _Steps:
     """A replica, and the optimizer that steps it."""
 
-    model: _Model
+    model: Model
     optimizer: Any
     number: int  #: of the optimizer among those that have stepped the model in this cell
     tensors: Mapping[str, torch.Tensor]
@@ -80,6 +72,8 @@ class _Steps:
     buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     settings: list[tuple[int, str]] = field(default_factory=list)  #: by the step that began with it
     unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
+    left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
+    early_site: Site | None = None  #: of a step before its gradients were reduced first
 
 
 class Replicas:
@@ -100,8 +94,11 @@ class Replicas:
         self._sought: set[tuple[Any, ...]] = set()  #: shapes whose modules were looked for
         #: By identity: modules whose gradients were reduced when they were looked at.
         self._by_hand: dict[int, tuple[_ModuleRef, Reduction, tuple[str, ...]]] = {}
-        #: By identity: DDP models whose group has added up gradients, with their digests before.
-        self._ddp_before: dict[int, tuple[Any, Reduction, dict[str, bytes]]] = {}
+        self._whole = WholeModels(self._digest)
+        #: By identity: parameters that were stepped while no gradient was reduced, with their
+        #: digests before, and the line of that step.
+        self._early: dict[int, tuple[Any, bytes, Site]] = {}
+        self._unreduced: set[int] = set()  #: identities of such optimizers
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
@@ -137,7 +134,7 @@ class Replicas:
             reports = [self._report(each, operations) for each in self._steps.values()]
             if self._hooks and not has_failed:
                 reports += self._by_hand_reports(operations)
-                reports += self._ddp_reports(operations)
+                reports += self._whole.reports(operations)
         finally:
             self._hooks = []
             self._forget()
@@ -150,7 +147,9 @@ class Replicas:
         self._gradients.clear()
         self._by_hand.clear()
         self._digests_before.clear()
-        self._ddp_before.clear()
+        self._whole.clear()
+        self._early.clear()
+        self._unreduced.clear()
         self._sought.clear()
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,63 +203,20 @@ class Replicas:
             parts = self._digests_before[id(module)][1]
             tensors = {name: one for name, one in module.named_parameters() if name in names}
             if tensors.keys() <= parts.keys() and others.isdisjoint(map(id, tensors.values())):
-                model = _Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
-                site = _site_of(reduction, operations())
-                yield self._by_hand_report(model, site, parts, tensors)
-
-    def _ddp_reports(self, operations: Callable[[], Iterable[Operation]]) -> Iterator[ReplicaSteps]:
-        """Yield the hashes of DDP models that no optimizer has stepped."""
-        stepped = self._stepped_tensors()
-        for model in torch_private.ddp_models():
-            known = self._ddp_before.get(id(model))
-            if known is None or known[0]() is not model:
-                continue
-            _, reduction, parts = known
-            named = model.module.named_parameters()
-            tensors = {name: one for name, one in named if name in parts}
-            if tensors and stepped.isdisjoint(map(id, tensors.values())):
-                number = _FIRST_DDP_BY_HAND + torch_private.numbers_of(model).number
-                replica = _Model(model.module, reduction.pg_id, number)
-                site = _site_of(reduction, operations())
-                yield self._by_hand_report(replica, site, parts, tensors)
+                model = Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
+                site = site_of(reduction, operations())
+                early_site = None
+                early = [self._early_of(one) for one in tensors.values()]
+                known = [each for each in early if each is not None]
+                if known and len(known) == len(tensors):
+                    # An optimizer has stepped it before: its digests are those of that time.
+                    parts = {name: part for name, (part, _) in zip(tensors, known, strict=True)}
+                    early_site = known[0][1]
+                yield whole_report(model, site, parts, tensors, self._digest, early_site=early_site)
 
     def _stepped_tensors(self) -> set[int]:
         """The identities of parameters that optimizers have stepped."""
         return {id(one) for steps in self._steps.values() for one in steps.tensors.values()}
-
-    def _by_hand_report(
-        self, model: _Model, site: Site, parts: Mapping[str, bytes],
-        tensors: Mapping[str, torch.Tensor],
-    ) -> ReplicaSteps:  # fmt: skip
-        """Report a replica that no optimizer has stepped.
-
-        Args:
-            model: the replica.
-            site: the line that reduces its gradients.
-            parts: the digests of its parameters before.
-            tensors: its parameters.
-        """
-        first = [parts[name] for name in tensors]
-        last = [self._digest(tensor) for tensor in tensors.values()]
-        return ReplicaSteps(
-            pg_id=model.pg_id,
-            number=model.number,
-            optimizer_number=0,
-            model=shortened(model.name),
-            optimizer="",
-            tensors=tuple(map(shortened, tensors)),
-            digests=_joined(first) + _joined(last),
-            details=b"".join([*first, *last]),
-            newest=b"".join(last),
-            buffers=(),
-            buffer_digests=b"",
-            states=(),
-            state_digests=b"",
-            settings=(),
-            setting_steps=(),
-            sites=(site,),
-            site_of_step=bytes(2),
-        )
 
     def note_reduced(
         self, counters: GroupCounters, tensors: Sequence[torch.Tensor], *, is_of_user: bool
@@ -279,26 +235,13 @@ class Replicas:
         if not self._hooks or any(map(finite.is_captured, tensors)):
             return
         if not is_of_user:
-            self._note_ddp(counters, reduction)
+            self._whole.note_group(counters, reduction)
             return
         self._gradients.note_copies(reduction, tensors, self._digest)
         key = tuple((each.shape, each.dtype) for each in tensors)
         if key not in self._sought and len(self._sought) < _MAX_SOUGHT:
             self._sought.add(key)
             self._note_before()
-
-    def _note_ddp(self, counters: GroupCounters, reduction: Reduction) -> None:
-        """Take the digests of DDP models of a group: the code may update them by itself."""
-        for model in torch_private.ddp_models():
-            known = self._ddp_before.get(id(model))
-            is_known = known is not None and known[0]() is model
-            is_of_group = getattr(model.process_group, "counters", None) is counters
-            if is_known or not is_of_group or torch_private.parts_on_purpose(model):
-                continue
-            named = model.module.named_parameters()
-            ignored = model.parameters_to_ignore
-            parts = {name: self._digest(one) for name, one in named if name not in ignored}
-            self._ddp_before[id(model)] = weakref.ref(model), reduction, parts
 
     def _note_before(self) -> None:
         """Take the digests of modules that train: the code may update them without an optimizer."""
@@ -342,14 +285,9 @@ class Replicas:
                 counters = getattr(model.process_group, "counters", None)
                 if counters is None or torch_private.parts_on_purpose(model):
                     continue
-                number = torch_private.numbers_of(model).number
-                ignored = model.parameters_to_ignore
-                self._begin(
-                    key,
-                    _Model(model.module, counters.info.pg_id, number, ignored),
-                    optimizer,
-                    tensors,
-                )
+                replica = Model.of_ddp(model, counters.info.pg_id)
+                self._whole.note(replica)
+                self._begin(key, replica, optimizer, tensors)
             elif is_before:
                 continue
             self._add(self._steps[key])
@@ -392,24 +330,79 @@ class Replicas:
             if is_before and reduction is None:
                 reduction = unused = self._gradients.unused_of(gradients, self._digest)
             if reduction is None:
+                if is_before and id(optimizer) not in self._unreduced:
+                    self._unreduced.add(id(optimizer))
+                    self._begin_forgotten(optimizer, parameters)
+                    self._note_early(parameters)
                 return
-            others = [each for (model, _), each in self._steps.items() if not model]
-            # Ranks may be members of other groups, too, each of its own.
-            number = _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
+            number = self._next_plain(reduction)
             module = finite.module_of(parameters)
             tensors: Mapping[str, torch.Tensor]
             if module is None:
                 tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
             else:
                 tensors = dict(module.named_parameters())
-            self._begin(key, _Model(module, reduction.pg_id, number), optimizer, tensors)
+            self._begin(key, Model(module, reduction.pg_id, number), optimizer, tensors)
             self._steps[key].unused = unused
+            early = self._early_of(parameters[0]) if unused is None else None
+            self._steps[key].early_site = None if early is None else early[1]
         elif is_before:
             return
         self._add(self._steps[key])
 
+    def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
+        """Begin with the layers in which the code has reduced some of the gradients only."""
+        if not self._gradients:
+            return
+        mine = {id(one) for one in parameters if one.grad is not None}
+        partly: list[tuple[torch.nn.Module, dict[str, torch.Tensor], list[str], Reduction]] = []
+        for root in finite.root_modules():
+            tensors: dict[str, torch.Tensor] = {}
+            names: list[str] = []
+            reductions: list[Reduction] = []
+            for prefix, layer in root.named_modules():
+                own = {
+                    name: one
+                    for name, one in layer.named_parameters(prefix, recurse=False)
+                    if id(one) in mine
+                }
+                forgotten = self._gradients.forgotten_of(
+                    {name: one.grad for name, one in own.items() if one.grad is not None}
+                )
+                if forgotten is not None:
+                    tensors |= own
+                    names += forgotten[0]
+                    reductions.append(forgotten[1])
+            if len({each.pg_id for each in reductions}) == 1:
+                partly.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
+        if len(partly) == 1:
+            ((root, tensors, names, reduction),) = partly
+            number = self._next_plain(reduction)
+            model = Model(root, reduction.pg_id, number, sends_buffers=True)
+            key = 0, id(optimizer)
+            self._begin(key, model, optimizer, tensors)
+            self._steps[key].unused, self._steps[key].left_out = reduction, tuple(names)
+            self._add(self._steps[key])
+
+    def _next_plain(self, reduction: Reduction) -> int:
+        """The number of a replica that is no DDP model."""
+        # Ranks may be members of other groups, too, each of its own.
+        others = [each for (model, _), each in self._steps.items() if not model]
+        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
+
+    def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
+        """The digest of a parameter before such a step, and the line of the step."""
+        reference, part, site = self._early.get(id(parameter), (None, b"", Site()))
+        return (part, site) if reference is not None and reference() is parameter else None
+
+    def _note_early(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note parameters that an optimizer steps before their gradients are reduced."""
+        site = self._sites.site_of(self._sites.user_frame(sys._getframe(4)))
+        for parameter in parameters:
+            self._early[id(parameter)] = weakref.ref(parameter), self._digest(parameter), site
+
     def _begin(
-        self, key: tuple[int, int], model: _Model, optimizer: Optimizer,
+        self, key: tuple[int, int], model: Model, optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor],
     ) -> None:  # fmt: skip
         own = model.pg_id, model.number
@@ -422,7 +415,7 @@ class Replicas:
             return
         parts = [self._digest(tensor) for tensor in steps.tensors.values()]
         steps.newest = b"".join(parts)
-        steps.digests += _joined(parts)
+        steps.digests += joined(parts)
         if len(steps.details) + len(steps.newest) <= _DETAIL_BYTES:
             steps.details += steps.newest
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(3)))
@@ -435,7 +428,7 @@ class Replicas:
             steps.settings.append((len(steps.site_of_step), "" if is_last else text))
         steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
 
-    def _buffers(self, model: _Model) -> dict[str, bytes]:
+    def _buffers(self, model: Model) -> dict[str, bytes]:
         named = () if model.module is None else model.module.named_buffers()
         return {name: self._digest(each) for name, each in named if name not in model.ignored}
 
@@ -460,12 +453,15 @@ class Replicas:
                 return bytes(DIGEST_BYTES)
 
     def _report(self, steps: _Steps, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
-        # A forward changes statistics of a batch, which each rank has for its own data.
-        steady = {
-            name: digest
-            for name, digest in self._buffers(steps.model).items()
-            if steps.buffers.get(name) == digest
-        }
+        # A forward changes statistics of a batch, which each rank has for its own data. The one
+        # of the first step came before the first look at them.
+        steady: dict[str, bytes] = {}
+        if len(steps.site_of_step) > _FEWEST_FOR_BUFFERS and not steps.model.sends_buffers:
+            steady = {
+                name: digest
+                for name, digest in self._buffers(steps.model).items()
+                if steps.buffers.get(name) == digest
+            }
         states = self._states(steps)
         return ReplicaSteps(
             pg_id=steps.model.pg_id,
@@ -485,15 +481,12 @@ class Replicas:
             setting_steps=tuple(step for step, _ in steps.settings),
             sites=tuple(steps.sites),
             site_of_step=bytes(steps.site_of_step),
-            copy_site=Site() if steps.unused is None else _site_of(steps.unused, operations()),
+            is_ddp=steps.model.is_ddp,
+            left_out=tuple(map(shortened, steps.left_out)),
+            may_be_own=steps.unused is not None,
+            early_site=steps.early_site or Site(),
+            copy_site=Site() if steps.unused is None else site_of(steps.unused, operations()),
         )
-
-
-def _site_of(reduction: Reduction, operations: Iterable[Operation]) -> Site:
-    """Return the line of a reduction, if its record is still there."""
-    place = reduction.pg_id, reduction.number
-    sites = (each.site for each in operations if (each.pg_id, each.collective_seq_id) == place)
-    return next(sites, Site())
 
 
 def _settings(optimizer: Optimizer) -> str:
@@ -501,11 +494,3 @@ def _settings(optimizer: Optimizer) -> str:
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     numbers = (f"{key}={value}" for key, value in group.items() if type(value) in (int, float))
     return shortened(", ".join(numbers))
-
-
-def _joined(parts: list[bytes]) -> bytes:
-    """One digest of several."""
-    value = 0
-    for part in parts:
-        value = (value * 0x100000001B3 + int.from_bytes(part)) & (1 << 8 * DIGEST_BYTES) - 1
-    return value.to_bytes(DIGEST_BYTES)

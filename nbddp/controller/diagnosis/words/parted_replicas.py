@@ -1,0 +1,317 @@
+"""The words about replicas of a model that are no longer equal.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+_DIFF = "`%ddp diff` shows by how much they differ."
+
+
+def parted_replicas(cause: Cause, reports: RankReports) -> Words:
+    """The replicas of a model are no longer equal."""
+    parted = cause.parted
+    assert parted is not None  # noqa: S101 - each cause of this kind has one
+    # After a later step whose gradients were averaged, the early one is not the reason.
+    is_early = bool(parted.steps.early_site.line) and not parted.beside
+    if is_early and not (parted.steps.optimizer and parted.step):
+        words = _stepped_early(parted)
+    elif not parted.steps.optimizer:
+        words = _by_hand(parted)
+    elif parted.step_counts:
+        words = _other_counts(parted)
+    elif parted.without_tensor:
+        words = _other_tensors(parted)
+    elif parted.beside:
+        words = _beside(parted)
+    elif parted.is_after:
+        words = _after_last_step(parted)
+    else:
+        words = _in_step(parted)
+    return replace(words, ranks=_rows(parted, reports, cause.culprits))
+
+
+def _in_step(parted: PartedReplicas) -> Words:
+    """The parameters differ after a step, or before the first one."""
+    steps, line = parted.steps, line_of(parted.site)
+    when = f"after step {parted.step} of {steps.optimizer}"
+    equal = f"; after step {parted.step - 1} they were equal"
+    if parted.step < 2:
+        equal = "; before it they were equal" if parted.step else ""
+    if not parted.step:
+        when = f"before the first step of {steps.optimizer}"
+    reason = f"hashes of all parameters were taken with each step, and differ{equal}."
+    if parted.was_equal and not parted.step:
+        reason = (
+            "hashes of all parameters were taken with each step, and differ; when gradients were "
+            "sent first they were equal."
+        )
+    step = _advice(parted)
+    if parted.tensor in steps.left_out:
+        added = line_of(steps.copy_site) if steps.copy_site.line else "the cell"
+        rest = len(steps.left_out) - 1
+        more = f" and {rest} more" if rest else ""
+        reason = (
+            f"{added} added up the gradients of other parameters of these layers before {line}, "
+            f"and not that of '{parted.tensor}'; {reason}"
+        )
+        step = (
+            f"Add up the gradients of all parameters: {added} leaves out '{steps.left_out[0]}'"
+            f"{more}."
+        )
+    elif steps.copy_site.line and not steps.left_out:
+        copied = f"line {steps.copy_site.line}"
+        reason = (
+            f"{copied} added up copies of all gradients, and {line} used gradients "
+            f"that still held what was copied; {reason}"
+        )
+        step = f"Copy the result of {copied} back into the gradients before {line}."
+    elif parted.setting is not None:
+        name, value_by_rank = parted.setting
+        values_text = ", ".join(
+            f"{name}={value} on {of.describe()}"
+            for value, of in ranks_by_value(value_by_rank).items()
+        )
+        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
+    return Words(
+        f"{_who(parted)} {_values(parted)} in {_tensors(parted)}: its replicas are not equal "
+        f"{when} in this cell.",
+        reason,
+        step,
+        code=code_of((steps.copy_site, RankSet()), (parted.site, parted.culprits)),
+    )
+
+
+def _advice(parted: PartedReplicas) -> str:
+    """What to look for, if nothing but the step is known."""
+    line = line_of(parted.site)
+    averaged = f"gradients that were not averaged before {line}, or were changed after that"
+    ways = (
+        "a forward through `model.module`, a backward under `no_sync()`, a hook or `dist.reduce` "
+        "that does not give each rank the sum"
+        if parted.steps.is_ddp
+        else "a backward after the averaging, `dist.reduce`, which gives one rank the sum"
+    )
+    if not parted.step:
+        if parted.was_equal:
+            return (
+                "Look for what changes the weights between the first backward pass of this cell "
+                f"and {line}. {_DIFF}"
+            )
+        # The constructor of DDP has made them equal.
+        gives = "" if parted.steps.is_ddp else "by `broadcast`, "
+        return (
+            f"Give all ranks the same weights before {line}, {gives}or look for what changes them "
+            f"before. {_DIFF}"
+        )
+    if parted.all_differ and len(parted.clusters) > 2:
+        return (
+            f"Look for {averaged}, on all ranks: {ways}, noise that each rank draws for itself. "
+            f"{_DIFF}"
+        )
+    if parted.all_differ:
+        return (
+            f"Look for {averaged}: {ways}; or for weights that one of these ranks loads or "
+            f"changes. {_DIFF}"
+        )
+    return (
+        f"Look for what {_alone(parted)} alone before {line}: a backward under `no_sync()`, "
+        f"weights that are loaded or changed. {_DIFF}"
+    )
+
+
+def _other_counts(parted: PartedReplicas) -> Words:
+    """Ranks have stepped a DDP model unequally often."""
+    steps, line = parted.steps, line_of(parted.site)
+    counts = parted.step_counts
+    (count, odd), *rest = sorted(
+        ranks_by_value(counts).items(), key=lambda each: (len(each[1]), each[0])
+    )
+    others = ", ".join(f"{ranks.describe()} made {number or 'none'}" for number, ranks in rest)
+    fewest = min(counts.values())
+    fewer = RankSet.of(rank for rank, number in counts.items() if number == fewest)
+    if not parted.is_late:
+        before = f"after step {parted.step - 1}" if parted.step > 1 else "before the first step"
+        reason = (
+            f"hashes of all parameters were taken with each step: those {before} of each rank are "
+            f"equal, those after its step {parted.step} differ."
+        )
+    else:
+        reason = "hashes of all parameters were taken at the end of the cell, and differ"
+        reason += (
+            f"; after {_steps(parted.equal_steps)} of all ranks they were equal."
+            if (parted.equal_steps)
+            else "."
+        )
+    return Words(
+        f"{subject(odd)} made {_steps(count)} of {steps.optimizer} in this cell, {others}: the "
+        f"replicas of {steps.model} are not equal.",
+        reason,
+        f"Let all ranks step equally often: look for a condition, a `continue` or a `break` that "
+        f"keeps {fewer.describe()} from {line}. {_DIFF}",
+        code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
+    )
+
+
+def _steps(count: int) -> str:
+    """``3 steps``, ``1 step``, ``no step``."""
+    return f"{count or 'no'} {'step' if count < 2 else 'steps'}"
+
+
+def _other_tensors(parted: PartedReplicas) -> Words:
+    """The optimizer of some ranks has other parameters of a DDP model."""
+    steps, without = parted.steps, parted.without_tensor
+    has = without.verb("has", "have")
+    return Words(
+        f"{subject(without)} {has} an optimizer without '{parted.tensor}' of {steps.model}, which "
+        "those of the other ranks step: its replicas are not equal at the end of the cell.",
+        "hashes of all parameters were taken at the end of the cell, and differ; so do the lists "
+        "of parameters that optimizers have stepped.",
+        f"Give {steps.optimizer} the same parameters on all ranks, where it is made.",
+        code=code_of((parted.site, without)),
+    )
+
+
+def _after_last_step(parted: PartedReplicas) -> Words:
+    """A DDP model was changed after the last step."""
+    optimizer = parted.steps.optimizer
+    clause = f"its replicas were equal after the last step of {optimizer}"
+    if not parted.is_stepped:
+        clause = f"{optimizer} does not step it"
+    return Words(
+        f"{_who(parted)} {_values(parted)} in {_tensors(parted)} at the end of the cell: {clause}.",
+        f"hashes of the parameters that {optimizer} steps were taken with each step, and are "
+        "equal; those of all parameters, at the end of the cell, differ.",
+        f"Look for weights that {_alone(parted, 'changes', 'change')} alone without {optimizer}, "
+        f"also after the last step of {line_of(parted.site)}. {_DIFF}",
+        code=code_of((parted.site, parted.culprits)),
+    )
+
+
+def _beside(parted: PartedReplicas) -> Words:
+    """Buffers, or the state of the optimizer, differ; the parameters are equal."""
+    steps, line = parted.steps, line_of(parted.site)
+    if parted.beside == "state":
+        step = (
+            f"Look for what changes the state of {steps.optimizer} on "
+            f"{parted.culprits.describe()}, also after {line}: a state that is loaded, or is "
+            "changed by hand."
+        )
+        what = "the states of the optimizer"
+    elif steps.is_ddp:
+        step = (
+            "This model was made with `broadcast_buffers=False`: each rank keeps what its own "
+            "forward passes, perhaps of earlier cells, have left in the buffers. Leave that out, "
+            "or give all ranks the same buffers before they are used."
+        )
+        what = "the buffers that this cell has not changed"
+    else:
+        step = (
+            "Give all ranks the same buffers, by `broadcast` or an average: forward passes, "
+            "perhaps of earlier cells, have left those of their own data in them."
+        )
+        what = "the buffers that this cell has not changed"
+    return Words(
+        f"{_who(parted)}, at the end of the cell, {_values(parted)} in {_tensors(parted)}: its "
+        "parameters are still equal.",
+        f"hashes of {what} were taken at the end of the cell, and differ.",
+        f"{step} {_DIFF}",
+        code=code_of((parted.site, parted.culprits)),
+    )
+
+
+def _stepped_early(parted: PartedReplicas) -> Words:
+    """An optimizer has stepped before the gradients were added up."""
+    steps, early, line = parted.steps, line_of(parted.steps.early_site), line_of(parted.site)
+    taken = "hashes of all parameters were taken before that step, and at the end of the cell"
+    averaging, first = f"which is at {line}, ", ""
+    if steps.optimizer:  # then the site is that of a later step
+        taken = "hashes of all parameters were taken with each later step"
+        reason, averaging = f"{taken}, and differ.", ""
+    elif parted.step:
+        reason = f"{taken}: only the latter differ."
+    else:
+        reason = f"{taken}: both differ."
+        first = " Before the first step, give all ranks the same weights."
+    return Words(
+        f"{_who(parted)} {_values(parted)} in {_tensors(parted)}: {early} stepped the optimizer "
+        "before the gradients of this step were added up.",
+        reason,
+        f"Step after the averaging of the gradients, {averaging}in each iteration.{first} {_DIFF}",
+        code=code_of((steps.early_site, parted.culprits), (parted.site, NO_RANKS)),
+    )
+
+
+def _by_hand(parted: PartedReplicas) -> Words:
+    """Parameters that the code updates itself are no longer equal."""
+    line, ranks = line_of(parted.site), parted.culprits
+    taken = "hashes of all parameters were taken before the gradients were reduced first"
+    if parted.step:
+        clause = (
+            f"{ranks.verb('has', 'have')} {_values(parted)} in {_tensors(parted)} at the end of "
+            f"the cell, although {line} gives all ranks the same gradients."
+        )
+        reason = f"{taken}, and at the end of the cell: only the latter differ."
+        step = f"Make the same update on all ranks after {line}, with the same learning rate."
+    else:
+        clause = (
+            f"had {_values(parted)} in {_tensors(parted)} before {line} gave all ranks the same "
+            "gradients."
+        )
+        reason = f"{taken}, and differ."
+        step = f"Give all ranks the same weights first: `broadcast` each parameter before {line}."
+    return Words(
+        f"{subject(ranks)} {clause}", reason, f"{step} {_DIFF}", code=code_of((parted.site, ranks))
+    )
+
+
+def _who(parted: PartedReplicas) -> str:
+    """``Rank 1 has``, at the end of the cell, if later hashes tell the tensor."""
+    is_late = parted.is_late and not parted.beside and not parted.is_after
+    late = ", at the end of the cell," if is_late else ""
+    return f"{subject(parted.culprits)} {parted.culprits.verb('has', 'have')}{late}"
+
+
+def _values(parted: PartedReplicas) -> str:
+    others = parted.clusters[0] - parted.culprits
+    return f"other values than {others.describe()}" if others else "different values"
+
+
+def _tensors(parted: PartedReplicas) -> str:
+    more = f" and {parted.others} more" if parted.others else ""
+    return f"'{parted.tensor}'{more} of {parted.steps.model}"
+
+
+def _alone(parted: PartedReplicas, singular: str = "does", plural: str = "do") -> str:
+    """``rank 1 does``, or ``one of these ranks does`` where none is in the minority."""
+    if parted.clusters[0] - parted.culprits:
+        ranks = parted.culprits
+        return f"{ranks.describe()} {ranks.verb(singular, plural)}"
+    return f"one of these ranks {singular}"
+
+
+def _rows(
+    parted: PartedReplicas, reports: RankReports, culprits: RankSet
+) -> Mapping[Rank, PerRank]:
+    """The line of each rank."""
+    optimizer, counts = parted.steps.optimizer, parted.step_counts
+    does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
+    does_by_rank = {rank: f"made {_steps(count)} of {optimizer}" for rank, count in counts.items()}
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.NONE, does_by_rank.get(rank, does)),
+            site=parted.site if counts.get(rank, 1) else None,
+            since_s=None,
+        )
+        for rank in counts or culprits
+    }
