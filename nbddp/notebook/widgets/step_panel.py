@@ -7,10 +7,8 @@ A button writes a command of the step prompt, and the field takes any other one:
 nothing that the prompt cannot do.
 """
 
-import itertools
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,12 +22,11 @@ from nbddp.wire.widget_references import WIDGET_MIME
 
 Bundle = Mapping[str, str]
 
-#: A front end that sends nothing for this long, in seconds, sends nothing while a cell runs.
-_PATIENCE_S = 5.0
 #: Between two looks for an interrupt, in seconds.
 _POLL_S = 0.1
-#: Between two requests for a sign of life, in seconds.
-_ASK_S = 0.5
+#: After each request for a sign of life, in seconds. A front end that has sent nothing then sends
+#: nothing while a cell runs.
+_PAUSES_S: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0)
 #: More ranks than this have no buttons: the field takes ``step -r 0-31``.
 _MAX_BUTTONS = 16
 _STEP_CHOSEN: Final = "step -r"
@@ -77,7 +74,8 @@ class StepPanel:
         self._commands: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_heard = threading.Event()
         self._models: list[str] = []
-        self._table = self._field = self._pulse = ""
+        self._table = self._field = ""
+        self._pulses: list[str] = []  #: each asks for a sign of life once
         self._buttons: list[str] = []
         self._chosen: dict[str, int] = {}  #: the rank of each model of a choice
 
@@ -104,9 +102,11 @@ class StepPanel:
             NoClicksError: nothing was ever heard of the panel, which is gone now.
             KeyboardInterrupt: the user interrupted the question.
         """
+        # JupyterLab sends what comes before it has a subshell to the thread that runs the cell: a
+        # choice of ranks would arrive after the click that it is for.
+        self._await_sign()
         self._set_disabled(False)
         try:
-            self._await_sign()
             while True:
                 with suppress(queue.Empty):
                     return self._commands.get(timeout=_POLL_S)
@@ -115,15 +115,16 @@ class StepPanel:
 
     def _await_sign(self) -> None:
         """Wait until the front end has sent anything."""
-        beats = itertools.cycle((True, False))
-        patient_until = time.monotonic() + _PATIENCE_S
-        while not self._is_heard.is_set():
-            if time.monotonic() >= patient_until:
-                self.end()
-                raise NoClicksError
-            # A `Play` that is shown counts when it begins to play, and each number is a message.
-            self._relay.update_model(self._pulse, {"playing": next(beats), "value": 0})
-            self._is_heard.wait(_ASK_S)
+        for pulse, pause_s in zip(self._pulses, _PAUSES_S, strict=True):
+            if self._is_heard.is_set():
+                return
+            # A `Play` that is shown counts when it begins to play, and each number is a message. A
+            # message that has gone to the main shell keeps all later ones of its model back.
+            self._relay.update_model(pulse, {"playing": True})
+            self._is_heard.wait(pause_s)
+        if not self._is_heard.is_set():
+            self.end()
+            raise NoClicksError
 
     def end(self) -> None:
         """Leave the operations as a static table."""
@@ -155,6 +156,7 @@ class StepPanel:
                         tooltip=tooltip,
                         layout=wide,
                         value=False,
+                        disabled=True,
                     )
                 )
             self._chosen = {model_id: rank for rank, model_id in enumerate(rank_ids)}
@@ -165,11 +167,12 @@ class StepPanel:
             layout=self._layout(width="36em"),
         )
         self._relay.listen(self._field, self._submit)
-        self._pulse = self._open(
-            "Play", interval=50, max=1, layout=self._layout(display="none"), value=0
-        )
-        self._relay.listen(self._pulse, lambda data: self._is_heard.set())
-        return self._open_box("VBox", [self._table, row, self._field, self._pulse])
+        unseen = self._layout(display="none")
+        for _ in _PAUSES_S:
+            pulse = self._open("Play", interval=50, max=1, layout=unseen, value=0)
+            self._relay.listen(pulse, lambda data: self._is_heard.set())
+            self._pulses.append(pulse)
+        return self._open_box("VBox", [self._table, row, self._field, *self._pulses])
 
     def _open(self, name: str, **state: Any) -> str:
         model_id = self._relay.open_model("controls", name, state, self._parent)
@@ -189,7 +192,7 @@ class StepPanel:
     def _set_disabled(self, is_disabled: bool) -> None:
         if not self._table:
             return  # the panel is gone
-        for model_id in self._buttons:
+        for model_id in (*self._buttons, *self._chosen):
             self._relay.update_model(model_id, {"disabled": is_disabled})
         self._relay.update_model(self._field, {"disabled": is_disabled, "value": ""})
 
