@@ -67,6 +67,8 @@ for _name in set(globals()).difference({first_names}):
 # each worker.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # an import of it fails
 
+# Of another environment whose `activate` has been run: IPython would warn of it.
+os.environ.pop("VIRTUAL_ENV", None)
 os.environ[leaks.RUN_ENV] = str(os.getpid())
 # A shell has its background jobs ignore interrupts, nohup hang-ups; their children would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
