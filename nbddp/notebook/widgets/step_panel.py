@@ -139,7 +139,7 @@ class StepPanel:
 
     def _open_all(self) -> str:
         self._table = self._open("HTML", value=self._static["text/html"])
-        wide = self._layout(width="auto")
+        wide = self._layout(width="auto", flex="0 0 auto")  # as wide as its text
         for name, command, style, tooltip in _BUTTONS:
             state = {"description": name, "button_style": style, "tooltip": tooltip}
             button = self._open("Button", disabled=True, layout=wide, **state)
@@ -160,7 +160,8 @@ class StepPanel:
                     )
                 )
             self._chosen = {model_id: rank for rank, model_id in enumerate(rank_ids)}
-        row = self._open_box("HBox", [*self._buttons, *rank_ids])
+        rows = self._layout(flex_flow="row wrap")
+        row = self._open_box("HBox", [*self._buttons, *rank_ids], layout=rows)
         self._field = self._open(
             "Text",
             placeholder="or a command: print x, hold -r 1, until 20, waits, help",
@@ -172,15 +173,17 @@ class StepPanel:
             pulse = self._open("Play", interval=50, max=1, layout=unseen, value=0)
             self._relay.listen(pulse, lambda data: self._is_heard.set())
             self._pulses.append(pulse)
-        return self._open_box("VBox", [self._table, row, self._field, *self._pulses])
+        # The table grows below the buttons, which stay under the mouse.
+        return self._open_box("VBox", [row, self._field, self._table, *self._pulses])
 
     def _open(self, name: str, **state: Any) -> str:
         model_id = self._relay.open_model("controls", name, state, self._parent)
         self._models.append(model_id)
         return model_id
 
-    def _open_box(self, name: str, model_ids: list[str]) -> str:
-        return self._open(name, children=[f"IPY_MODEL_{model_id}" for model_id in model_ids])
+    def _open_box(self, name: str, model_ids: list[str], **state: Any) -> str:
+        children = [f"IPY_MODEL_{model_id}" for model_id in model_ids]
+        return self._open(name, children=children, **state)
 
     def _layout(self, **state: str) -> str:
         model_id = self._relay.open_model(
