@@ -233,6 +233,26 @@ with Join([model]):
         model(torch.randn(4, 4)).square().mean().backward()
         optimizer.step()
 """,
+    "uneven inputs in two epochs": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(2):
+    with model.join():
+        for step in range(2 + rank):
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+""",
+    "steps of each rank alone, and then the weights of one": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.randn(4, 4)).square().mean().backward()
+with model.no_sync():
+    for step in range(2 + rank):
+        model(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+for weights in model.parameters():
+    dist.broadcast(weights.data, 0)
+""",
     "a step that raises and is handled": """\
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), 0.1)

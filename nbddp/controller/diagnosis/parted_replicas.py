@@ -78,8 +78,8 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         some = next(iter(by_rank.values()))
         model = some.pg_id, some.number
         parted = _parted(by_rank) if len(by_rank) > 1 else None
-        if parted is not None:
-            ends = whole.get(model, {})
+        ends = whole.get(model, {})
+        if parted is not None and (parted.beside or not _are_equal_at_end(ends, by_rank)):
             parted = _explained(parted, ends, _step_counts(ends, steps_of[model]))
             partings_of.setdefault(model, []).append(parted)
     for model, ends in whole.items():
@@ -89,6 +89,17 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         if parted is not None:
             partings_of[model] = [parted]
     return [each for partings in partings_of.values() for each in partings]
+
+
+def _are_equal_at_end(
+    ends: Mapping[Rank, ReplicaSteps], by_rank: Mapping[Rank, ReplicaSteps]
+) -> bool:
+    """Whether replicas that differ after a step are equal again, as after a broadcast.
+
+    In `Join`, steps with the same number may not be the same step.
+    """
+    last = {_part(each.digests, 1) for each in ends.values()}
+    return by_rank.keys() <= ends.keys() and len(last) == 1
 
 
 def _step_counts(

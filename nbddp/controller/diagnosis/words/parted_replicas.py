@@ -152,12 +152,15 @@ def _other_counts(parted: PartedReplicas) -> Words:
             if (parted.equal_steps)
             else "."
         )
+    # An optimizer may have stepped another model there.
+    of_model = "" if fewest else f" for {steps.model}"
+    other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
     return Words(
-        f"{subject(odd)} made {_steps(count)} of {steps.optimizer} in this cell, {others}: the "
-        f"replicas of {steps.model} are not equal.",
+        f"{subject(odd)} made {_steps(count)} of {steps.optimizer}{of_model} in this cell, "
+        f"{others}: the replicas of {steps.model} are not equal.",
         reason,
         f"Let all ranks step equally often: look for a condition, a `continue` or a `break` that "
-        f"keeps {fewer.describe()} from {line}. {_DIFF}",
+        f"keeps {fewer.describe()} from {line}{other_model}. {_DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
     )
 
