@@ -41,6 +41,13 @@ REPLICAS = [
         ("rank == 1 and ", "False and "),
     ),
     _replicas(
+        "another optimizer on one rank",
+        TRAIN.replace("torch.optim.SGD(", "(torch.optim.Adam if rank else torch.optim.SGD)("),
+        ("different values in '0.weight' and 3 more", "after step 1 of its optimizer"),
+        8,
+        ("torch.optim.Adam if rank else ", "torch.optim.SGD if rank else "),
+    ),
+    _replicas(
         "step without synchronization",
         TRAIN.replace(
             "    model(torch.randn(4, 4)).square().mean().backward()\n",

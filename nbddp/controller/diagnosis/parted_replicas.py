@@ -29,6 +29,8 @@ class PartedReplicas:
     beside: Literal["", "buffer", "state"] = ""
     #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
     setting: tuple[str, Mapping[Rank, str]] | None = None
+    #: The class of the optimizer of each rank; empty: all have the same.
+    optimizers: Mapping[Rank, str] = field(default_factory=dict)
     #: The steps that each rank has made, if that explains why they differ.
     step_counts: Mapping[Rank, int] = field(default_factory=dict)
     #: Ranks whose optimizers do not step ``tensor``, which those of others do.
@@ -180,6 +182,8 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
                 len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()
             )
             names = _differing(by_rank, step, is_late=is_late)
+            optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
+            is_one = len(set(optimizers.values())) == 1
             return PartedReplicas(
                 some,
                 step,
@@ -187,7 +191,8 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
                 len(names) - 1,
                 is_late,
                 clusters,
-                setting=_differing_setting(by_rank, step),
+                setting=_differing_setting(by_rank, step) if is_one else None,
+                optimizers={} if is_one else optimizers,
             )
     return _parted_beside(by_rank, count)
 

@@ -77,6 +77,17 @@ def test_a_setting_that_differs_in_the_step_is_found():
     assert parted.setting is None
 
 
+def test_other_optimizers_are_told_and_no_setting_of_theirs():
+    rows = (1, 1), (2, 2)
+    right = replace(steps(*rows), settings=("lr=0.1, momentum=0",), setting_steps=(0,))
+    odd = replace(
+        steps(rows[0], (3, 3)), optimizer="Adam", settings=("lr=0.1",), setting_steps=(0,)
+    )
+    (parted,) = found(right, odd, right)
+    assert parted.optimizers == {0: "SGD", 1: "Adam", 2: "SGD"}
+    assert parted.setting is None
+
+
 def test_two_ranks_have_no_majority():
     (parted,) = found(steps((1, 1)), steps((2, 2)))
     assert str(parted.culprits) == "0-1"

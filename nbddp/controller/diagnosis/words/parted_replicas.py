@@ -43,12 +43,13 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
 def _in_step(parted: PartedReplicas) -> Words:
     """The parameters differ after a step, or before the first one."""
     steps, line = parted.steps, line_of(parted.site)
-    when = f"after step {parted.step} of {steps.optimizer}"
+    optimizer = "its optimizer" if parted.optimizers else steps.optimizer
+    when = f"after step {parted.step} of {optimizer}"
     equal = f"; after step {parted.step - 1} they were equal"
     if parted.step < 2:
         equal = "; before it they were equal" if parted.step else ""
     if not parted.step:
-        when = f"before the first step of {steps.optimizer}"
+        when = f"before the first step of {optimizer}"
     reason = f"hashes of all parameters were taken with each step, and differ{equal}."
     if parted.was_equal and not parted.step:
         reason = (
@@ -75,6 +76,10 @@ def _in_step(parted: PartedReplicas) -> Words:
             f"that still held what was copied; {reason}"
         )
         step = f"Copy the result of {copied} back into the gradients before {line}."
+    elif parted.optimizers:
+        classes = ranks_by_value(parted.optimizers).items()
+        texts = [f"{name} on {ranks.describe()}" for name, ranks in classes]
+        step = f"Give all ranks the same optimizer: it was {', '.join(texts)}."
     elif parted.setting is not None:
         name, value_by_rank = parted.setting
         values_text = ", ".join(
@@ -309,6 +314,7 @@ def _rows(
     optimizer, counts = parted.steps.optimizer, parted.step_counts
     does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
     does_by_rank = {rank: f"made {_steps(count)} of {optimizer}" for rank, count in counts.items()}
+    does_by_rank |= {rank: f"stepped {name}" for rank, name in parted.optimizers.items()}
     return {
         rank: replace(
             reports.rank(rank),
