@@ -209,7 +209,7 @@ def headline(pool: Pool) -> str:
     infos = pool.ranks()
     devices = sorted({info.device for info in infos if info.device})
     backend = next((info.backend for info in infos if info.backend), "")
-    group = f"process group {backend}" if backend else "no process group yet (--init none)"
+    group = f"process group {backend}" if backend else "process groups of your cells (--init none)"
     if pool.options.plain:
         group += ", stock (--plain)"
     nodes = f" on {pool.options.nnodes} nodes" if pool.options.nnodes > 1 else ""
