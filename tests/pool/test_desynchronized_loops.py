@@ -69,3 +69,19 @@ def test_loops_that_begin_at_different_numbers_are_no_shift(pool: Pool):
         )
         == ()
     )
+
+
+def test_iterations_that_are_divided_among_the_ranks_are_no_shift(pool: Pool):
+    code = (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "def train(batches):\n"
+        "    for i, batch in enumerate(batches):\n"
+        "        if i % world_size != rank:\n"
+        "            continue\n"
+        "        model(batch).sum().backward()\n"
+        "train(torch.ones(4, 4, 2))\n"
+    )
+    assert findings(pool, code) == ()
+    at_constants = "(rank == 0 and i in (1, 3)) or (rank == 1 and i in (0, 2))"
+    (finding,) = findings(pool, code.replace("i % world_size != rank", at_constants))
+    assert finding.kind == "desynchronized-loop"

@@ -8,15 +8,16 @@ Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
 docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
+from nbddp.controller.diagnosis.causes import Cause, find_causes, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.report import Finding, Report
 from nbddp.controller.diagnosis.sanitizer_causes import sanitizer_causes
+from nbddp.controller.diagnosis.sharded_loops import is_sharded
 from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import write_finding
@@ -47,7 +48,7 @@ def diagnose(
     graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id, sources)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
-    causes += shifted_causes(graph, run_id, causes)
+    causes += _without_shards(shifted_causes(graph, run_id, causes), reports)
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     blocked = [
@@ -106,10 +107,19 @@ def compare_records(
     if not only_sanitizer:
         causes = [
             *find_silent_mismatches(graph, run_id),
-            *shifted_causes(graph, run_id),
+            *_without_shards(shifted_causes(graph, run_id), reports),
             *causes,
         ]
     return tuple(write_finding(cause, reports) for cause in causes)
+
+
+def _without_shards(causes: Iterable[Cause], reports: RankReports) -> list[Cause]:
+    """Without the loops whose iterations the code divides among the ranks."""
+    return [
+        cause
+        for cause in causes
+        if cause.shifted is None or not is_sharded(cause.shifted, reports.graph, reports.sources)
+    ]
 
 
 def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:

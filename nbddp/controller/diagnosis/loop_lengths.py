@@ -77,6 +77,17 @@ def loop_length(
     return LoopLength(last, is_of_loader)
 
 
+def depends_on_ranks(items: ast.expr, scope: Scope, callers: Sequence[Site]) -> bool:
+    """Return whether the number of iterations depends on the rank, as the code shows.
+
+    Args:
+        items: what a loop iterates over.
+        scope: a line in the loop.
+        callers: the lines that called its function, innermost first.
+    """
+    return _path(items, _Place(scope, tuple(callers)), _MAX_STEPS) is not None
+
+
 def loop_of(divergence: Divergence) -> ast.For | None:
     """The ``for`` loop around a line; None: it is in none, or in a ``while``."""
     line = 0 if divergence.loop is None else divergence.loop.line

@@ -132,6 +132,14 @@ def test_only_the_variables_that_differ_are_named():
     assert "rank 2 was at epoch 1, iteration 0, the others at epoch 0, it" in finding.headline
 
 
+def test_two_halves_have_their_own_iterations():
+    pool = Ranks(4)
+    for state, step in zip(pool, (1, 0, 0, 1), strict=True):
+        state.done(iteration=(("i", step),))
+    (finding,) = finished(pool)
+    assert "ranks 0,3 were at i = 1, the others at i = 0: " in finding.headline
+
+
 def test_many_iterations_are_not_listed():
     pool = Ranks(8)
     for rank, state in enumerate(pool):

@@ -158,7 +158,8 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     if len(by_size) > _MAX_CLUSTERS:
         parts[-1] = "others at other iterations"
     elif len(by_size) == 2 and len(by_size[1]) > 1:
-        parts[1] = f"the others at {iteration(loop.operation, loop.names)}"
+        other = loop.operation_by_rank[by_size[1].ranks[0]]
+        parts[1] = f"the others at {iteration(other, loop.names)}"
     since = "Since" if loop.lasts and loop.is_first else "In"
     since = since if loop.is_first or not loop.lasts else "At the latest since"
     mixed = (

@@ -1,0 +1,143 @@
+"""Loops whose iterations the code divides among the ranks."""
+
+import pytest
+from msgspec.structs import replace
+
+from nbddp.controller.diagnosis.report import Finding
+from tests.support.looks import Ranks
+
+_AROUND = """\
+for i, (x, y) in enumerate(loader):
+    {}
+    if {}:
+        model(x).sum().backward()
+"""
+_CONTINUE = """\
+for i, (x, y) in enumerate(loader):
+    {}
+    if {}:
+        continue
+    model(x).sum().backward()
+"""
+
+
+def compare(code: str, *, before: str = "", line: int = 0, function: str = "") -> list[Finding]:
+    """Ranks 0 and 1 have taken turns."""
+    pool = Ranks(2)
+    pool.code = {2: before, 3: code}
+    lines = code.splitlines()
+    line = line or next(n for n, each in enumerate(lines, 1) if "backward()" in each)
+    for rank, state in enumerate(pool):
+        for i in (rank, rank + 2):
+            state.done(line=line, iteration=(("i", i),))
+            call = state.operations.pop()
+            there = replace(call.site, function=function or call.site.function)
+            state.operations.append(replace(call, site=there))
+        state.finished()
+    return [each for each in pool.compare() if each.kind == "desynchronized-loop"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "i % world_size == rank",
+        "i % dist.get_world_size() == dist.get_rank()",
+        "rank == i % n",
+        "i % n == rank % n",
+        "(i + rank) % 2",
+        "(i + rank) % 2 == 0 and x is not None",
+        "not i % 2 != self.rank",
+        "rank * 4 <= i < (rank + 1) * 4",
+        "i in mine",
+        "i in range(rank, 8, world_size)",
+        "owners[i] == rank",
+        "is_mine(i, rank)",
+        "int(y) % n == rank",
+        "i % n == me",
+        "mask[i]",
+        "store.add(f'item {i}', 1) == 1",
+        "store.compare_set(str(i), '', str(rank)) == str(rank)",
+    ],
+)
+def test_iterations_that_are_divided_among_the_ranks_are_no_shift(condition: str):
+    before = (
+        "mine = list(range(8))[rank::world_size]\nme = dist.get_rank()\n"
+        "mask = [k % 2 == rank for k in range(8)]\n"
+    )
+    assert compare(_AROUND.format("pass", condition), before=before) == []
+    assert compare(_CONTINUE.format("pass", f"not ({condition})"), before=before) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        ("owner = i % world_size", "owner != rank"),
+        ("skip = i % world_size != rank", "skip"),
+        ("is_mine = i % world_size == rank", "not is_mine"),
+        ("count += 1", "count % world_size != rank"),
+        ("taken = store.add(f'item {i}', 1)", "taken != 1"),
+    ],
+)
+def test_conditions_are_followed_through_names(line: str, condition: str):
+    assert compare(_CONTINUE.format(line, condition)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        ("pass", "rank == 1 and i == 2"),
+        ("pass", "(rank == 1) & (i == 2)"),
+        ("pass", "(rank, i) == (1, 2)"),
+        ("pass", "(rank, i) in skipped"),
+        ("pass", "i % 2 == 0 and rank > 0"),
+        ("pass", "rank == 1"),
+        ("pass", "i == 2"),
+        ("pass", "y.isnan()"),
+        ("skip = rank == 1 and i == 2", "skip"),
+        ("loss = model(x.to(rank))", "loss.isnan()"),
+        ("loss = model(x * rank).sum()", "loss > 3"),
+        ("loss = model(x * rank) / i", "loss > rank"),
+        ("loss = losses[i]", "not torch.isfinite(loss)"),
+    ],
+)
+def test_other_conditions_are_a_shift(line: str, condition: str):
+    assert compare(_CONTINUE.format(line, condition))
+    assert compare(_AROUND.format(line, f"not ({condition})"))
+
+
+def test_an_else():
+    code = (
+        "for i in range(8):\n    if i % world_size != rank:\n        pass\n    else:\n"
+        "        loss.backward()\n"
+    )
+    assert compare(code) == []
+
+
+def test_a_condition_outside_of_the_loop_divides_nothing():
+    code = (
+        "for epoch in range(4):\n    if epoch % 2 == rank:\n        for i in range(8):\n"
+        "            loss.backward()\n"
+    )
+    assert compare(code)
+
+
+def test_a_call_in_a_function():
+    code = (
+        "def step(x):\n    model(x).sum().backward()\n\n"
+        "for i, x in enumerate(loader):\n    if i % world_size == rank:\n        step(x)\n"
+    )
+    assert compare(code, function="step") == []
+    assert compare(code.replace("i % world_size == rank", "good(x)"), function="step")
+
+
+def test_a_loop_with_items_of_the_rank():
+    code = (
+        "def train(items):\n    for i, x in enumerate(items):\n        model(x).backward()\n\n"
+        "train(data[rank::world_size])\n"
+    )
+    assert compare(code, function="train") == []
+    assert compare(code.replace("rank::world_size", "::2"), function="train")
+    code = code.replace(
+        "        model", "        if x.isnan():\n            continue\n        model"
+    )
+    assert compare(code, function="train")
