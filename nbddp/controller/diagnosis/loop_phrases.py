@@ -47,6 +47,25 @@ def length_step(
     return f"Make `{length.name}` {alike} on all ranks (line {source.line}{cell}){join}{of_loop}."
 
 
+def sharding_step(
+    divergence: Divergence, condition: Branch, waiting: RankSet, culprits: RankSet
+) -> str:
+    """The next step where a condition divides the iterations of a loop among the ranks, unevenly.
+
+    Args:
+        divergence: a line in the loop.
+        condition: the condition.
+        waiting: ranks that wait at the line.
+        culprits: the ranks that have fewer iterations.
+    """
+    join = f", or use {_JOIN}" * (".backward(" in divergence.code.source(divergence.site.line))
+    return (
+        f"Let {describe_branch(condition)} give all ranks equally many iterations, for example by "
+        f"a number of iterations that is a multiple of the number of ranks{join}: "
+        f"{culprits.describe()} {culprits.verb('has', 'have')} fewer than {waiting.describe()}."
+    )
+
+
 def left_out_step(divergence: Divergence, left_out: LeftOut, operation: Operation) -> str:
     """The next step where ranks have left out a call in an iteration which they have run."""
     line, call = f"line {divergence.site.line}", _called(operation)

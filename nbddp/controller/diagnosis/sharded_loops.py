@@ -14,7 +14,7 @@ from nbddp.controller.diagnosis.callers import frames_in_source
 from nbddp.controller.diagnosis.code_places import called, lines_of, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Sources
 from nbddp.controller.diagnosis.definitions import Scope
-from nbddp.controller.diagnosis.divergence import names_ranks
+from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
 from nbddp.controller.diagnosis.loop_lengths import depends_on_ranks
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -57,8 +57,7 @@ def is_sharded(loop: ShiftedLoop, graph: WaitForGraph, sources: Sources) -> bool
             inside = [each for each in branches if each.line > around.lineno]
             conditions = [each for each in inside if each.kind != "loop"]
             conditions += [each.condition for each in leaving if each.line > around.lineno]
-            place = _Place(scope, frozenset(_variables(around)))
-            if any(place.divides(test) for each in conditions for test in _tests(each)):
+            if _dividing(conditions, around, scope) is not None:
                 return True
             is_bare = not conditions and not has_conditions
             if is_bare and depends_on_ranks(around.iter, scope, stack[depth + 1 :]):
@@ -68,12 +67,36 @@ def is_sharded(loop: ShiftedLoop, graph: WaitForGraph, sources: Sources) -> bool
     return False
 
 
-def _loops(scope: Scope, names: Iterable[str]) -> Iterator[ast.For]:
-    """The loops around a line with one of these variables."""
+def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | None:
+    """Return the condition that divides the iterations of a loop among the ranks.
+
+    Args:
+        divergence: a line in the loop, and the conditions that may have kept ranks from it.
+        sources: the code.
+    """
+    scope = Scope(divergence.site, divergence.code, sources)
+    conditions = [each for each in divergence.branches if each.kind == "condition"]
+    conditions += [leave.condition for leave in divergence.exits if leave.is_continue]
+    found = (
+        _dividing([each for each in conditions if each.line > loop.lineno], loop, scope)
+        for loop in _loops(scope)
+    )
+    return next((each for each in found if each is not None), None)
+
+
+def _loops(scope: Scope, names: Iterable[str] | None = None) -> Iterator[ast.For]:
+    """The loops around a line; with `names`, those with one of these variables."""
     for node in ast.walk(ast.Module(scope.code.statements, [])):
-        has_name = isinstance(node, ast.For) and not names_in(node.target).isdisjoint(names)
-        if isinstance(node, ast.For) and has_name and scope.site.line in lines_of(node):
+        if not isinstance(node, ast.For) or scope.site.line not in lines_of(node):
+            continue
+        if names is None or not names_in(node.target).isdisjoint(names):
             yield node
+
+
+def _dividing(conditions: Iterable[Branch], loop: ast.For, scope: Scope) -> Branch | None:
+    place = _Place(scope, frozenset(_variables(loop)))
+    divides = (each for each in conditions if any(map(place.divides, _tests(each))))
+    return next(divides, None)
 
 
 def _tests(branch: Branch) -> Iterator[ast.expr]:

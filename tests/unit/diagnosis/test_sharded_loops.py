@@ -141,3 +141,25 @@ def test_a_loop_with_items_of_the_rank():
         "        model", "        if x.isnan():\n            continue\n        model"
     )
     assert compare(code, function="train")
+
+
+def test_a_deadlock_at_the_end_of_such_a_loop():
+    pool = Ranks(2)
+    pool.code[3] = _AROUND.format("pass", "i % world_size == rank")
+    for rank, state in enumerate(pool):
+        state.done(line=4, iteration=(("i", rank),))
+    pool[0].blocked(line=4, iteration=(("i", 2),))
+    pool[1].finished()
+    (hang,) = pool.diagnose().findings
+    assert hang.kind == "missing-rank"
+    assert hang.change is None
+    assert hang.next_step == (
+        "Let `if i % world_size == rank:` (line 3) give all ranks equally many iterations, for "
+        "example by a number of iterations that is a multiple of the number of ranks, or use "
+        "`torch.distributed.algorithms.Join`: rank 1 has fewer than rank 0."
+    )
+    pool.code[3] = _CONTINUE.format("pass", "i % world_size != rank").replace("    pass\n", "")
+    (hang,) = pool.diagnose().findings
+    assert hang.next_step.startswith("Let `if i % world_size != rank:` (line 2) give all ranks")
+    pool.code[3] = _AROUND.format("pass", "rank == 0 or i != 2")
+    assert pool.diagnose().findings[0].next_step.startswith("Line 4 is inside `if rank == 0 or i")

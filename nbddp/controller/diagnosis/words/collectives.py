@@ -13,9 +13,11 @@ from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helpe
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
+from nbddp.controller.diagnosis.loop_phrases import sharding_step
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
+from nbddp.controller.diagnosis.sharded_loops import dividing_condition
 from nbddp.controller.diagnosis.skipped_calls import left_out_call, skipped_iteration, skipping_exit
 from nbddp.controller.diagnosis.suggested_change import (
     moved_before,
@@ -57,6 +59,10 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         step, change, code = call_everywhere(
             places, operation, culprits, reports, is_of_all=is_of_all
         )
+        divergence = places[0][1]
+        condition = dividing_condition(divergence, reports.sources)
+        if len(places) == 1 and condition is not None:
+            change, step = None, sharding_step(divergence, condition, ranks, culprits)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
