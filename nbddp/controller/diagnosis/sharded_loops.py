@@ -28,6 +28,7 @@ _NUMBERS = frozenset(
 #: Methods of a store by which exactly one rank takes an item.
 _CLAIMS = ("add", "compare_set")
 _RANK = "rank"
+_ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
 def is_sharded(loop: ShiftedLoop, graph: WaitForGraph, sources: Sources) -> bool:
@@ -77,11 +78,11 @@ def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | Non
     scope = Scope(divergence.site, divergence.code, sources)
     conditions = [each for each in divergence.branches if each.kind == "condition"]
     conditions += [leave.condition for leave in divergence.exits if leave.is_continue]
-    found = (
+    dividing = (
         _dividing([each for each in conditions if each.line > loop.lineno], loop, scope)
         for loop in _loops(scope)
     )
-    return next((each for each in found if each is not None), None)
+    return next((each for each in dividing if each is not None), None)
 
 
 def _loops(scope: Scope, names: Iterable[str] | None = None) -> Iterator[ast.For]:
@@ -157,7 +158,10 @@ class _Place:
             case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[items]):
                 parts = self._parts(left)
                 return set() if parts is None else parts | self._parts_of_items(items)
-            case ast.Compare(left=left, comparators=others):
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                is_order = any(isinstance(op, _ORDERS) for op in ops)
+                if is_order and not any(self._parts(each) == {_RANK} for each in (left, *others)):
+                    return set()  # ``step + 2 * rank > 3`` compares a value with a limit
                 return self._all_parts([left, *others]) or set()
             case ast.Call(func=ast.Name(), args=arguments, keywords=[]):
                 return self._all_parts(arguments) or set()  # ``is_mine(i, rank)``

@@ -48,6 +48,7 @@ def compare(code: str, *, before: str = "", line: int = 0, function: str = "") -
         "(i + rank) % 2 == 0 and x is not None",
         "not i % 2 != self.rank",
         "rank * 4 <= i < (rank + 1) * 4",
+        "first <= i and i < first + 4",
         "i in mine",
         "i in range(rank, 8, world_size)",
         "owners[i] == rank",
@@ -62,6 +63,7 @@ def compare(code: str, *, before: str = "", line: int = 0, function: str = "") -
 def test_iterations_that_are_divided_among_the_ranks_are_no_shift(condition: str):
     before = (
         "mine = list(range(8))[rank::world_size]\nme = dist.get_rank()\n"
+        "first = rank * 4\n"
         "mask = [k % 2 == rank for k in range(8)]\n"
     )
     assert compare(_AROUND.format("pass", condition), before=before) == []
@@ -91,6 +93,7 @@ def test_conditions_are_followed_through_names(line: str, condition: str):
         ("pass", "(rank, i) in skipped"),
         ("pass", "i % 2 == 0 and rank > 0"),
         ("pass", "rank == 1"),
+        ("pass", "i + 2 * rank > 3"),
         ("pass", "i == 2"),
         ("pass", "y.isnan()"),
         ("skip = rank == 1 and i == 2", "skip"),
