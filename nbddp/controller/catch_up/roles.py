@@ -16,6 +16,9 @@ _NO_FRESH = (
     "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks some, "
     "%ddp catchup -r RANK"
 )
+_ALL_FRESH = (
+    "every rank is fresh, so none has variables that others lack. Next: run the cells again"
+)
 _NO_VARIABLES = (
     "no rank has a variable of a cell, so none has what others lack. Next: run the cells again"
 )
@@ -65,15 +68,15 @@ def choose_roles(
     if not (named or behind):
         raise BadOptionError(_NO_FRESH)
     if not base:
-        raise BadOptionError(
-            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
-        )
+        raise BadOptionError(_ALL_FRESH)
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
     if named is not None:
         return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
+    if not fresh and behind == all_ranks and _is_lost(history, had):
+        raise BadOptionError(_ALL_FRESH)
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
     return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
@@ -89,6 +92,16 @@ def _lost(
         if name not in own and (not binders or any(rank in cell.ranks for cell in binders)):
             lost.append(name)
     return lost
+
+
+def _is_lost(history: CellHistory, had: Mapping[int, Collection[str]]) -> bool:
+    """Whether a good cell has defined a name that no rank has any more."""
+    lost: set[str] = set()
+    for cell in history:
+        if cell.is_ok:
+            lost = (lost | cell.names.binds) - cell.names.deletes
+    known = {name for names in had.values() for name in names}
+    return any(name not in known for name in lost if not name.startswith("_"))
 
 
 def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str:

@@ -98,6 +98,18 @@ def test_names_of_cells_of_other_ranks_are_not_lacking():
         choose(history, one, {1: ("model",)})
 
 
+def test_every_rank_is_fresh_though_a_cell_has_run_since():
+    history, had = CellHistory(), dict.fromkeys(ALL, ("x",))
+    run(history, "model = 1", replaced=NO_RANKS)
+    run(history, "x = 1", replaced=ALL)
+    for named in (None, ALL):
+        with pytest.raises(BadOptionError, match="every rank is fresh"):
+            choose(history, ALL, had, named)
+    run(history, "_, model = 1, 2", replaced=ALL)
+    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+        choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
+
+
 def test_no_rank_or_every_rank_is_fresh():
     with pytest.raises(BadOptionError, match="no rank is fresh"):
         choose(CellHistory(), NO_RANKS, {})
