@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.state import RankInfo
 from nbddp.errors import BadOptionError
+from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _MAX_NAMES = 8
@@ -100,7 +101,7 @@ def _is_lost(history: CellHistory, had: Mapping[int, Collection[str]]) -> bool:
     for cell in history:
         if cell.is_ok:
             lost = (lost | cell.names.binds) - cell.names.deletes
-    known = {name for names in had.values() for name in names}
+    known = {*PREDEFINED_NAMES, *(name for names in had.values() for name in names)}
     return any(name not in known for name in lost if not name.startswith("_"))
 
 
