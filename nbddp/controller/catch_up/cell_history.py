@@ -144,6 +144,8 @@ class CellHistory:
             if known is not None and known != pid:  # the user has replaced it since the last cell
                 self._births[rank] = self._count
                 self._fresh_since.pop(rank, None)
+        # If all ranks have died at once, their new processes are no replacements.
+        self._pids = {rank: pid or 0 for rank, pid in self._pids.items()}
 
     def end(self, outcome: RunOutcome | None) -> None:
         """Note the end of the last cell; None: there is none yet. It may be called again."""
@@ -196,6 +198,18 @@ class CellHistory:
                 if not set(holders).intersection(ranks):
                     missed.append((cell.is_ok, index, MissedCell(cell.number, cell.ranks, holders)))
         return max(missed, key=lambda each: each[:2])[2] if missed else None
+
+    def lost_by_all(self, ranks: RankSet) -> set[str]:
+        """The names of good cells that no process of all ``ranks`` has run; all are newer."""
+        lost: set[str] = set()
+        if not all(self._births.get(rank) for rank in ranks):
+            return lost
+        for index, cell in enumerate(self._cells, self._count - len(self._cells)):
+            if cell.is_ok:
+                has_run = any(self._has_run(rank, index) for rank in cell.ranks)
+                lost = lost - cell.names.binds if has_run else lost | cell.names.binds
+                lost -= cell.names.deletes
+        return lost
 
     def _has_run(self, rank: Rank, index: int) -> bool:
         """Whether the process of a rank is as old as a cell, or has caught up."""

@@ -67,7 +67,7 @@ def choose_roles(
     if not any(had.values()):
         raise BadOptionError(_NO_VARIABLES)
     if not (named or behind):
-        raise BadOptionError(_NO_FRESH)
+        raise BadOptionError(_ALL_FRESH if _are_all_fresh(history, had) else _NO_FRESH)
     if not base:
         raise BadOptionError(_ALL_FRESH)
     source = base.ranks[0]
@@ -76,7 +76,7 @@ def choose_roles(
         return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
-    if not fresh and behind == all_ranks and _is_lost(history, had):
+    if not fresh and _are_all_fresh(history, had):
         raise BadOptionError(_ALL_FRESH)
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
@@ -95,13 +95,10 @@ def _lost(
     return lost
 
 
-def _is_lost(history: CellHistory, had: Mapping[int, Collection[str]]) -> bool:
-    """Whether a good cell has defined a name that no rank has any more."""
-    lost: set[str] = set()
-    for cell in history:
-        if cell.is_ok:
-            lost = (lost | cell.names.binds) - cell.names.deletes
+def _are_all_fresh(history: CellHistory, had: Mapping[int, Collection[str]]) -> bool:
+    """Whether all processes are newer than a cell whose names are gone."""
     known = {*PREDEFINED_NAMES, *(name for names in had.values() for name in names)}
+    lost = history.lost_by_all(RankSet.of(had))
     return any(name not in known for name in lost if not name.startswith("_"))
 
 

@@ -53,10 +53,10 @@ def hints(
 ) -> list[Line]:
     """Return lines on errors of ``ranks`` that nbddp itself causes."""
     if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
-        found = _of_fresh_ranks(outcome, error.name, ranks, origins)
-        if found is None:
+        reason = _of_fresh_ranks(outcome, error.name, ranks, origins)
+        if reason is None:
             return []
-        likely, step = found
+        likely, step = reason
         process = "a fresh process" if len(ranks) == 1 else "fresh processes"
         cells = {origins.fresh_since(rank) for rank in ranks} - {0}
         since = f" since {cell_name(cells.pop())}" if len(cells) == 1 else ""
