@@ -131,6 +131,15 @@ def test_names_that_no_cell_makes_again(pool: Pool):
     }
 
 
+def test_names_of_cells_of_other_ranks_after_a_restart_of_all(pool: Pool):
+    pool.restart()
+    run_cell(pool, "keep = [7]", ranks=[0])
+    number = max(cell.number for cell in pool.history)
+    assert pool.catch_up(1).elsewhere == (("keep", number),)
+    run_cell(pool, "keep = [7]", ranks=[1])
+    assert pool.catch_up(1).elsewhere == ()
+
+
 def test_an_object_of_a_class_is_not_copied(pool: Pool):
     run_cells(pool, "class Mine:\n    part = 0\nmine = Mine()")
     run_cell(pool, "setattr(mine, 'part', 1)")

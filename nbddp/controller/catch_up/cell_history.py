@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
 from nbddp.controller.diagnosis import Code
-from nbddp.controller.state import LeftOut, LostNames, RunOutcome
+from nbddp.controller.state import LeftOut, LostNames, MissedCell, RunOutcome
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
@@ -90,6 +90,10 @@ class ReplacedProcesses:
         """Whether a process has caught up."""
         return (rank, pid) in self._whole
 
+    def has_caught_up(self, rank: Rank, pid: int) -> bool:
+        """Whether a process has caught up, wholly or in part."""
+        return (rank, pid) in self._whole or (rank, pid) in self._tried
+
     def lives_on(self, rank: Rank, pid: int) -> bool:
         """Whether a process has values of its own."""
         return (rank, pid) in self._living
@@ -109,6 +113,9 @@ class CellHistory:
         self._replaced: frozenset[_Process] = frozenset()  # in the open cell
         self._calls: dict[tuple[int, str], int] = {}  # collectives so far, by rank and group
         self._fresh_since: dict[int, int] = {}  # numbers of cells, by rank
+        self._count = 0  # of the cells that have ended, also of those that are forgotten
+        self._births: dict[Rank, int] = {}  # `_count` when the process of a rank was replaced
+        self._pids: dict[Rank, int | None] = {}  # of replaced ranks; None: the next cell tells it
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
         self._pushed: dict[str, list[RankSet]] = {}  # by name, since a push to all of its ranks
         self.replaced = ReplacedProcesses()
@@ -131,6 +138,14 @@ class CellHistory:
         """
         self._open = run_id, cell
         self._replaced = frozenset(replaced)
+        for rank, pid in self._replaced:
+            known = self._pids.get(rank, 0)
+            self._pids[rank] = pid
+            if known is not None and known != pid:  # the user has replaced it since the last cell
+                self._births[rank] = self._count
+                self._fresh_since.pop(rank, None)
+        # If all ranks have died at once, their new processes are no replacements.
+        self._pids = {rank: pid or 0 for rank, pid in self._pids.items()}
 
     def end(self, outcome: RunOutcome | None) -> None:
         """Note the end of the last cell; None: there is none yet. It may be called again."""
@@ -138,8 +153,11 @@ class CellHistory:
             return
         _, cell = self._open
         self._open = None
+        self._count += 1
         for rank in outcome.fresh:
             self._fresh_since[rank] = cell.number
+            self._births[rank] = self._count
+            self._pids[rank] = None
             self._left_out.pop(rank, None)
         ok = outcome.ranks("ok")
         self.replaced.note_cell((each for each in self._replaced if each[0] in ok), cell)
@@ -166,6 +184,38 @@ class CellHistory:
         """The number of the last cell that bound a name; 0: none of these did."""
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
+
+    def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
+        """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
+
+        A cell that ended well comes before one that failed, perhaps before it bound the name.
+        """
+        first = self._count - len(self._cells)
+        missed = []
+        for index, cell in enumerate(self._cells, first):
+            if name in cell.names.binds:
+                holders = RankSet.of(rank for rank in cell.ranks if self._has_run(rank, index))
+                if not set(holders).intersection(ranks):
+                    missed.append((cell.is_ok, index, MissedCell(cell.number, cell.ranks, holders)))
+        return max(missed, key=lambda each: each[:2])[2] if missed else None
+
+    def lost_by_all(self, ranks: RankSet) -> set[str]:
+        """The names of good cells that no process of all ``ranks`` has run; all are newer."""
+        lost: set[str] = set()
+        if not all(self._births.get(rank) for rank in ranks):
+            return lost
+        for index, cell in enumerate(self._cells, self._count - len(self._cells)):
+            if cell.is_ok:
+                has_run = any(self._has_run(rank, index) for rank in cell.ranks)
+                lost = lost - cell.names.binds if has_run else lost | cell.names.binds
+                lost -= cell.names.deletes
+        return lost
+
+    def _has_run(self, rank: Rank, index: int) -> bool:
+        """Whether the process of a rank is as old as a cell, or has caught up."""
+        pid = self._pids.get(rank)
+        has_caught_up = pid is not None and self.replaced.has_caught_up(rank, pid)
+        return self._births.get(rank, 0) <= index or has_caught_up
 
     def lost_names(self, ranks: RankSet, world_size: int) -> list[LostNames]:
         """The names that processes of ranks had, which the last cell replaced, by their cells.

@@ -22,6 +22,8 @@ class CatchUpPlan:
     #: namespace that is thrown away.
     has_peers: bool
     left_out: tuple[LeftOut, ...] = ()
+    #: Names that the ranks lack since no cell of theirs binds them, each with the last that does.
+    elsewhere: tuple[tuple[str, int], ...] = ()
     deleted: frozenset[str] = frozenset()  #: names that they bind and a cell has deleted since
     #: Names that they use and no good cell of these ranks has bound, such as those of `%ddp push`.
     needs: frozenset[str] = frozenset()
@@ -71,12 +73,14 @@ class _Planner:
 
     def plan(self) -> CatchUpPlan:
         left_out: dict[tuple[int, Reason], list[str]] = {}
+        elsewhere = []
         for name, kind in self._lacking.items():  # first: `_is_possible` is for all
             index = self._binder(name, len(self._cells)) if kind == "state" else None
             if index is not None:
                 self._choose(index, for_state=True)
         for name in self._lacking:
-            if self._is_of_others(name):
+            if other := self._cell_of_others(name):
+                elsewhere.append((name, other))
                 continue
             index = self._binder(name, len(self._cells))
             if index is None:
@@ -106,6 +110,7 @@ class _Planner:
                 LeftOut(tuple(names), reason, number)
                 for (number, reason), names in left_out.items()
             ),
+            tuple(elsewhere),
             self._deleted(cells),
             frozenset(
                 name
@@ -210,10 +215,11 @@ class _Planner:
                 by_function = index
         return by_function
 
-    def _is_of_others(self, name: str) -> bool:
-        """Whether only cells that did not run on a fresh rank bind a name."""
+    def _cell_of_others(self, name: str) -> int:
+        """The last cell that binds a name, if none of these ran on a fresh rank; 0: one did."""
         binders = [cell for cell in self._cells if name in cell.names.binds]
-        return bool(binders) and all(self._fresh.isdisjoint(cell.ranks) for cell in binders)
+        is_of_others = all(self._fresh.isdisjoint(cell.ranks) for cell in binders)
+        return binders[-1].number if binders and is_of_others else 0
 
     def _failed_binder(self, name: str) -> int:
         """The number of the last cell that would have bound a name and failed; 0: none."""

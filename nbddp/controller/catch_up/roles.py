@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.state import RankInfo
 from nbddp.errors import BadOptionError
+from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _MAX_NAMES = 8
 _NO_FRESH = (
     "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks some, "
     "%ddp catchup -r RANK"
+)
+_ALL_FRESH = (
+    "every rank is fresh, so none has variables that others lack. Next: run the cells again"
 )
 _NO_VARIABLES = (
     "no rank has a variable of a cell, so none has what others lack. Next: run the cells again"
@@ -63,17 +67,17 @@ def choose_roles(
     if not any(had.values()):
         raise BadOptionError(_NO_VARIABLES)
     if not (named or behind):
-        raise BadOptionError(_NO_FRESH)
+        raise BadOptionError(_ALL_FRESH if _are_all_fresh(history, had) else _NO_FRESH)
     if not base:
-        raise BadOptionError(
-            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
-        )
+        raise BadOptionError(_ALL_FRESH)
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
     if named is not None:
         return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
+    if not fresh and _are_all_fresh(history, had):
+        raise BadOptionError(_ALL_FRESH)
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
     return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
@@ -89,6 +93,13 @@ def _lost(
         if name not in own and (not binders or any(rank in cell.ranks for cell in binders)):
             lost.append(name)
     return lost
+
+
+def _are_all_fresh(history: CellHistory, had: Mapping[int, Collection[str]]) -> bool:
+    """Whether all processes are newer than a cell whose names are gone."""
+    known = {*PREDEFINED_NAMES, *(name for names in had.values() for name in names)}
+    lost = history.lost_by_all(RankSet.of(had))
+    return any(name not in known for name in lost if not name.startswith("_"))
 
 
 def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str:

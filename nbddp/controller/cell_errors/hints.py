@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from typing import Protocol
 
 from nbddp.controller.cell_errors.lines import Line, labelled
-from nbddp.controller.state import LeftOut, Reason, RunOutcome
+from nbddp.controller.state import LeftOut, MissedCell, Reason, RunOutcome
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
@@ -17,6 +17,9 @@ class NameOrigins(Protocol):
 
     def origin(self, name: str) -> int:
         """The number of the last cell that bound a name; 0: none did."""
+
+    def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
+        """The last cell that bound a name and that no process of ``ranks`` has run; None: none."""
 
     def fresh_since(self, rank: int) -> int:
         """The number of the cell in which this rank's process was replaced; 0: in none."""
@@ -32,6 +35,10 @@ class NoOrigins:
         """Return 0."""
         return 0
 
+    def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
+        """Return None."""
+        return None
+
     def fresh_since(self, rank: int) -> int:
         """Return 0."""
         return 0
@@ -46,7 +53,10 @@ def hints(
 ) -> list[Line]:
     """Return lines on errors of ``ranks`` that nbddp itself causes."""
     if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
-        likely, step = _of_fresh_ranks(outcome, error.name, ranks, origins)
+        reason = _of_fresh_ranks(outcome, error.name, ranks, origins)
+        if reason is None:
+            return []
+        likely, step = reason
         process = "a fresh process" if len(ranks) == 1 else "fresh processes"
         cells = {origins.fresh_since(rank) for rank in ranks} - {0}
         since = f" since {cell_name(cells.pop())}" if len(cells) == 1 else ""
@@ -74,8 +84,8 @@ def hints(
 
 def _of_fresh_ranks(
     outcome: RunOutcome, name: str, ranks: RankSet, origins: NameOrigins
-) -> tuple[str, str]:
-    """Why fresh ranks lack a name, and the next step."""
+) -> tuple[str, str] | None:
+    """Why fresh ranks lack a name, and the next step; None: not because they are fresh."""
     left = origins.left_out(ranks.ranks[0], name)
     if left is not None:
         others = RankSet.of(outcome.results) - RankSet.of({*ranks, *outcome.replacements})
@@ -83,10 +93,19 @@ def _of_fresh_ranks(
             left, name, ranks, others
         )
     they, have = ranks.verb("it", "they"), ranks.verb("has", "have")
-    likely = f"{they} {ranks.verb('lacks', 'lack')} the names that earlier cells defined"
-    if origin := origins.origin(name):
-        likely = f"{they} {have} not run {cell_name(origin)}, which defines {name}"
-    return likely, f"%ddp catchup -r {ranks} runs such cells there"
+    catch_up = f"%ddp catchup -r {ranks} runs such cells there"
+    if not origins.origin(name):
+        lack = ranks.verb("lacks", "lack")
+        return f"{they} {lack} the names that earlier cells defined", catch_up
+    missed = origins.missed(name, ranks)
+    if missed is None:
+        return None
+    likely = f"{they} {have} not run {cell_name(missed.number)}, which defines {name}"
+    if not missed.holders:
+        return likely, f"run the cells again that define what {they} {ranks.verb('lacks', 'lack')}"
+    if not set(missed.ranks).intersection(ranks):
+        return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
+    return likely, catch_up
 
 
 def _why(left: LeftOut) -> str:

@@ -94,6 +94,9 @@ class CatchUp:
     #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
     #: the others make or change what these use, or seed random numbers.
     makers: tuple[int, ...] = ()
+    #: Names that the ranks still lack, since only cells of other ranks define them, each with the
+    #: number of the last of these cells.
+    elsewhere: tuple[tuple[str, int], ...] = ()
     #: Ranks that were replaced, lack something, too, and have run cells of their own since.
     passed_over: RankSet = NO_RANKS
 
@@ -201,6 +204,7 @@ def catch_up(
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds and not roles.settled),
         regained=regained,
         makers=_makers(plan, {*regained, *synced} - set(copied)),
+        elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,
     )
 

@@ -39,7 +39,7 @@ from nbddp.controller.state.exit_text import (
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
-from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
+from nbddp.controller.state.lost_names import LeftOut, LostNames, MissedCell, Reason
 from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
 from nbddp.controller.state.outcome import DETACHED, MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
@@ -101,6 +101,7 @@ __all__ = [
     "Lobby",
     "LobbyDecision",
     "LostNames",
+    "MissedCell",
     "NodeClock",
     "NodesSilent",
     "NoticeChanged",

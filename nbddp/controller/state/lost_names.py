@@ -39,3 +39,12 @@ class LostNames:
     cell: int
     names: tuple[str, ...]
     perhaps: tuple[str, ...] = ()  #: names inside an ``if`` about data
+
+
+@dataclass(frozen=True)
+class MissedCell:
+    """A cell that has bound a name, and that the processes of some ranks have not run."""
+
+    number: int  #: its execution count
+    ranks: RankSet  #: it ran on these
+    holders: RankSet  #: those of them whose processes have run it, or have caught up

@@ -64,6 +64,11 @@ def answer(result: CatchUp) -> Answer:
     if drawn := _drawn_again(result):
         lines.append(drawn)
     then = "run the next cell, or the interrupted one again"
+    if _is_told_elsewhere(result):
+        names, cells = _elsewhere(result)
+        its = f"if {result.ranks.verb('it needs', 'they need')} {names}"
+        then = f"run {cells} on {result.ranks.describe()}, too, {its}; then the next cell, or the "
+        then += "interrupted one again"
     lines.append(f"{'Then' if problems else 'Next'}: {then}.")
     return Answer(lines, _details(result), "what ran again, and what came from where")
 
@@ -85,7 +90,26 @@ def _headline(result: CatchUp) -> str:
         return f"{ranks} ran {_cells(result.cells)} again."
     other = "other " if result.left_out else ""
     lacks = result.ranks.verb("lacks", "lack")
+    if result.elsewhere:
+        names, cells = _elsewhere(result)
+        are = "is" if len(result.elsewhere) == 1 else "are"
+        return (
+            f"{ranks} {lacks} no {other}variable of {result.ranks.verb('its', 'their')} cells: "
+            f"{names} {are} of {cells}, which ran on other ranks only."
+        )
     return f"{ranks} {lacks} no {other}variable of rank {result.source}."
+
+
+def _is_told_elsewhere(result: CatchUp) -> bool:
+    """Whether the names of cells of other ranks are told: nothing was made again."""
+    has_more = result.cells or result.synced or result.regained or result.copied
+    return bool(result.elsewhere) and not has_more
+
+
+def _elsewhere(result: CatchUp) -> tuple[str, str]:
+    """The names of cells of other ranks, and these cells."""
+    names, numbers = zip(*result.elsewhere, strict=True)
+    return _names(names), _cells(tuple(sorted(set(numbers))))
 
 
 def _problems(result: CatchUp) -> list[str]:

@@ -1,6 +1,7 @@
 """The cells that a fresh rank runs again."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -145,7 +146,8 @@ def test_names_of_failed_cells_and_of_no_cell():
 
 def test_a_cell_of_other_ranks_only_gives_a_fresh_rank_nothing():
     only_0 = PastCell(1, "x = 1", 2, RankSet.of([0]), is_ok=True)
-    assert plan_of([only_0], {"x": "data"}) == CatchUpPlan((), has_peers=False)
+    nothing = CatchUpPlan((), has_peers=False, elsewhere=(("x", 1),))
+    assert plan_of([only_0], {"x": "data"}) == nothing
 
 
 def test_cells_that_make_groups_need_the_other_ranks():
@@ -220,3 +222,13 @@ def test_names_whose_values_may_have_changed_since():
     plan = plan_of(cells, lacking)
     assert plan.rebound == {"steps"}
     assert plan.touched == {"steps", "losses", "best", "seen"}
+
+
+def test_names_of_cells_of_other_ranks_are_told_apart():
+    cells = [
+        cell(1, "x = 1"),
+        replace(cell(2, "keep = [7]"), ranks=RankSet.of([0])),
+        replace(cell(3, "keep.x = 1; y = keep = [8]"), ranks=RankSet.of([0])),
+    ]
+    plan = plan_of(cells, {"x": "plain", "keep": "plain"}, wanted=(3,))
+    assert (numbers(plan), plan.left_out, plan.elsewhere) == ([1], (), (("keep", 3),))

@@ -98,6 +98,37 @@ def test_names_of_cells_of_other_ranks_are_not_lacking():
         choose(history, one, {1: ("model",)})
 
 
+def test_every_rank_is_fresh_though_a_cell_has_run_since():
+    history, had = CellHistory(), dict.fromkeys(ALL, ("x",))
+    run(history, "model = 1", replaced=NO_RANKS)
+    run(history, "x = 1", replaced=ALL)
+    for named in (None, ALL):
+        with pytest.raises(BadOptionError, match="every rank is fresh"):
+            choose(history, ALL, had, named)
+    run(history, "import torch; _, model = 1, 2", replaced=ALL)
+    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+        choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
+
+
+def test_all_ranks_died_at_once_and_are_no_replacements():
+    history, had = CellHistory(), dict.fromkeys(ALL, ("x",))
+    run(history, "if rank == 5: never = 1", replaced=NO_RANKS)
+    with pytest.raises(BadOptionError, match="no rank is fresh"):
+        choose(history, NO_RANKS, had)
+    run(history, "model = 1", replaced=NO_RANKS)
+    history.begin("end", PastCell(2, "dist.barrier()", 1, ALL))
+    ended = {rank: RankResult(rank, "exited") for rank in ALL}
+    history.end(RunOutcome("end", ended, 0.0, fresh=ALL))
+    run(history, "x = 1", replaced=NO_RANKS)
+    with pytest.raises(BadOptionError, match="every rank is fresh"):
+        choose(history, NO_RANKS, had)
+    assert history.missed("x", ALL) is None
+    run(history, "y = 1", replaced=RankSet.of([1]))
+    missed = history.missed("x", RankSet.of([1]))
+    assert missed is not None
+    assert missed.holders == RankSet.of([0, 2])
+
+
 def test_no_rank_or_every_rank_is_fresh():
     with pytest.raises(BadOptionError, match="no rank is fresh"):
         choose(CellHistory(), NO_RANKS, {})

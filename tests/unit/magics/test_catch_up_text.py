@@ -44,6 +44,24 @@ def test_all_is_well():
     assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
 
+def test_names_of_cells_of_other_ranks_are_not_said_to_be_there():
+    assert said(cells=(), elsewhere=(("keep", 3),)).lines == [
+        "Rank 1 lacks no variable of its cells: keep is of cell [3], which ran on other ranks "
+        "only.",
+        "Next: run cell [3] on rank 1, too, if it needs keep; then the next cell, or the "
+        "interrupted one again.",
+    ]
+    many = said(cells=(), elsewhere=(("a", 3), ("b", 5)), left_out=FAILED[:1]).lines
+    assert many[0] == (
+        "Rank 1 lacks no other variable of its cells: a and b are of cells [3], [5], which ran on "
+        "other ranks only."
+    )
+    assert said(cells=(2,), regained=("x",), elsewhere=(("keep", 3),)).lines == [
+        "Rank 1 has again: x (from cell [2]).",
+        "Next: run the next cell, or the interrupted one again.",
+    ]
+
+
 def test_random_numbers_that_go_on_are_a_detail():
     whole = said(alike_random=("torch", "numpy"), seeding=(2,))
     assert whole.details[1] == (

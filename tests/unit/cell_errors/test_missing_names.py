@@ -1,0 +1,89 @@
+"""The hints of a NameError of fresh ranks: the cell that they have not run, and what to do."""
+
+from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state.outcome import RankStatus
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.cell_errors import cell_error, ok, raised, text
+
+ALL, ONE = RankSet.all(3), RankSet.of([1])
+
+
+def run(
+    history: CellHistory,
+    number: int,
+    code: str,
+    *,
+    ranks: RankSet = ALL,
+    status: RankStatus = "ok",
+    fresh: RankSet = NO_RANKS,
+    pids: dict[int, int] | None = None,
+) -> None:
+    """Run a cell; ``fresh`` ranks end in it, and ``pids`` are those of replaced ranks before."""
+    results = {rank: RankResult(rank, "exited" if rank in fresh else status) for rank in ranks}
+    history.begin(str(number), PastCell(number, code, 1, ranks), (pids or {}).items())
+    history.end(RunOutcome(str(number), results, 0.0, fresh=fresh))
+
+
+def hint(history: CellHistory, ranks: RankSet, replaced: RankSet) -> str:
+    """The lines below the headline of the error of ``ranks``, which lack the name v."""
+    lacks = [
+        raised(rank, "NameError", "name 'v' is not defined", name="v")
+        if rank in ranks
+        else ok(rank)
+        for rank in ALL
+    ]
+    lines = text(cell_error(*lacks, replacements=replaced, origins=history)).splitlines()
+    return "\n".join(line.strip() for line in lines if line.startswith(("  likely", "  next")))
+
+
+def test_all_ranks_are_fresh():
+    history = CellHistory()
+    run(history, 4, "v = 1")
+    run(history, 5, "dist.barrier()", fresh=ALL)
+    run(history, 6, "print(v)", status="error", pids={0: 10, 1: 11, 2: 12})
+    assert hint(history, ALL, ALL) == (
+        "likely    ranks 0-2 are fresh processes since cell [5]: they have not run cell [4], which "
+        "defines v\nnext      run the cells again that define what they lack"
+    )
+
+
+def test_another_rank_has_the_variable_though_all_were_replaced():
+    history = CellHistory()
+    run(history, 4, "v = 1")
+    run(history, 5, "dist.barrier()", fresh=RankSet.of([0, 2]))
+    history.replaced.note_catch_up([(0, 10), (2, 12)], is_whole=True)
+    run(history, 6, "dist.barrier()", fresh=ONE, pids={0: 10, 2: 12})
+    run(history, 7, "print(v)", status="error", pids={0: 10, 1: 11, 2: 12})
+    assert hint(history, ONE, ALL).endswith("%ddp catchup -r 1 runs such cells there")
+
+
+def test_a_fresh_rank_has_run_the_cell_which_failed():
+    history = CellHistory()
+    run(history, 4, "dist.barrier()", fresh=ONE)
+    run(history, 12, "bogus\nv = 1", status="error", pids={1: 11})
+    run(history, 13, "if rank == 1: print(v)", pids={1: 11})
+    assert hint(history, ONE, ONE) == ""
+    run(history, 14, "1", pids={1: 21})
+    assert hint(history, ONE, ONE).startswith(
+        "likely    rank 1 is a fresh process: it has not run cell [12], which defines v\n"
+    )
+
+
+def test_the_cell_that_ended_well_is_named():
+    history = CellHistory()
+    run(history, 3, "v = 1")
+    run(history, 4, "dist.barrier()", fresh=ONE)
+    run(history, 12, "bogus\nv = 1", status="error", pids={1: 11})
+    assert "has not run cell [3], which defines v" in hint(history, ONE, ONE)
+
+
+def test_the_cell_ran_on_other_ranks_only():
+    history = CellHistory()
+    run(history, 4, "dist.barrier()", fresh=ONE)
+    run(history, 5, "v = 1", ranks=RankSet.of([0]), pids={1: 11})
+    run(history, 6, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process since cell [4]: it has not run cell [5], which "
+        "defines v\nnext      run cell [5] on rank 1, too"
+    )
