@@ -145,14 +145,14 @@ def _first_number(text: str) -> int:
     return int(first) if first.isdecimal() and int(first) <= _MAX_THREADS else 0
 
 
-def check_number(name: str, value: Any, high: int) -> None:
-    """Check that ``value`` is a whole number from 1 to ``high``.
+def check_number(name: str, value: Any, high: int, *, low: int = 1) -> None:
+    """Check that ``value`` is a whole number from ``low`` to ``high``.
 
     Raises:
         BadOptionError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise BadOptionError(f"{name} is {value!r}; legal: a whole number from 1 to {high}")
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadOptionError(f"{name} is {value!r}; legal: a whole number from {low} to {high}")
 
 
 def checked_variables(env: Any) -> dict[str, str]:

@@ -44,6 +44,7 @@ from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
 #: More ranks than this on one machine are a slip of the finger.
 MAX_RANKS = 1024
+_MAX_PORT = 65535
 _DEFAULT_RANKS = 2
 #: Long, or perhaps secret: not for one line.
 _NOT_DESCRIBED = ("env", "cwd")
@@ -311,6 +312,7 @@ class PoolOptions:
         check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
         check_number("nnodes", asked.nnodes, MAX_RANKS)
         check_number("nproc_per_node x nnodes", asked.world_size, MAX_RANKS)
+        check_number("port", asked.port, _MAX_PORT, low=0)
         check_choice("device", asked.device, get_args(Device))
         check_choice("init", asked.init, get_args(InitMethod))
         check_backend(asked.backend, asked.device)

@@ -3,6 +3,7 @@
 Runs in: the notebook's process, in the thread that starts or stops the pool.
 """
 
+import errno
 import math
 import os
 import queue
@@ -271,10 +272,15 @@ class PoolStartup:
             # With --via, --port is that of the login node.
             channel = RemoteHubChannel(address, 0 if options.via else options.port)
         except OSError as error:
+            next_step = (
+                "another --port, or none: then any free one is taken"
+                if error.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "an address of this machine with --address; it has "
+                f"{', '.join(a for _, a in network.interfaces())}"
+            )
             raise PoolStartError(
                 f"the pool did not start: the notebook cannot listen on {address}, port "
-                f"{options.port or '(any)'}: {error.strerror}. Next: an address of this machine "
-                f"with --address; it has {', '.join(a for _, a in network.interfaces())}"
+                f"{options.port or '(any)'}: {error.strerror}. Next: {next_step}"
             ) from None
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         lobby = Lobby(options.nnodes, python)

@@ -271,6 +271,8 @@ def test_threads_are_as_many_as_with_torchrun(
         ({"nproc_per_node": True}, "nproc_per_node (-n) is True; legal: a whole number"),
         ({"nnodes": 0}, "nnodes is 0; legal: a whole number from 1 to 1024"),
         ({"nproc_per_node": 512, "nnodes": 4}, "nproc_per_node x nnodes is 2048; legal: a whole"),
+        ({"port": 99999}, "port is 99999; legal: a whole number from 0 to 65535"),
+        ({"port": -5}, "port is -5; legal: a whole number from 0 to 65535"),
         ({"threads": 0}, "threads is 0; legal: a whole number from 1 to 4096"),
         ({"device": "tpu"}, "--device 'tpu' is unknown; legal: auto, cpu, cuda"),
         ({"init": "mpi"}, "--init 'mpi' is unknown; legal: env, tcp, file, none"),
