@@ -341,7 +341,7 @@ def in_a_shell(command: str, folder: Path) -> str:
 #: Asks the system, since Python does not know these threads. One that was joined is gone at once,
 #: but may be listed for a moment.
 THREADS_OF_GLOO = """
-import pathlib, time
+import pathlib, sys, time
 
 def threads_of_gloo(limit_s=0):
     deadline = time.monotonic() + limit_s
@@ -368,7 +368,11 @@ def said_under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> str:
     script = folder / "train.py"
     *lines, end = script.read_text().splitlines()
     assert end == "dist.destroy_process_group()"
-    before, after = "print('threads', threads_of_gloo())", "print('left', threads_of_gloo(10))"
+    # In one write: under torchrun, Python writes each argument of `print` by itself (-u), and what
+    # several ranks say would stand in one line.
+    told = "sys.stdout.write(f'{word} {{{found}}}\\n')"
+    before = told.format(word="threads", found="threads_of_gloo()")
+    after = told.format(word="left", found="threads_of_gloo(10)")
     script.write_text("\n".join([THREADS_OF_GLOO, *lines, before, end, after]))
     return in_a_shell(command, folder)
 
