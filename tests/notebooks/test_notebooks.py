@@ -370,9 +370,8 @@ def said_under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert end == "dist.destroy_process_group()"
     # In one write: under torchrun, Python writes each argument of `print` by itself (-u), and what
     # several ranks say would stand in one line.
-    told = "sys.stdout.write(f'{word} {{{found}}}\\n')"
-    before = told.format(word="threads", found="threads_of_gloo()")
-    after = told.format(word="left", found="threads_of_gloo(10)")
+    told = "sys.stdout.write(f'{} {{{}}}\\n')".format
+    before, after = told("threads", "threads_of_gloo()"), told("left", "threads_of_gloo(10)")
     script.write_text("\n".join([THREADS_OF_GLOO, *lines, before, end, after]))
     return in_a_shell(command, folder)
 
