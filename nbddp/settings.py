@@ -42,6 +42,8 @@ AGENT_ENV = "NBDDP_AGENT"
 AGENT_PID_ENV = "NBDDP_AGENT_PID"
 #: Lines of an agent on another machine about its start begin with this.
 AGENT_SAYS = "nbddp agent on "
+#: The variable that tells an agent the number of its node.
+NODE_ENV = "NBDDP_NODE"
 #: The user's PYTHONPATH, while an agent has another one to find nbddp; ranks get the user's back.
 USER_PYTHONPATH_ENV = "NBDDP_USER_PYTHONPATH"
 

@@ -11,14 +11,14 @@ qsub(1B) of OpenPBS; "Environment variables set for job execution" of LSF 10.1; 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nbddp.settings import NODE_ENV
+
 #: Slurm's own name of a machine, where it is known under several ones.
 SLURM_HOST_ENV = "SLURMD_NODENAME"
-#: The number of the node in the pool, where nbddp says it.
-_NODE_ENV = "NBDDP_NODE"
 #: Engine, the variable with the number of the node, the variable with the name of the job. The
 #: innermost engine comes first: mpirun and torchrun may run in a job of Slurm.
 _ENGINES = (
-    ("ssh", _NODE_ENV, ""),
+    ("ssh", NODE_ENV, ""),
     ("mpirun", "OMPI_COMM_WORLD_RANK", ""),
     ("torchrun", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     ("kubeflow", "PET_NODE_RANK", ""),
@@ -53,7 +53,7 @@ _STEP_NAMES = frozenset(
         *("SLURM_CPU_BIND_VERBOSE", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST"),
         *("SLURM_SRUN_COMM_PORT", "SLURM_UMASK", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
         *("LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME"),
-        *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _NODE_ENV),
+        *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", NODE_ENV),
         *("PBS_NODENUM", "PBS_TASKNUM", "LSF_PM_TASKID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     }
 )
@@ -107,7 +107,7 @@ def _node_in_job(environ: Mapping[str, str]) -> int:
     An agent in the place of a lost one has the number of that one in the pool, and may be the only
     one of a job of its own.
     """
-    place = engine_place({name: environ[name] for name in environ if name != _NODE_ENV})
+    place = engine_place({name: environ[name] for name in environ if name != NODE_ENV})
     return (place if place.engine else engine_place(environ)).node
 
 

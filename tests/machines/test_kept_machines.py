@@ -236,23 +236,9 @@ def test_hosts_that_ssh_reaches_go_on_after_the_notebook_was_killed(
     site: SshSite, home: Path, scripts: Scripts
 ):
     hosts = site.add_host("n1"), site.add_host("n2")
-    first = scripts.start(
-        f"""
-pool = nbddp.start(
-    1, launcher="ssh", hosts=["n1", "n2"], python={str(site.python)!r}, keep="10min"
-)
-pool.run("x = rank + 10")
-print("pool", pool.pool_id, flush=True)
-pool.run('''
-import time
-for step in range(61):
-    print("step", step)
-    time.sleep(0.1)
-x += 1''')
-"""
+    first, pool_id = scripts.start_counting(
+        f"launcher='ssh', hosts=['n1', 'n2'], python={str(site.python)!r}"
     )
-    pool_id = first.wait_line("pool ")
-    first.wait_line("[0-1] step 3")
     clients = process_tree.descendants_of(first.pid)
     assert len(clients) == 2  # each ssh
     first.kill()

@@ -30,23 +30,9 @@ def test_a_notebook_that_was_killed_leaves_its_pool_behind_the_login_node_to_the
     site: SshSite, network: HostNetwork, home: Path, scripts: Scripts
 ):
     login, nodes, python = hosts_behind(site, network, home, "n1", "n2")
-    first = scripts.start(
-        f"""
-pool = nbddp.start(
-    1, launcher="ssh", hosts=["n1", "n2"], via="login", python={str(python)!r}, keep="10min"
-)
-pool.run("x = rank + 10")
-print("pool", pool.pool_id, flush=True)
-pool.run('''
-import time
-for step in range(61):
-    print("step", step)
-    time.sleep(0.1)
-x += 1''')
-"""
+    first, pool_id = scripts.start_counting(
+        f"launcher='ssh', hosts=['n1', 'n2'], via='login', python={str(python)!r}"
     )
-    pool_id = first.wait_line("pool ")
-    first.wait_line("[0-1] step 3")
     clients = process_tree.descendants_of(first.pid)
     first.kill()
     poll_until(lambda: all(process_tree.is_ending(pid) for pid in clients))

@@ -94,24 +94,10 @@ def test_a_notebook_that_was_killed_leaves_its_tunnels_to_the_next_one(
     site: SshSite, home: Path, scripts: Scripts
 ):
     hosts = site.add_host("n1"), site.add_host("n2"), site.add_host("n3")
-    first = scripts.start(
-        f"""
-pool = nbddp.start(
-    1, nnodes=2, launcher="ssh", hosts=["n1", "n2", "n3"], python={str(site.python)!r},
-    tunnel=True, keep="10min",
-)
-pool.run("x = rank + 10")
-print("pool", pool.pool_id, flush=True)
-pool.run('''
-import time
-for step in range(61):
-    print("step", step)
-    time.sleep(0.1)
-x += 1''')
-"""
+    first, pool_id = scripts.start_counting(
+        f"nnodes=2, launcher='ssh', hosts=['n1', 'n2', 'n3'], python={str(site.python)!r}, "
+        "tunnel=True"
     )
-    pool_id = first.wait_line("pool ")
-    first.wait_line("[0-1] step 3")
     clients = process_tree.descendants_of(first.pid)
     assert len(clients) == 4  # two for each host
     first.kill()

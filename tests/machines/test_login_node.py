@@ -159,26 +159,11 @@ def test_a_job_behind_the_login_node_outlives_the_notebook(
 ):
     # What is in the home folder of the login node.
     python = command(tmp_path / "there", f"HOME={home} exec {cluster.slurm.python}")
-    first = scripts.start(
-        f"""
-pool = nbddp.start(
-    1, nnodes=2, launcher="slurm", via="login", slurm="--time=5", python={str(python)!r},
-    keep="10min",
-)
-pool.run("x = rank + 10")
-print("pool", pool.pool_id, flush=True)
-pool.run('''
-import time
-for step in range(61):
-    print("step", step)
-    time.sleep(0.1)
-x += 1''')
-"""
+    first, pool_id = scripts.start_counting(
+        f"nnodes=2, launcher='slurm', via='login', slurm='--time=5', python={str(python)!r}"
     )
-    pool_id = first.wait_line("pool ")
     invitation = home / ".nbddp" / f"{pool_id}.json"
     assert invitation.stat().st_mode & 0o777 == 0o600
-    first.wait_line("[0-1] step 3")
     first.kill()
     poll_until(lambda: not cluster.login.processes("launch.relay"))
     assert cluster.slurm.jobs() == [f"nbddp-{pool_id}"]

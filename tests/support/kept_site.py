@@ -58,6 +58,19 @@ class Script:
         return text
 
 
+_COUNTING = """
+pool = nbddp.start(1, OPTIONS, keep="10min")
+pool.run("x = rank + 10")
+print("pool", pool.pool_id, flush=True)
+pool.run('''
+import time
+for step in range(61):
+    print("step", step)
+    time.sleep(0.1)
+x += 1''')
+"""
+
+
 class Scripts:
     """Scripts of the same user, each a notebook; all of them end with the test."""
 
@@ -68,6 +81,20 @@ class Scripts:
     def start(self, code: str) -> Script:
         self._started.append(Script(f"import nbddp, time\n{code}", self._folder))
         return self._started[-1]
+
+    def start_counting(self, options: str) -> tuple[Script, str]:
+        """Start a pool whose ranks 0 and 1 count to 60, each with an ``x`` of 11 or 12 at the end.
+
+        Args:
+            options: the arguments of `nbddp.start` after the number of ranks.
+
+        Returns:
+            The script, when the ranks have come to 3, and the name of the pool.
+        """
+        script = self.start(_COUNTING.replace("OPTIONS", options))
+        pool_id = script.wait_line("pool ")
+        script.wait_line("[0-1] step 3")
+        return script, pool_id
 
     def close(self) -> None:
         for script in self._started:

@@ -19,9 +19,8 @@ from nbddp.controller.launch.k8s_pods import (
     connect_volume,
     pod_template,
 )
+from nbddp.settings import NODE_ENV
 
-#: The variable that tells an agent the number of its node.
-NODE_ENV = "NBDDP_NODE"
 _MANAGED = {"app.kubernetes.io/managed-by": "nbddp"}
 #: So long a job that has ended can be looked at.
 _KEPT_S = 300

@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from nbddp.controller.launch import driver_report, ray_resources
 from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.settings import NODE_ENV
 from nbddp.wire.launch_specs import Invitation
 
 _LOOK_S = 0.3
@@ -46,7 +47,7 @@ class AgentKeeper:
             python: its interpreter; empty: that of Ray's worker.
         """
         program = [python or sys.executable, "-P", "-m", "nbddp", "agent", "--connect", "-"]
-        words = ["env", f"NBDDP_NODE={node}", *program]
+        words = ["env", f"{NODE_ENV}={node}", *program]
         self._agent = EngineProcess(words, Invitation.parse(invitation.encode()))
         while not (how := self._agent.end()):
             time.sleep(_LOOK_S)

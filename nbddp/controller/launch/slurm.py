@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
+from nbddp.settings import NODE_ENV
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 from nbddp.wire.rank_set import RankSet
@@ -186,7 +187,7 @@ def replacement_words(
         # The step that was lost may still hold the processors.
         words += [f"--jobid={lost.job}", f"--nodelist={lost.place}", "--overlap"]
     arguments = without_node_options(options.arguments)
-    return [*words, *arguments, "env", f"NBDDP_NODE={lost.node}", *agent_words(options)]
+    return [*words, *arguments, "env", f"{NODE_ENV}={lost.node}", *agent_words(options)]
 
 
 def without_node_options(arguments: Sequence[str]) -> list[str]:

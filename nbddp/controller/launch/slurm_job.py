@@ -19,7 +19,7 @@ from nbddp.controller.launch.engine_process import ask
 from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
 from nbddp.controller.launch.slurm import CPU_OPTIONS, agent_words, job_state, without_node_options
 from nbddp.errors import PoolStartError
-from nbddp.settings import AGENT_SAYS
+from nbddp.settings import AGENT_SAYS, NODE_ENV
 from nbddp.system import kept_pools, network
 from nbddp.wire.launch_specs import Invitation
 
@@ -203,7 +203,7 @@ def sbatch_words(options: EngineOptions, job_name: str, path: Path, node: int = 
     arguments, nnodes, agent = options.arguments, options.nnodes, agent_words(options, str(path))
     if node != ALL:
         arguments, nnodes = tuple(without_node_options(arguments)), 1
-        agent = ["env", f"NBDDP_NODE={node}", *agent]
+        agent = ["env", f"{NODE_ENV}={node}", *agent]
     given = [word for word in arguments if word.startswith(CPU_OPTIONS)]
     cpus = given or [f"--cpus-per-task={options.nproc_per_node}"]
     step = ["srun", "--kill-on-bad-exit=0", "--no-kill", "--cpu-bind=none", "--unbuffered", *cpus]

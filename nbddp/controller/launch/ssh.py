@@ -16,6 +16,7 @@ from nbddp.controller.launch.relayed_commands import RelayedCommands, make_comma
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.errors import BadOptionError
+from nbddp.settings import NODE_ENV
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
@@ -76,7 +77,7 @@ class SshEngine:
 
     def _start_agent(self, node: int, invitation: Invitation) -> None:
         python = shlex.quote(self._python)
-        command = f"NBDDP_NODE={node} exec {python} -P -m nbddp agent --connect -"
+        command = f"{NODE_ENV}={node} exec {python} -P -m nbddp agent --connect -"
         forward = ""
         if self._options.tunnel and invitation.keep_s:
             self._open_tunnel(node, invitation)  # it can end, and come again, without the agent
