@@ -3,9 +3,13 @@
 First on the machine as it is, then beside busy processes. Each run is ``make test-full``. A test
 that fails once is printed with its run; the exit status is 1 if there is one. What it printed is in
 out/repeat/run-N.xml.
+
+All runs take some hours. ``--resume`` goes on where an earlier call was stopped: it counts the runs
+of the same commit, which are noted in out/repeat/runs.json. It needs a clean checkout.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import subprocess
@@ -13,22 +17,32 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 _ROOT = Path(__file__).parents[2]
 _REPORTS = _ROOT / "out" / "repeat"
+_NOTED = _REPORTS / "runs.json"
 
 
 @dataclass(frozen=True)
 class SuiteRun:
     """One run of the suite."""
 
+    commit: str
+    busy: int  #: processes beside it
     tests: int
     failures: list[str]
     minutes: float
     exit_status: int
+    load: float
+
+    def __str__(self) -> str:
+        beside = f"beside {self.busy} busy processes" if self.busy else "alone"
+        counts = f"{self.tests} tests, {len(self.failures)} failed"
+        times = f"{self.minutes:.1f} min, exit status {self.exit_status}; load {self.load:.1f}"
+        return "\n  ".join((f"{beside}: {counts}, {times}", *self.failures))
 
     @property
     def is_green(self) -> bool:
@@ -40,35 +54,59 @@ def main() -> int:
     """Run, print, and give the exit status."""
     arguments = _parse()
     loads = [0] * arguments.quiet + [arguments.busy] * arguments.loaded
-    all_green = True
     _REPORTS.mkdir(parents=True, exist_ok=True)
+    commit = _commit()
+    if arguments.resume and not commit:
+        print("--resume needs a clean checkout: commit what `git status` lists")
+        return 2
+    noted = _noted(commit) if arguments.resume else []
+    runs = []
     for number, busy in enumerate(loads, 1):
-        with _busy_processes(busy):
-            run = _suite(number, arguments.tests)
-        beside = f"beside {busy} busy processes" if busy else "alone"
-        print(
-            f"run {number}/{len(loads)}, {beside}: {run.tests} tests, {len(run.failures)} failed, "
-            f"{run.minutes:.1f} min, exit status {run.exit_status}; "
-            f"load {os.getloadavg()[1]:.1f}",
-            *(f"  {name}" for name in run.failures),
-            sep="\n",
-            flush=True,
-        )
-        all_green &= run.is_green
-    return 0 if all_green else 1
+        earlier = next((run for run in noted if run.busy == busy), None)
+        if earlier is not None:
+            noted.remove(earlier)
+        run = earlier or _suite(number, busy, commit, arguments.tests)
+        print(f"run {number}/{len(loads)}, {run}", flush=True)
+        runs.append(run)
+        if commit and not arguments.tests:
+            _NOTED.write_text(json.dumps([asdict(run) for run in (*runs, *noted)], indent=1))
+    return 0 if all(run.is_green for run in runs) else 1
 
 
-def _suite(number: int, tests: list[str]) -> SuiteRun:
+def _commit() -> str:
+    """Return the commit of the checkout, or "" if files differ from it."""
+    if _git("status", "--porcelain"):
+        return ""
+    return _git("rev-parse", "HEAD")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def _noted(commit: str) -> list[SuiteRun]:
+    """Return the runs of a commit that earlier calls have noted."""
+    if not _NOTED.exists():
+        return []
+    runs = [SuiteRun(**run) for run in json.loads(_NOTED.read_text())]
+    return [run for run in runs if run.commit == commit]
+
+
+def _suite(number: int, busy: int, commit: str, tests: list[str]) -> SuiteRun:
     report = _REPORTS / f"run-{number}.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()
-    process = subprocess.run(
-        ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
-        cwd=_ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
+    with _busy_processes(busy):
+        process = subprocess.run(
+            ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
+            cwd=_ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
     minutes = (time.monotonic() - began) / 60
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     failures = [
@@ -76,7 +114,8 @@ def _suite(number: int, tests: list[str]) -> SuiteRun:
         for case in cases
         if case.find("failure") is not None or case.find("error") is not None
     ]
-    return SuiteRun(len(cases), failures, minutes, process.returncode)
+    load = os.getloadavg()[1]
+    return SuiteRun(commit, busy, len(cases), failures, minutes, process.returncode, load)
 
 
 @contextmanager
@@ -104,6 +143,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quiet", type=int, default=10, metavar="N", help="runs alone (10)")
     parser.add_argument("--loaded", type=int, default=3, metavar="N", help="runs under load (3)")
     parser.add_argument("--busy", type=int, default=6, metavar="N", help="busy processes (6)")
+    parser.add_argument("--resume", action="store_true", help="count the runs of this commit")
     parser.add_argument("tests", nargs="*", help="what to run (default: all tests)")
     return parser.parse_args()
 
