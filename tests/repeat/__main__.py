@@ -56,6 +56,9 @@ def main() -> int:
     loads = [0] * arguments.quiet + [arguments.busy] * arguments.loaded
     _REPORTS.mkdir(parents=True, exist_ok=True)
     commit = _commit()
+    if arguments.resume and arguments.tests:
+        print("--resume counts runs of all tests: leave out one of the two")
+        return 2
     if arguments.resume and not commit:
         print("--resume needs a clean checkout: commit what `git status` lists")
         return 2
