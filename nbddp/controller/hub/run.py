@@ -128,6 +128,11 @@ class Run:
         ended.wait(timeout_s)
         return self.outcome
 
+    @property
+    def has_more(self) -> bool:
+        """Whether an event can be taken out at once, or the end."""
+        return bool(self._unfolded) or not self._events.empty()
+
     def get(self, timeout_s: float | None) -> CellEvent | None:
         """The next event; None when the run has ended and everything was taken out.
 

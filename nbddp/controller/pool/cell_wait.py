@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Longest wait at once: Python runs signal handlers between waits.
 _WAIT_S = 0.2
+#: Events that come in so short a time are shown together.
+_MORE_S = 0.01
 #: After the second interrupt the prompt comes back, whether or not the hub answers.
 _GIVE_UP_S = 1.0
 #: Questions that come within this time are asked in the order of ranks.
@@ -108,6 +110,7 @@ class CellWait:
         self._is_main = threading.current_thread() is threading.main_thread()
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
+        self._acted_at = 0.0  #: the last time of `_act`
         self._turns = PromptTurns(run.ranks)
         about = run.ranks, len(meshes or run.ranks), meshes or {}
         self._steps = StepTurns(*about)
@@ -137,22 +140,10 @@ class CellWait:
             for _ in range(early.count if early is not None else 0):
                 self._on_sigint()
             while True:
-                if self._given_up_at and self._run.outcome is None:
-                    self._give_up_when_due()
-                wait_s = self._view.tick()
-                wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
                 if self._held and not self._gathered:
                     self._show_held()
-                if self._questions:
-                    left_s = self._ask_at - time.monotonic()
-                    if left_s <= 0:
-                        self._answer_all()
-                        continue
-                    wait_s = min(wait_s, left_s)
-                else:  # a question of the program comes first
-                    wait_s = min(wait_s, self._ask_debugger(), self._ask_all())
                 try:
-                    event = self._run.get(wait_s)
+                    event = self._run.get(0.0 if self._takes_more() else self._act())
                 except TimeoutError:
                     continue
                 if event is None:
@@ -169,6 +160,29 @@ class CellWait:
             self._view.end(outcome)
             self._run.on_shown()
             return outcome
+
+    def _takes_more(self) -> bool:
+        """Return whether more events wait, and nothing needs to be shown or asked before them.
+
+        Each rank has events, and what `_act` does grows with the ranks: a cell on many ranks would
+        take a time that grows with their square.
+        """
+        return self._run.has_more and time.monotonic() - self._acted_at < _MORE_S
+
+    def _act(self) -> float:
+        """Show what is due, and ask the questions that are; return the seconds until the next."""
+        if self._given_up_at and self._run.outcome is None:
+            self._give_up_when_due()
+        tick_s = self._view.tick()
+        wait_s = _WAIT_S if tick_s is None else min(tick_s, _WAIT_S)
+        self._acted_at = time.monotonic()
+        if not self._questions:
+            return min(wait_s, self._ask_debugger(), self._ask_all())
+        left_s = self._ask_at - self._acted_at  # a question of the program comes first
+        if left_s > 0:
+            return min(wait_s, left_s)
+        self._answer_all()
+        return 0.0
 
     def _take(self, event: CellEvent) -> None:
         now = time.monotonic()

@@ -158,7 +158,7 @@ class StepTurns:
             self._rows.stop(request.rank, request.stop)
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)
-        self.gathered = RankSet.of(set(self.gathered) - {request.rank})
+        self._release(request.rank)
         self._see_if_all_are_there(now)
 
     def leave(self, rank: Rank, now: float, failure: str | None = None) -> None:
@@ -177,7 +177,7 @@ class StepTurns:
         self._rows.leave(rank, has_failed=failure is not None)
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
-        self.gathered = RankSet.of(set(self.gathered) - {rank})
+        self._release(rank)
         self._see_if_all_are_there(now)
 
     def finish(self, rank: Rank, now: float) -> None:
@@ -424,8 +424,12 @@ class StepTurns:
                 )
         return ""
 
+    def _release(self, rank: Rank) -> None:
+        if rank in self.gathered:
+            self.gathered = RankSet.of(set(self.gathered) - {rank})
+
     def _see_if_all_are_there(self, now: float) -> None:
-        if not self.absent:
+        if self._awaited <= {rank for rank, _ in self._open}:
             self._due_at = now
 
 

@@ -1,5 +1,6 @@
 """The wait for a cell ends whatever the hub, the ranks and the user do."""
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -309,3 +310,27 @@ def test_debuggers_of_all_ranks_end_without_a_user(pressed: list[int]):
     view, debugged = debug(2, order=(1, 0))
     assert debugged.sent == [(1, None), (0, None)]
     assert len(view.asked) == 1
+
+
+@pytest.mark.parametrize(("more_s", "ticks"), [(math.inf, 0), (0.0, 11)])
+def test_events_that_come_together_are_shown_together(
+    more_s: float, ticks: int, monkeypatch: pytest.MonkeyPatch
+):
+    """What the view does in a tick grows with the ranks. Here the cell has ended."""
+
+    class Counting(RecordingView):
+        ticks = 0
+
+        def tick(self) -> float | None:
+            self.ticks += 1
+            return super().tick()
+
+    monkeypatch.setattr(cell_wait, "_MORE_S", more_s)
+    run = Run("r", BOTH, 1 << 20)
+    for number in range(10):
+        run.put(Output(run_id="r", rank=number % 2, stream="stdout", text=str(number)))
+    end(run)
+    view = Counting()
+    wait(run, view)
+    assert view.ticks == ticks
+    assert view.texts() == {0: "02468", 1: "13579"}
