@@ -67,15 +67,16 @@ def show(*tensors: Any, title: str | None = None) -> Any:
     picture; a terminal shows the numbers.
 
     Args:
-        tensors: of any shape, dtype and device; each is drawn below the one before.
+        tensors: of any shape, dtype and device; each is drawn below the one before. A list or
+            tuple of tensors is drawn one tensor after the other.
         title: a line above them.
 
     Returns:
         A context manager, which draws the same tensors again at the end of its block.
 
     Raises:
-        BadOptionError: there is no argument, a value is no tensor, or this process is the
-            notebook's and no rank.
+        BadOptionError: there is no argument, a value is neither a tensor nor a list of tensors, or
+            this process is the notebook's and no rank.
 
     Example:
         >>> outcome = pool.run('''

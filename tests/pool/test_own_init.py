@@ -76,3 +76,19 @@ def test_a_port_that_the_user_chose(pool: Pool):
     )
     run_cell(pool, call)
     assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+@pytest.mark.parametrize("before", ["", "if dist.is_initialized(): dist.destroy_process_group()"])
+def test_a_fresh_rank_catches_up_with_a_cell_that_makes_the_default_group(pool: Pool, before: str):
+    """All ranks have that group: the fresh one since nbddp has formed it again."""
+    pool.run(f"{before}\n{CALLS['env']}\nw = torch.ones(1) * (rank + 1)\ndist.all_reduce(w)")
+    pool.run("pair = dist.new_group([0, 1]); group = dist.group.WORLD")
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.failed, result.failed_aside, result.left_out) == ((), (), ())
+    assert pool.pull("w.item()") == [3.0, 3.0]
+    same = "v = w.clone(); dist.all_reduce(v, group=pair); (v.item(), group is dist.group.WORLD)"
+    assert run_cell(pool, same).result(0) == "(6.0, True)"
+    run_cell(pool, "dist.destroy_process_group()")
+    run_cell(pool, CALLS["env"])
+    assert run_cell(pool, SUM).result(1) == "3.0"

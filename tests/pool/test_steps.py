@@ -9,6 +9,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, CellError, CellInterruptedError, DeadlockError
+from nbddp.wire.values.tensor_preview import MIME
 from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize_mode
 from tests.cases.fidelity_collectives import COLLECTIVES
 from tests.cases.fidelity_sharded import SHARDED
@@ -226,7 +227,7 @@ dist.barrier()
         "p after.tolist()",
         "step",
     ]
-    answers = [*looks, "p torch.cat(before + after).tolist()", "c"]
+    answers = [*looks, "p torch.cat(before + after).tolist()", "show after", "c"]
     view = run_cell(pool, code, step=True, answers=answers)
     assert view.text(1).splitlines() == [
         "NameError: name 'before' is not defined: no operation with a tensor was stepped over in "
@@ -236,6 +237,8 @@ dist.barrier()
         "[0.0, 0.0, 1.0, 2.0]",
     ]
     assert view.differences[0].is_equal
+    shown = view.displays(1)[0][MIME]["tensors"]
+    assert [tensor["name"] for tensor in shown] == ["after[0]", "after[1]"]
 
 
 def test_none_is_printed_where_a_value_is_asked_for(pool: Pool):

@@ -147,6 +147,18 @@ with nbddp.show(x):
 
 def test_show_refuses_values_that_are_no_tensors(pool: Pool):
     view = run_cell(pool, "import nbddp\nnbddp.show([1, 2])", check=False)
-    assert "nbddp.show shows tensors, and got a list" in str(view.error)
+    assert "tensors and lists of tensors, and got a list of int" in str(view.error)
+    view = run_cell(pool, "import nbddp\nnbddp.show(())", check=False)
+    assert "tensors and lists of tensors, and got an empty tuple" in str(view.error)
     view = run_cell(pool, "nbddp.show()", check=False)
     assert "nbddp.show needs at least one tensor" in str(view.error)
+
+
+def test_show_draws_the_tensors_of_a_list_one_below_the_other(pool: Pool):
+    code = "import nbddp\nparts = [torch.ones(2), torch.ones(3) * rank]\nnbddp.show(parts)"
+    (call,) = [bundle[MIME] for bundle in run_cell(pool, code).displays(0)]
+    names = [(tensor["name"], tensor["shape"]) for tensor in call["tensors"]]
+    assert names == [("parts[0]", [2]), ("parts[1]", [3])]
+    code = "many = (torch.ones(1),) * 64\nnbddp.show(many)"
+    (call,) = [bundle[MIME] for bundle in run_cell(pool, code).displays(0)]
+    assert (len(call["tensors"]), call["title"]) == (16, "the first 16 of 64 tensors")

@@ -68,6 +68,9 @@ class GroupFactory:
         #: ranks; empty: they do not.
         self._replay = ""
         self._again_counts: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        #: Whether these cells leave the default group alone: all ranks have it, the fresh ones
+        #: since the groups were rebuilt.
+        self._keeps_default = False
 
     def install(self) -> bool:
         """Trace all groups from now on; False: this version of torch does not allow it."""
@@ -76,6 +79,7 @@ class GroupFactory:
             return False
         torch_private.hook_batched_messages(TracedGroup)
         torch_private.hook_hashed_names()
+        torch_private.hook_default_group(lambda: self._keeps_default)
         torch_private.hook_options()
         torch_private.hook_modules(_collectives_of)
         torch_private.hook_join()
@@ -100,6 +104,7 @@ class GroupFactory:
         if replay != self._replay:
             self._replay = replay
             self._again_counts.clear()
+            self._keeps_default = bool(replay) and torch_private.default_group() is not None
 
     # --- creation ------------------------------------------------------------------------------
 

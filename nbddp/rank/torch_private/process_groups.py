@@ -3,6 +3,7 @@
 Runs in: the rank process.
 """
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -47,6 +48,25 @@ def hook_group_creation(create: Creation, split: Callable[[Any], Any]) -> Callab
         split_group.__doc__ = original_split.__doc__
         c10d.split_group = torch.distributed.split_group = split_group
     return original  # type: ignore[no-any-return]
+
+
+def hook_default_group(is_kept: Callable[[], bool]) -> None:
+    """Let calls that make or destroy the default group do nothing while ``is_kept()``."""
+    init, destroy = c10d.init_process_group, c10d.destroy_process_group
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not is_kept():
+            init(*args, **kwargs)
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        if not (is_kept() and group in (None, c10d.GroupMember.WORLD)):
+            destroy(group)
+
+    distributed: Any = torch.distributed
+    c10d.init_process_group = distributed.init_process_group = init_process_group
+    c10d.destroy_process_group = distributed.destroy_process_group = destroy_process_group
 
 
 _TABLES = ("pg_map", "pg_names", "pg_backend_config", "pg_to_tag", "pg_group_ranks")

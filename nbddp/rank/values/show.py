@@ -24,6 +24,8 @@ from nbddp.wire.values import preview_text
 from nbddp.wire.values.tensor_preview import MIME, ShowCall, Stage, TensorShown
 
 _MAX_NAME = 40
+#: Tensors of one list that are drawn.
+_MAX_ITEMS = 16
 _counts: dict[str, int] = {}
 _counted_run: str | None = None
 
@@ -91,23 +93,33 @@ def show(*values: Any, title: str | None = None, frame: types.FrameType) -> Show
     """See `nbddp.show`.
 
     Args:
-        values: the tensors.
+        values: the tensors, and lists or tuples of tensors.
         title: shown above them.
         frame: frame of the caller.
 
     Raises:
-        BadOptionError: there is no value, or one is not a tensor.
+        BadOptionError: there is no value, or one is neither a tensor nor has tensors.
     """
     if not values:
         raise BadOptionError("nbddp.show needs at least one tensor. Next: nbddp.show(tensor)")
-    for value in values:
-        if not isinstance(value, torch.Tensor):
+    tensors, names, notes = [], [], [title] if title else []
+    for value, name in zip(values, _names(frame, len(values)), strict=True):
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            names.append(name)
+            continue
+        items = list(value) if isinstance(value, list | tuple) else []
+        if not items or not all(isinstance(item, torch.Tensor) for item in items):
             raise BadOptionError(
-                f"nbddp.show shows tensors, and got {_a(type(value).__name__)}. "
+                f"nbddp.show shows tensors and lists of tensors, and got {_what(value)}. "
                 "Next: torch.as_tensor(...) for numbers; %ddp vars or %ddp diff for other values"
             )
-    names = _names(frame, len(values))
-    return Shown(list(values), names, title or "", _key(frame))
+        if len(items) > _MAX_ITEMS:
+            notes.append(f"the first {_MAX_ITEMS} of {len(items)} tensors")
+        shown = items[:_MAX_ITEMS]
+        tensors += shown
+        names += [f"{name or title or ''}[{index}]" for index in range(len(shown))]
+    return Shown(tensors, names, ", ".join(notes), _key(frame))
 
 
 def _recorder() -> Any:
@@ -176,5 +188,11 @@ def _terminal_text(call: ShowCall) -> str:
     return label + after + preview_text.call_text(call)
 
 
-def _a(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+def _what(value: object) -> str:
+    """``a list of int``."""
+    noun = type(value).__name__
+    article = "an" if noun[:1].lower() in "aeiou" else "a"
+    if not isinstance(value, list | tuple):
+        return f"{article} {noun}"
+    kinds = dict.fromkeys(type(item).__name__ for item in value)
+    return f"{article} {noun} of {' and '.join(kinds)}" if kinds else f"an empty {noun}"
