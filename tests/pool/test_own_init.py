@@ -92,3 +92,21 @@ def test_a_fresh_rank_catches_up_with_a_cell_that_makes_the_default_group(pool: 
     run_cell(pool, "dist.destroy_process_group()")
     run_cell(pool, CALLS["env"])
     assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "dist.init_process_group('gloo', rank=0, world_size=2)",
+        "import os; os.environ['RANK'] = '0'; dist.init_process_group('gloo')",
+    ],
+)
+def test_two_processes_with_one_rank_are_refused(pool: Pool, call: str):
+    """C++ would wait for rank 1, which is nowhere, for half an hour."""
+    with pytest.raises(CellError) as caught:
+        run_cell(pool, call)
+    (refused,) = [text for name, text in caught.value.by_rank.values() if "Refused" in name]
+    assert "calls init_process_group with rank=0, as rank " in refused
+    assert "next: pass rank=rank, world_size=world_size" in refused
+    run_cell(pool, "dist.init_process_group('gloo', rank=rank, world_size=world_size)")
+    assert run_cell(pool, SUM).result(1) == "3.0"

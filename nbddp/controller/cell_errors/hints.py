@@ -79,6 +79,34 @@ def hints(
             ),
             labelled("next", "dist.init_process_group() in a cell on all ranks makes it"),
         ]
+    return _known_limits(error)
+
+
+def _known_limits(error: ErrorInfo) -> list[Line]:
+    """Lines on errors of torch and of the system that do not say what works instead."""
+    text = error.evalue
+    if text.startswith("SyncBatchNorm") and "GPU" in text:
+        return [
+            labelled("likely", "SyncBatchNorm of torch works on GPUs only"),
+            labelled(
+                "next",
+                "use BatchNorm (leave convert_sync_batchnorm out) on the CPU; with GPUs: %ddp "
+                "stop, then %ddp start --device cuda",
+            ),
+        ]
+    if "EADDRINUSE" in text and "server socket" in text:
+        return [
+            labelled(
+                "likely",
+                "another process listens at this port: a rank that passes rank=0, too, or another "
+                "program",
+            ),
+            labelled(
+                "next",
+                "pass rank=rank, world_size=world_size; if they are right, another port, or leave "
+                "init_method out",
+            ),
+        ]
     return []
 
 

@@ -122,4 +122,5 @@ def _as_it_waited(view: RankView, run_id: str) -> RankView:
 
 
 def _was_freed(operation: Operation, run_id: str) -> bool:
-    return operation.run_id == run_id and operation.ending == "freed"
+    failure = operation.failure
+    return operation.run_id == run_id and failure is not None and failure.kind == "freed"

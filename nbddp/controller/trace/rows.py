@@ -71,7 +71,7 @@ class TraceRow:
     pg_desc: str  #: the user's description of it
     members: RankSet  #: of the group; the two ends of a message
     op: str  #: the function that the user called; ``all_reduce | broadcast`` if the ranks differ
-    label: str  #: ``all_reduce #7``, ``send 0→1 #3``
+    label: str  #: ``all_reduce #7``, ``send 0→1 #3 (tag 2)``
     parts: Mapping[int, RankPart]  #: by rank, in order
     collective_seq_id: int = 0  #: number of the collective in its group; 0: it is none
     p2p_seq_id: int = 0  #: number of the message between its two ranks; 0: it is none
@@ -468,7 +468,8 @@ def _common(entries: list[tuple[int, Operation]]) -> Operation:
 def _label(operation: Operation, op: str, src: int, dst: int) -> str:
     """The label of `Operation.label`, but that of a message names both ends."""
     if operation.signature.kind in ("send", "recv"):
-        return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}"
+        tag = f" (tag {operation.tag})" if operation.tag else ""
+        return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}{tag}"
     called = msgspec.structs.replace(operation.signature, op=op)
     return msgspec.structs.replace(operation, signature=called).label(is_brief=True)
 

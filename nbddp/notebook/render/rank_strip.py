@@ -45,20 +45,20 @@ _CHIP_STYLE = (
 
 
 class ChipState(Enum):
-    """The looks of a state of a rank: its sign, its word and its background."""
+    """The looks of a state of a rank: its sign, its word, its background and its meaning."""
 
-    RUNS = ("▸", "runs", "")
-    WAITS = ("◌", "waits", "rgba(200,160,0,0.22)")
-    PROMPT = ("?", "at a prompt", "rgba(80,140,220,0.15)")
-    ASKED = ("?◂", "asks you now", "rgba(80,140,220,0.35)")  #: the prompt below is its own
-    DONE = ("✓", "done", "rgba(60,160,80,0.20)")
-    RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
-    MISSED = ("✗", "never called", "rgba(220,50,60,0.35)")  #: others waited for its call
-    MISMATCHED = ("✗", "mismatch", "rgba(220,50,60,0.35)")  #: its call differs from the others
-    FREED = ("◌", "waited", "rgba(200,160,0,0.22)")
-    DEAD = ("†", "dead", "rgba(220,50,60,0.35)")
-    INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)")
-    GIVEN_UP = ("…", "given up", "rgba(220,50,60,0.35)")
+    RUNS = ("▸", "runs", "", "")
+    WAITS = ("◌", "waits", "rgba(200,160,0,0.22)", "")
+    PROMPT = ("?", "at a prompt", "rgba(80,140,220,0.15)", "")
+    ASKED = ("?◂", "asks you now", "rgba(80,140,220,0.35)", "the prompt below is its own")
+    DONE = ("✓", "done", "rgba(60,160,80,0.20)", "")
+    RAISED = ("✗", "raised", "rgba(220,50,60,0.35)", "an exception ended the cell there")
+    MISSED = ("✗", "never called", "rgba(220,50,60,0.35)", "other ranks waited for this call")
+    MISMATCHED = ("✗", "mismatch", "rgba(220,50,60,0.35)", "its call differs from the others")
+    FREED = ("◌", "waited", "rgba(200,160,0,0.22)", "for other ranks, and was freed")
+    DEAD = ("†", "dead", "rgba(220,50,60,0.35)", "its process has ended")
+    INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)", "")
+    GIVEN_UP = ("…", "given up", "rgba(220,50,60,0.35)", "it did not leave the cell")
 
     @property
     def sign(self) -> str:
@@ -74,6 +74,11 @@ class ChipState(Enum):
     def background(self) -> str:
         """A colour that lets the page through: it suits light and dark themes."""
         return self.value[2]
+
+    @property
+    def meaning(self) -> str:
+        """More than the word says; empty: nothing."""
+        return self.value[3]
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Chip:
     def title(self) -> str:
         """A phrase for readers who point at the chip, and for screen readers."""
         note = f", {self.note}" if self.note else ""
-        return f"{self.ranks.describe()}: {self.state.word}{note}"
+        meaning = f" ({self.state.meaning})" if self.state.meaning else ""
+        return f"{self.ranks.describe()}: {self.state.word}{note}{meaning}"
 
 
 def html(chips: Sequence[Chip]) -> str:
@@ -182,7 +188,8 @@ def _words(chip: Chip) -> str:
 def _end_html(chip: Chip) -> str:
     colour = f";background-color:{chip.state.background}" if chip.state.background else ""
     return (
-        f'<span role="listitem" style="{_CHIP_STYLE}{colour}"><b>{chip.numbers}</b> '
+        f'<span role="listitem" title="{escape(chip.title)}" style="{_CHIP_STYLE}{colour}">'
+        f"<b>{chip.numbers}</b> "
         f"{escape(_words(chip))}</span> "
     )
 

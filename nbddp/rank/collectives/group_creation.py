@@ -150,6 +150,8 @@ class GroupFactory:
                 torch_private.forget_registered(leftover, name)
             if shared_list is not None:
                 shared_list.withdraw()
+            if prefix is not None:
+                member_list.leave()
             self._uncount(name)
             raise
         self._made_counts[name, tuple(ranks)] += 1
@@ -201,7 +203,7 @@ class GroupFactory:
         Returns:
             The members; None: they are not known before torch has connected them.
         """
-        member_list.enter(self._pool, self.recorder.rank)
+        member_list.enter(self._pool, self.recorder.rank, is_new=prefix is not None)
         timeout = arguments["timeout"]
         if prefix is not None:
             self.store_wait.gather(store, f"{key}/arrived", len(member_list.keys), timeout)

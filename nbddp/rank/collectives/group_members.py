@@ -15,6 +15,7 @@ group with the same name in the same store overwrites these cards.
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,35 @@ class MemberList:
         #: Keys of all cards of the group.
         self.keys = [f"{base}/member/{number}" for number in range(size)]
 
-    def enter(self, pool: str, rank: int) -> None:
-        """Write the card of this process: ``rank`` of ``pool``."""
-        self._store.set(self.keys[self._index], f"{pool} {rank} {secrets.token_hex(8)}")
+    def enter(self, pool: str, rank: int, *, is_new: bool) -> None:
+        """Write the card of this process: ``rank`` of ``pool``.
+
+        Args:
+            pool: name of the pool.
+            rank: of this process in it.
+            is_new: no other group has had these keys.
+
+        Raises:
+            CollectiveRefusedError: another rank has taken this place in a new group.
+        """
+        key, card = self.keys[self._index], f"{pool} {rank} {secrets.token_hex(8)}"
+        if is_new:
+            # The place is taken in one step: C++ would wait in vain for the member that is missing.
+            first = bytes(self._store.compare_set(key, "", card)).decode(errors="replace").split()
+            if first[:1] == [pool] and first[1:2] != [str(rank)]:
+                raise CollectiveRefusedError(
+                    f"this rank calls init_process_group with rank={self._index}, as rank "
+                    f"{first[1]} of the pool does\n"
+                    "  each process needs a rank of its own\n"
+                    "  next: pass rank=rank, world_size=world_size; in a %%ddp cell `rank` is the "
+                    "number of the process"
+                )
+        self._store.set(key, card)
+
+    def leave(self) -> None:
+        """Remove the card of this process, after the group was not made."""
+        with suppress(RuntimeError, NotImplementedError):
+            self._store.delete_key(self.keys[self._index])
 
     def read(self, pool: str) -> Members | None:
         """Read all cards; None: a member is no rank of this pool, or has written none."""

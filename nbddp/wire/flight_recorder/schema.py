@@ -19,7 +19,8 @@ from nbddp.wire.flight_recorder import origins
 OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
 
 #: The end of an operation, as users see it. ``interrupted``: the user interrupted it; ``freed``:
-#: nbddp ended it; ``stopped``: it has not begun, and waits for the user at a break point.
+#: because of other ranks: nbddp ended it, it does not match, or the connection was lost;
+#: ``stopped``: it has not begun, and waits for the user at a break point.
 Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed", "stopped"]
 
 #: The kind decides which operations match.
@@ -311,6 +312,8 @@ class Operation(_Part, frozen=True):
         match None if self.failure is None else self.failure.kind:
             case "interrupted" | "freed" | "stopped" as kind:
                 return kind
+            case "collective":
+                return "freed"  # the word of the card
             case _:
                 return "failed"
 

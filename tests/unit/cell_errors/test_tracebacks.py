@@ -1,5 +1,6 @@
 """The error of a cell in which ranks raised: its tracebacks, by group, and its headline."""
 
+import pytest
 from msgspec.structs import replace
 
 from nbddp.controller.cell_errors import build
@@ -198,6 +199,32 @@ def test_a_second_init_says_what_to_do():
     assert message.endswith(
         "  likely    the pool has initialised the process group already\n"
         "  next      leave the call out, or: %ddp stop, then %ddp start --init none"
+    )
+
+
+@pytest.mark.parametrize(
+    "evalue",
+    [
+        "SyncBatchNorm expected input tensor to be on GPU or XPU or privateuseone",
+        "SyncBatchNorm layers only work with GPU modules",
+    ],
+)
+def test_a_module_that_needs_gpus_says_what_works(evalue: str):
+    assert text(cell_error(raised(0, evalue=evalue), raised(1, evalue=evalue))).endswith(
+        "  likely    SyncBatchNorm of torch works on GPUs only\n"
+        "  next      use BatchNorm (leave convert_sync_batchnorm out) on the CPU; with GPUs: %ddp "
+        "stop, then %ddp start --device cuda"
+    )
+
+
+def test_a_port_that_is_taken_says_what_to_check():
+    busy = (
+        "The server socket has failed to listen on any local network address. port: 29555, "
+        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    assert text(cell_error(raised(0, "DistNetworkError", busy), ok(1))).endswith(
+        "  next      pass rank=rank, world_size=world_size; if they are right, another port, or "
+        "leave init_method out"
     )
 
 

@@ -151,7 +151,7 @@ def test_a_rank_that_runs():
         ("interrupted", "interrupted"),
         ("freed", "freed"),
         ("raised", "failed"),
-        ("collective", "failed"),
+        ("collective", "freed"),
         ("stopped", "stopped"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_send_is_with_its_recv():
     found = rows(by_rank(ranks), GROUPS)
     assert [(row.label, row.tag, row.spread_ns, row.last_rank) for row in found] == [
         ("send 0→1 #1", 0, 6 * MS, 1),
-        ("send 0→1 #1", 5, 6 * MS, 1),
+        ("send 0→1 #1 (tag 5)", 5, 6 * MS, 1),
     ]
     assert found[0].members == RankSet.all(2)
 
