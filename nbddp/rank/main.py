@@ -8,7 +8,7 @@ import os
 import signal
 import traceback
 
-from nbddp.rank import environment, preload, process_state, stack_writer, streams
+from nbddp.rank import environment, preload, process_state, stack_writer, started_processes, streams
 from nbddp.rank.exception_text import error_info
 from nbddp.rank.server import RankServer
 from nbddp.system import process_tree
@@ -24,6 +24,7 @@ def main(launch: RankLaunch) -> None:
     process_state.renew()
     # Our start method would leave DataLoader workers unable to find names defined in a cell.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+    started_processes.install()
     streams.take_over(launch.stdout.take(), launch.stderr.take())
     stack_writer.install(launch.fault.take())
     exit_code = 0

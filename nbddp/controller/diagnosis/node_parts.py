@@ -56,6 +56,16 @@ class PoolNodes:
         """The number of ranks."""
         return sum(map(len, self.ranks.values()))
 
+    def node_by_rank(self) -> dict[Rank, int]:
+        """Return the node of each rank; empty: there is only one.
+
+        >>> PoolNodes({0: (0, 1), 1: (2,)}, {}).node_by_rank()
+        {0: 0, 1: 0, 2: 1}
+        """
+        if len(self.ranks) < 2:
+            return {}
+        return {rank: node for node, ranks in self.ranks.items() for rank in ranks}
+
     def parts(self, ranks: Iterable[Rank]) -> tuple[NodePart, ...]:
         """Return the nodes of these ranks; empty: that says nothing, as they are on all nodes.
 

@@ -180,6 +180,7 @@ class PerRank:
     since_s: float | None = None  #: how long it has been waiting; None: it does not wait
     #: The line of a cell at which it waits, which may be another one than that of the operation.
     waits_at: Site | None = None
+    node: int = -1  #: of the rank; -1: the pool has only one
 
     def __str__(self) -> str:
         if self.since_s is None:
@@ -507,7 +508,7 @@ class Report:
         return replace(self, findings=findings, injected=injected, left_out=left_out)
 
     def with_nodes(self, nodes: PoolNodes) -> "Report":
-        """Add to each finding the nodes of the ranks that are its reason.
+        """Add their nodes to all ranks, and to each finding those of the ranks that are its reason.
 
         For the notebook layer.
 
@@ -517,11 +518,20 @@ class Report:
         Returns:
             The report.
         """
+        node_of = nodes.node_by_rank()
+
+        def placed(ranks: Mapping[Rank, PerRank]) -> dict[Rank, PerRank]:
+            return {rank: replace(each, node=node_of.get(rank, -1)) for rank, each in ranks.items()}
+
         findings = tuple(
-            replace(finding, nodes=nodes.parts(_odd_ranks(finding, nodes.world_size)))
+            replace(
+                finding,
+                nodes=nodes.parts(_odd_ranks(finding, nodes.world_size)),
+                ranks=placed(finding.ranks),
+            )
             for finding in self.findings
         )
-        return replace(self, findings=findings)
+        return replace(self, findings=findings, ranks=placed(self.ranks))
 
     def later(self, seconds: float) -> "Report":
         """Return the same some seconds later: ranks have waited as much longer.

@@ -286,7 +286,7 @@ def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_err
             lines += code_excerpt.change_text(section.change)
         for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
-            lines += rank_rows.text(f"  {mark}{entry.names} {entry.doing}", entry)
+            lines += rank_rows.text(f"  {mark}{entry.beginning}", entry)
         if section.layout.more:
             lines.append(f"    {section.layout.more}")
         lines += code_excerpt.text(section.layout.finding.code)

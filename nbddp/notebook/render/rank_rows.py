@@ -19,7 +19,7 @@ from nbddp.notebook.render.html import (
     shorten,
 )
 from nbddp.wire.flight_recorder import Site
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: Rows of a finding.
 MAX_ROWS = 6
@@ -40,11 +40,23 @@ class RankRow:
     is_culprit: bool
     is_inside: bool  #: they are still inside the cell
     peers: str = ""  #: the other ends of messages that `predicate` does not name
+    nodes: RankSet = NO_RANKS  #: numbers of their nodes; empty: the pool has only one
 
     @property
     def names(self) -> str:
         """Its ranks: the one place of a card that does not cut a long list."""
         return self.ranks.describe(in_full=True)
+
+    @property
+    def node_names(self) -> str:
+        """``node 1``, ``nodes 0-2``; empty: the pool has only one."""
+        return f"node{'s' * (len(self.nodes) != 1)} {self.nodes.numbers()}" if self.nodes else ""
+
+    @property
+    def beginning(self) -> str:
+        """The ranks and what they do, for a line of text: ``rank 2 (node 1) has raised ...``."""
+        nodes = f" ({self.node_names})" if self.nodes else ""
+        return f"{self.names}{nodes} {self.doing}"
 
     @property
     def doing(self) -> str:
@@ -98,6 +110,7 @@ def rows_of(
                 site=site,
                 since_s=max(waits_s, default=None),
                 is_culprit=is_culprit,
+                nodes=RankSet.of(part.node for part in parts if part.node >= 0),
                 is_inside=all(part.status in ("running", "silent") for part in parts),
             )
         )
@@ -124,6 +137,7 @@ def html(lines: Sequence[RankRow]) -> str:
     if not lines:
         return ""
     rows = []
+    has_nodes = any(entry.nodes for entry in lines)
     for entry in lines:
         name = entry.names
         ranks = breakable(name, _MAX_RANKS_CHARS)
@@ -140,6 +154,7 @@ def html(lines: Sequence[RankRow]) -> str:
             '<tr style="background-color:transparent">'
             f'<th scope="row" style="{_FIELD};font-weight:normal;white-space:{name_space}">'
             f"{f'<b>{ranks}</b>' if entry.is_culprit else ranks}</th>"
+            f"{_node_field(entry) * has_nodes}"
             f'<td style="{_FIELD};white-space:normal;overflow-wrap:anywhere;min-width:160px">'
             f"{' '.join(parts)}</td></tr>"
         )
@@ -147,3 +162,7 @@ def html(lines: Sequence[RankRow]) -> str:
         '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'
         f"{''.join(rows)}</tbody></table>"
     )
+
+
+def _node_field(entry: RankRow) -> str:
+    return f'<td style="{_FIELD};{FAINT};white-space:nowrap">{entry.node_names}</td>'

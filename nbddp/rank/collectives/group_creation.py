@@ -279,7 +279,7 @@ class GroupFactory:
         backend, store = torch_private.registered(stock)
         name = stock.group_name
         member_list = MemberList(store, f"nbddp/{name}", stock.rank(), stock.size())
-        member_list.enter(self._pool, self.recorder.rank)
+        member_list.enter(self._pool, self.recorder.rank, is_new=False)
         self.store_wait.wait(store, member_list.keys, None)
         members = member_list.read(self._pool)
         if members is None:

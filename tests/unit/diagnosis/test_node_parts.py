@@ -51,3 +51,12 @@ def test_the_culprits_are_told():
     missing = finding([2], range(6), [])
     (told,) = Report("r", (missing,)).with_nodes(NAMED).findings
     assert [part.ranks for part in told.nodes] == [RankSet.of([2])]
+
+
+def test_each_rank_has_its_node():
+    places = [PerRank(rank, "running", Predicate(RankVerb.CALLED, " barrier")) for rank in range(6)]
+    report = Report("r", (finding([2], range(6), places),))
+    (told,) = report.with_nodes(NAMED).findings
+    assert [place.node for place in told.ranks.values()] == [0, 0, 1, 1, 2, 2]
+    (alone,) = report.with_nodes(PoolNodes({0: range(6)}, {})).findings
+    assert {place.node for place in alone.ranks.values()} == {-1}

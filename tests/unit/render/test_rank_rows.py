@@ -1,6 +1,7 @@
 """The rows of a card: which ranks share one, and where its parts break."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,17 @@ def test_long_code_breaks_between_names_only(source: str, parts: list[str]):
     code = re.search("<code[^>]*>(.*?)</code>", rank_rows.html(ring(2, source)))
     assert code is not None
     assert code[1].split("<wbr>") == parts
+
+
+def test_ranks_of_several_nodes_have_a_column_of_nodes():
+    places = {
+        rank: PerRank(rank, "running", Predicate(RankVerb.CALLED, " barrier"), node=node)
+        for rank, node in {0: 0, 2: 1}.items()
+    }
+    (row,) = rank_rows.rows_of(places, RankSet())
+    assert row.beginning == "ranks 0,2 (nodes 0-1) called barrier"
+    assert "nodes 0-1</td>" in rank_rows.html([row])
+    alone = {rank: replace(place, node=-1) for rank, place in places.items()}
+    (row,) = rank_rows.rows_of(alone, RankSet())
+    assert row.beginning == "ranks 0,2 called barrier"
+    assert "node" not in rank_rows.html([row])

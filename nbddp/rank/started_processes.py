@@ -1,0 +1,56 @@
+"""Refuses to start processes that cannot have what they are to run: a function of a cell.
+
+Runs in: the rank process, the thread that starts a process.
+
+A process that Python starts by ``spawn`` or ``forkserver`` imports the function that it runs. A
+function or a class of a cell is in no file, so the process would end with an AttributeError in its
+own output, and the caller would see an exit code.
+"""
+
+import multiprocessing.context
+from collections.abc import Callable, Iterator
+from multiprocessing import spawn
+from types import FunctionType
+from typing import Any
+
+from nbddp.errors import BadOptionError
+
+_MAIN = "__main__"
+
+
+def install() -> None:
+    """Refuse such processes from now on."""
+    for name in ("SpawnProcess", "ForkServerProcess"):
+        kind: Any = getattr(multiprocessing.context, name, None)
+        original = getattr(kind, "_Popen", None)
+        if original is not None:
+            kind._Popen = staticmethod(_refusing(original))
+
+
+def _refusing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def start(process: Any) -> Any:
+        prepared = spawn.get_preparation_data(process.name)
+        has_file = {"init_main_from_path", "init_main_from_name"} & prepared.keys()  # by %run
+        name = "" if has_file else next(_names_of_cells(process), "")
+        if name:
+            method = process._start_method
+            raise BadOptionError(
+                f"{name} is defined in a cell, and a process of start_method={method!r} can only "
+                "import it from a file\n"
+                f"  next: call {name} in the cell: the ranks are processes already; or write it to "
+                "a file with %%writefile, and import it; or start_method='fork', as "
+                f"mp.start_processes({name}, ..., start_method='fork')"
+            )
+        return original(process)
+
+    return start
+
+
+def _names_of_cells(process: Any) -> Iterator[str]:
+    """The functions and classes of cells that a process would import."""
+    target, args, kwargs = process._target, process._args, process._kwargs
+    for value in (target, *args, *kwargs.values()):
+        for item in value if isinstance(value, tuple | list) else (value,):
+            kind = item if isinstance(item, FunctionType | type) else type(item)
+            if getattr(kind, "__module__", "") == _MAIN:
+                yield kind.__qualname__
