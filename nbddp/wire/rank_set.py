@@ -95,9 +95,9 @@ class RankSet:
                 raise BadOptionError(f"{text!r} is not a list of ranks; {legal}")
             low, high = int(first), int(last)
             if low > high or high >= world_size:
-                wrong = f"{low}-{high}" if dash else str(low)
+                wrong = f"ranks {low}-{high} are" if dash else f"rank {low} is"
                 raise BadOptionError(
-                    f"rank {wrong} is out of range in a pool of {world_size} ranks; {legal}"
+                    f"{wrong} out of range in a pool of {world_size} ranks; {legal}"
                 )
             ranks.update(range(low, high + 1))
         return cls.of(ranks)

@@ -170,6 +170,13 @@ class CellHistory:
             )
         )
 
+    def note_restart(self, ranks: RankSet) -> None:
+        """Note that the user has replaced the processes of these ranks, in no cell."""
+        for rank in ranks:
+            self._births[rank] = self._count
+            self._fresh_since.pop(rank, None)
+            self._left_out.pop(rank, None)
+
     def _note_calls(self, outcome: RunOutcome) -> bool:
         calls = {
             (rank, mark.pg_id): mark.collective_seq_id

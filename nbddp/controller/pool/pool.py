@@ -626,6 +626,8 @@ class Pool:
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:
             self._cells = CellRecords()
+        else:
+            self._cells.history.note_restart(restarted)
         return text
 
     def detach(self, keep: str | float | None = None) -> float:

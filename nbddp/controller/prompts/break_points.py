@@ -75,7 +75,9 @@ class BreakPoints:
             )
         facts = _read(words)
         if not (words or group or condition or has_nan or on):
-            raise BadOptionError(f"%ddp break needs a place; legal: {_LEGAL}")
+            raise BadOptionError(
+                f"%ddp break needs a place; legal: {_LEGAL}. %ddp breaks lists those that are set"
+            )
         if cell and "line" not in facts:
             raise BadOptionError("%ddp break: --cell says where a line is. Next: add `line 7`")
         if condition:

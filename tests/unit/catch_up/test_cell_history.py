@@ -73,6 +73,10 @@ def test_the_cell_that_bound_a_name_and_the_one_that_cost_a_rank_its_variables()
     run(history, 4, "x = 2", outcome("b", 0, 0, status="exited", fresh=RankSet.of([1])))
     assert (history.origin("x"), history.origin("y")) == (4, 0)
     assert (history.fresh_since(1), history.fresh_since(0)) == (4, 0)
+    history.note_restart(
+        RankSet.of([1])
+    )  # before another cell has told the process of its first one
+    assert history.fresh_since(1) == 0
 
 
 def test_names_that_were_deleted_are_not_lost():

@@ -70,7 +70,7 @@ BAD: dict[str, str] = {
     "rank: kill": "'rank' names no ranks; legal: rank 2, ranks 0,2-3, all ranks",
     "node 0: kill": "'node 0' names no ranks",
     "rank 4: kill": "rank 4 is out of range in a pool of 4 ranks",
-    "ranks 3-1: kill": "rank 3-1 is out of range",
+    "ranks 3-1: kill": "ranks 3-1 are out of range",
     "rank x: kill": "'rank x' names no ranks",
     "rank 2: dealy 2 s": "'dealy' is no act of a rank (did you mean delay?); legal: delay, stop",
     "rank 2: delay": "delay needs a duration; legal: 500 ms, 2 s, 1 min",

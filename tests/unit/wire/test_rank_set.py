@@ -70,9 +70,9 @@ def test_legal(text: str, found: tuple[int, ...]):
         ("\u0663", "'\u0663' is not a list of ranks"),  # a digit, but not an ASCII one
         ("4", "rank 4 is out of range in a pool of 4 ranks"),
         ("0,7", "rank 7 is out of range in a pool of 4 ranks"),
-        ("2-4", "rank 2-4 is out of range in a pool of 4 ranks"),
-        ("3-1", "rank 3-1 is out of range in a pool of 4 ranks"),
-        ("9-", "rank 9-3 is out of range in a pool of 4 ranks"),
+        ("2-4", "ranks 2-4 are out of range in a pool of 4 ranks"),
+        ("3-1", "ranks 3-1 are out of range in a pool of 4 ranks"),
+        ("9-", "ranks 9-3 are out of range in a pool of 4 ranks"),
     ],
 )
 def test_illegal(text: str, wrong: str):
