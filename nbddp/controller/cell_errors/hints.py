@@ -67,8 +67,14 @@ def hints(
         ]
     if "initialize the default process group twice" in error.evalue:
         return [
-            labelled("likely", "the pool has initialised the process group already"),
-            labelled("next", "leave the call out, or: %ddp stop, then %ddp start --init none"),
+            labelled(
+                "likely", "the pool, or an earlier cell, has initialised the process group already"
+            ),
+            labelled(
+                "next",
+                "leave the call out, or call dist.destroy_process_group() above it, on all ranks; "
+                "%ddp start --init none leaves the first call to you",
+            ),
         ]
     if "Default process group has not been initialized" in error.evalue:
         return [

@@ -197,8 +197,9 @@ def test_a_second_init_says_what_to_do():
         cell_error(raised(0, evalue="trying to initialize the default process group twice!"))
     )
     assert message.endswith(
-        "  likely    the pool has initialised the process group already\n"
-        "  next      leave the call out, or: %ddp stop, then %ddp start --init none"
+        "  likely    the pool, or an earlier cell, has initialised the process group already\n"
+        "  next      leave the call out, or call dist.destroy_process_group() above it, on all "
+        "ranks; %ddp start --init none leaves the first call to you"
     )
 
 
