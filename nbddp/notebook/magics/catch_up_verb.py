@@ -254,10 +254,9 @@ def _random_numbers(result: CatchUp) -> list[str]:
         )
         lines.append(f"{whose} generator{'' if one else 's'} {_names(result.restarted)} {begin}.")
     if result.drawn:
-        lines.append(
-            f"{_names(result.drawn)} {_have(result.drawn)} other random numbers than before: no seed "
-            f"comes before {'it' if len(result.drawn) == 1 else 'them'}."
-        )
+        after = "before it" if len(result.drawn) == 1 else "before them"
+        have = f"{_have(result.drawn)} other random numbers than before"
+        lines.append(f"{_names(result.drawn)} {have}: no seed comes {after}.")
     return lines
 
 
