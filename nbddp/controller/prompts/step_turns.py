@@ -171,6 +171,7 @@ class StepTurns:
         """
         if failure is not None:
             self._failures[rank] = failure
+            self.be_patient(now)  # ranks that wait for it are freed, and may be at their stop
         self._inside.discard(rank)
         self._waiting.discard(rank)
         self._awaited.discard(rank)
@@ -178,6 +179,11 @@ class StepTurns:
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
         self._release(rank)
+        self._see_if_all_are_there(now)
+
+    def be_patient(self, now: float) -> None:
+        """Note that a rank goes on from its debugger, or has failed: others may end the cell."""
+        self._due_at = max(self._due_at, now + _PATIENCE_S)
         self._see_if_all_are_there(now)
 
     def finish(self, rank: Rank, now: float) -> None:
@@ -197,7 +203,8 @@ class StepTurns:
             rank for rank, place in places.items() if place.predicate.verb is RankVerb.WAITS
         }
         self._waiting = self._noticed - set(self.ranks)
-        if self._waiting and self._inside <= {*self.ranks, *self._waiting}:
+        are_there = self._inside <= {*self.ranks, *self._waiting}
+        if self._waiting and are_there and not self._failures:
             self._due_at = min(self._due_at, now + _WAITING_S)
 
     def drop_notice(self) -> bool:
