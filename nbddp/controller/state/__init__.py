@@ -34,6 +34,7 @@ from nbddp.controller.state.exit_text import (
     exception_line,
     exit_phrase,
     idle_exit_notices,
+    is_of_memory,
     meaning,
     memory_then,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
+    "is_of_memory",
     "joining_ranks",
     "kept_cell",
     "meaning",

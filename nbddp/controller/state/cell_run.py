@@ -122,8 +122,13 @@ class CellRun:
 
     def exit(self, exited: RankExited, now: float) -> None:
         """Note that a rank has exited in it."""
+        before = self.results.get(exited.rank)
         self.results[exited.rank] = RankResult(
-            rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
+            rank=exited.rank,
+            status="exited",
+            elapsed_s=now - self.began,
+            exited=exited,
+            sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )
 
     def outcome(
