@@ -426,14 +426,29 @@ class StepTurns:
                     "other machines have compared it. Next: continue raises the mismatch; or quit"
                 )
             if reply.verb is StepVerb.UNTIL and number >= reply.count:
-                return (
-                    f"rank {request.rank} is at {stop.label()}. Next: until {number + 1}, or more"
-                )
+                return self._too_late(reply.count, ranks)
         return ""
 
     def _release(self, rank: Rank) -> None:
         if rank in self.gathered:
             self.gathered = RankSet.of(set(self.gathered) - {rank})
+
+    def _too_late(self, number: int, ranks: RankSet) -> str:
+        """Say which ranks are at collectives with this number, or a later one."""
+        past = [
+            (stop, request.rank)
+            for request, _ in self._open.values()
+            if (stop := request.stop) is not None
+            and request.rank in ranks
+            and stop.collective_seq_id >= number
+        ]
+        by_label = ranks_by((stop.label(), rank) for stop, rank in past)
+        there = (
+            f"{each.describe()} {each.verb('is', 'are')} at {label}"
+            for label, each in by_label.items()
+        )
+        most = max(stop.collective_seq_id for stop, _ in past)
+        return f"{', '.join(there)}. Next: until {most + 1}, or more"
 
     def _see_if_all_are_there(self, now: float) -> None:
         if self._awaited <= {rank for rank, _ in self._open}:

@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import CellRun
+from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -79,6 +79,7 @@ __all__ = [
     "DETACHED",
     "LEGAL_CONFIG",
     "MISMATCH_ERROR",
+    "ONLY_DELAYS",
     "AbandonRequested",
     "Action",
     "AgentExited",

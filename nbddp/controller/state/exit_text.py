@@ -67,8 +67,9 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         )
     if name == "SIGABRT" and _CLOSED_UNDER_US.search(exited.last_output):
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
-    if name == "SIGABRT" and _CORRUPTED.search(exited.last_output):
-        return how, (
+    gave_up = "native code gave up (an assertion, or an uncaught C++ exception)"
+    if _CORRUPTED.search(exited.last_output):
+        gave_up = (
             "native code wrote to memory that is not its own, such as that of a tensor that was "
             "resized while an operation used it"
         )
@@ -82,7 +83,7 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",
         "SIGBUS": "native code touched memory that is not there; is /dev/shm full?",
-        "SIGABRT": "native code gave up (an assertion, or an uncaught C++ exception)",
+        "SIGABRT": gave_up,
         "SIGFPE": "native code divided an integer by zero",
         "SIGILL": "native code is not made for this processor",
         "SIGTERM": "someone asked the process to end",

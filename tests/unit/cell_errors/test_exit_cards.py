@@ -8,6 +8,7 @@ from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import cell_error, exit_report
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.state import LostNames, RankResult, RunOutcome
+from nbddp.controller.state.exit_text import describe_exit
 from nbddp.notebook.render import diagnosis_card
 from nbddp.wire.flight_recorder import (
     LoopVariable,
@@ -249,3 +250,13 @@ def test_memory_of_an_open_operation_that_was_freed_is_the_likely_cause():
     )
     killed = finding_of(outcome_of(died(0, -9), seen))
     assert "all_reduce" not in killed.suspicions[0]
+
+
+def test_memory_that_glibc_finds_corrupted():
+    for printed in (
+        "malloc(): unaligned tcache chunk detected\n",
+        "corrupted size vs. prev_size\n",
+    ):
+        end = died(0, -6, printed=printed).exited
+        assert end is not None
+        assert describe_exit(end)[1].startswith("native code wrote to memory that is not its own")

@@ -147,16 +147,6 @@ def test_the_exit_of_a_rank_as_part_of_a_sentence(
     assert exit_phrase(msgspec.structs.replace(exited, cause=cause)) == text
 
 
-def test_memory_that_glibc_finds_corrupted():
-    for printed in (
-        "malloc(): unaligned tcache chunk detected\n",
-        "corrupted size vs. prev_size\n",
-    ):
-        end = died(0, -6, printed=printed).exited
-        assert end is not None
-        assert describe_exit(end)[1].startswith("native code wrote to memory that is not its own")
-
-
 @pytest.mark.parametrize(
     ("exit_code", "how", "likely"),
     [

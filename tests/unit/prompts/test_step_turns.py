@@ -290,7 +290,8 @@ def test_a_held_rank_stays_where_the_others_go_on():
 def test_until_goes_to_a_later_collective_only():
     cell = Cell()
     cell.stop(0, 1, 2, 3)
-    assert cell.say("until 7").tells == ("rank 0 is at all_reduce #7. Next: until 8, or more",)
+    assert cell.say("until 7").tells == ("ranks 0-3 are at all_reduce #7. Next: until 8, or more",)
+    assert cell.say("until 7 -r 1").tells == ("rank 1 is at all_reduce #7. Next: until 8, or more",)
     assert sent(cell.say("until 8 -r 0")) == [(0, "until 8")]
 
 
