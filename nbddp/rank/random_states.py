@@ -1,7 +1,7 @@
 """The states of the random generators that a process has by itself.
 
-Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share`, `hold` and `put_back`
-by name.
+Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share_own`, `hold` and
+`put_back` by name.
 """
 
 import hashlib
@@ -14,12 +14,13 @@ import torch
 
 from nbddp.rank.collectives import state_sync
 
-_Generator = tuple[Callable[[], Any], Callable[[Any], None]]
+#: How to get and set the state of a generator.
+Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
-def _generators() -> dict[str, _Generator]:
+def _generators() -> dict[str, Access]:
     """Return how to get and set the state of each generator that exists; others are not made."""
-    generators: dict[str, _Generator] = {
+    generators: dict[str, Access] = {
         "random": (random.getstate, random.setstate),
         "torch": (torch.get_rng_state, torch.set_rng_state),
     }
@@ -59,46 +60,64 @@ def put_back() -> None:
 
 def digests() -> dict[str, str]:
     """Return a hash of the state of each generator."""
-    return {
-        name: hashlib.sha256(_text(state).encode()).hexdigest() for name, state in take().items()
-    }
+    return {name: digest(state) for name, state in take().items()}
+
+
+def digest(state: Any) -> str:
+    """Return a hash of the state of a generator."""
+    return hashlib.sha256(_text(state).encode()).hexdigest()
 
 
 def _text(state: Any) -> str:
     """Return the state with all numbers of its arrays, which `repr` would leave out."""
     if isinstance(state, tuple):
         return " ".join(map(_text, state))
+    if isinstance(state, dict):
+        return " ".join(f"{name} {_text(state[name])}" for name in sorted(state))
     return str(state.tolist() if hasattr(state, "tolist") else state)
 
 
-def share(names: Sequence[str], *, src: int, to: Sequence[int]) -> None:
+def share_own(names: Sequence[str], *, src: int, to: Sequence[int]) -> None:
     """Give the generators of some ranks the states that those of one rank have.
-
-    Its operations have this function as their origin, see `call_sites`.
 
     Args:
         names: of generators that `digests` names.
         src: global rank that has the states.
         to: global ranks that get them; all ranks call it.
     """
-    state_sync.give(_Generators(names), src=src, to=to)
+    generators = _generators()
+    share({name: generators[name] for name in names if name in generators}, src=src, to=to)
+
+
+def share(generators: Mapping[str, Access], *, src: int, to: Sequence[int]) -> None:
+    """Give some generators the states that those of one rank have, by name.
+
+    Its operations have this function as their origin, see `call_sites`.
+
+    Args:
+        generators: those of this rank.
+        src: global rank that has the states.
+        to: global ranks that get them; all ranks call it.
+    """
+    state_sync.give(_Generators(generators), src=src, to=to)
 
 
 class _Generators:
     """Some generators, with the methods that `nbddp.sync` uses.
 
     Args:
-        names: of generators that `digests` names.
+        generators: how to get and set the state of each.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, generators: Mapping[str, Access]) -> None:
+        self._generators = generators
 
     def state_dict(self) -> dict[str, Any]:
         """Return their states."""
-        states = take()
-        return {name: states[name] for name in self._names if name in states}
+        return {name: get() for name, (get, _) in self._generators.items()}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Set their states."""
-        put(states)
+        for name, state in states.items():
+            if name in self._generators:
+                self._generators[name][1](state)

@@ -37,8 +37,6 @@ def attempt(function, *args, **kwargs):
         noise = r"\\[[0-9a-f.:]*\\]:\\d+(\\$\\d+)?|0x[0-9a-f]+|[FEW]\\d{4} [\\d:.]+"
         line = re.sub(noise, "<>", line)
         line = re.sub(r"keys: /nbddp/[^ ]*//", "keys: /", line)  # where the pool keeps its stores
-        line = line.replace("nbddp.rank.collectives.group.TracedGroup",
-                            "torch.distributed.distributed_c10d.ProcessGroup")
         return f"{type(error).__name__}: {line}"
 
 def range_of(*shape, dtype=torch.float32):

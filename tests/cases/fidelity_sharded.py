@@ -330,11 +330,11 @@ result.append(t.item())
 import torch.multiprocessing as mp
 path = shared_path("children")
 def child(index, path, count, results):
-    dist.destroy_process_group() if dist.is_initialized() else None
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=index, world_size=count)
+    # The destructor of the group that it has from the fork would join threads that it has not.
+    group = dist.ProcessGroupGloo(dist.FileStore(path, count), index, count)
     t = torch.tensor([index + 1.0])
     for _ in range(20):
-        dist.all_reduce(t, dist.ReduceOp.MAX)
+        group.allreduce([t], dist.ReduceOp.MAX).wait()
     results[index] = t.item()
     os._exit(0)
 results = torch.zeros(3).share_memory_()

@@ -36,7 +36,7 @@ class Squares(Dataset):
 """
 
 
-def _data(
+def data_cell(
     name: str, code: str, kind: str, words: tuple[str, ...], lines: tuple[int, ...],
     *fixes: tuple[str, str], culprits: str = "0-1", proven: bool = True,
 ) -> WrongCell:  # fmt: skip
@@ -51,7 +51,7 @@ loader = DataLoader(data, batch_size=2, sampler=sampler)
 for batch in loader:
     fit(batch)
 """
-_EPOCHS = """\
+EPOCHS = """\
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=2, sampler=sampler)
 for epoch in range(3):
@@ -59,14 +59,14 @@ for epoch in range(3):
         fit(batch)
 """
 #: Its workers end with the loader.
-_STAYING = _EPOCHS.replace(
+_STAYING = EPOCHS.replace(
     "sampler=sampler", "sampler=sampler, num_workers=1, persistent_workers=True"
 )
 _STAYING += "del loader, sampler\n"
-_SET_EPOCH = ("    for batch", "    sampler.set_epoch(epoch)\n    for batch")
+SET_EPOCH = ("    for batch", "    sampler.set_epoch(epoch)\n    for batch")
 
 WRONG_DATA = [
-    _data(
+    data_cell(
         "no sampler",
         _PLAIN,
         "samples-twice",
@@ -75,7 +75,7 @@ WRONG_DATA = [
         ("batch_size=2", "batch_size=2, sampler=DistributedSampler(data)"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "no sampler, and gradients that DDP averages",
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
         "model = DDP(torch.nn.Linear(1, 1))\n"
@@ -86,7 +86,7 @@ WRONG_DATA = [
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "no sampler, and flat gradients that the code averages before each step",
         "own = torch.nn.Linear(1, 4); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
         "for batch in DataLoader(data, 5):\n"
@@ -99,15 +99,7 @@ WRONG_DATA = [
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
         proven=False,
     ),
-    _data(
-        "set_epoch with one number",
-        _EPOCHS.replace(_SET_EPOCH[0], "    sampler.set_epoch(3)\n    for batch"),
-        "same-order",
-        ("Ranks 0-1 read TensorDataset in the same order in passes 1 and 2", "set 3 for both"),
-        (1, 2, 5),
-        ("set_epoch(3)", "set_epoch(epoch)"),
-    ),
-    _data(
+    data_cell(
         "no sampler, and weights that are averaged after the loop",
         "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
         "for batch in DataLoader(data, 5):\n"
@@ -119,7 +111,7 @@ WRONG_DATA = [
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=DistributedSampler(data))"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "no sampler, and a loader that is made in each epoch",
         "for epoch in range(2):\n    for batch in DataLoader(data, 5):\n        fit(batch)\n",
         "samples-twice",
@@ -128,7 +120,7 @@ WRONG_DATA = [
         ("DataLoader(data, 5)", "DataLoader(data, 5, sampler=Share())"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "no sampler, with workers",
         "loader = DataLoader(data, 2, shuffle=True, num_workers=1)\n"
         "for n, batch in enumerate(loader):\n    fit(batch)\n",
@@ -138,7 +130,7 @@ WRONG_DATA = [
         ("shuffle=True", "sampler=DistributedSampler(data)"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "rank 0 in all samplers",
         _SAMPLED.replace("(data)", "(data, num_replicas=world_size, rank=0)"),
         "samples-twice",
@@ -146,7 +138,7 @@ WRONG_DATA = [
         (1, 2, 3),
         ("rank=0", "rank=rank"),
     ),
-    _data(
+    data_cell(
         "seeds that differ",
         _SAMPLED.replace("(data)", "(data, seed=rank)"),
         "samples-twice",
@@ -154,7 +146,7 @@ WRONG_DATA = [
         (1, 2, 3),
         ("seed=rank", "seed=1"),
     ),
-    _data(
+    data_cell(
         "epochs that differ",
         _SAMPLED.replace("for batch", "sampler.set_epoch(rank)\nfor batch"),
         "samples-twice",
@@ -162,7 +154,7 @@ WRONG_DATA = [
         (1, 2, 4),
         ("set_epoch(rank)", "set_epoch(1)"),
     ),
-    _data(
+    data_cell(
         "own sampler that shares nothing",
         _PLAIN.replace("batch_size=2", "batch_size=2, sampler=Everyone()"),
         "samples-twice",
@@ -171,7 +163,7 @@ WRONG_DATA = [
         ("Everyone()", "Share()"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "subsets that overlap",
         "part = Subset(data, range(4 * rank, 4 * rank + 6))\n" + _PLAIN.replace("data", "part"),
         "samples-twice",
@@ -180,7 +172,7 @@ WRONG_DATA = [
         ("range(4 * rank, 4 * rank + 6)", "range(5 * rank, 5 * rank + 5)"),
         proven=False,
     ),
-    _data(
+    data_cell(
         "more shares than ranks",
         _SAMPLED.replace("(data)", "(data, 4, rank, shuffle=False)"),
         "samples-unread",
@@ -188,23 +180,23 @@ WRONG_DATA = [
         (1, 2, 3),
         ("4, rank, ", ""),
     ),
-    _data(
+    data_cell(
         "set_epoch forgotten",
-        _EPOCHS,
+        EPOCHS,
         "same-order",
         ("Ranks 0-1 read TensorDataset in the same order in passes 1 and 2", "set_epoch"),
         (1, 2, 4),
-        _SET_EPOCH,
+        SET_EPOCH,
     ),
-    _data(
+    data_cell(
         "set_epoch forgotten, with workers that stay",
         _STAYING,
         "same-order",
         ("in the same order in passes 1 and 2",),
         (1, 2, 4),
-        _SET_EPOCH,
+        SET_EPOCH,
     ),
-    _data(
+    data_cell(
         "different numbers of batches",
         "part = Subset(data, range(rank, 9, 2))\nloader = DataLoader(part, 1)\n"
         "for n, batch in enumerate(loader):\n"
@@ -216,7 +208,7 @@ WRONG_DATA = [
         culprits="1",
         proven=False,
     ),
-    _data(
+    data_cell(
         "dataset that shows nothing of what it holds",
         _PLAIN.replace("data,", "Squares(),"),
         "samples-twice",
@@ -229,8 +221,8 @@ WRONG_DATA = [
 
 #: Cells without a finding, and the notes below them: a word of each.
 CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sampler and set_epoch": (replaced(_EPOCHS, _SET_EPOCH), ()),
-    "not shuffled": (_EPOCHS.replace("(data)", "(data, shuffle=False)"), ()),
+    "sampler and set_epoch": (replaced(EPOCHS, SET_EPOCH), ()),
+    "not shuffled": (EPOCHS.replace("(data)", "(data, shuffle=False)"), ()),
     "padding": (
         _SAMPLED.replace("sampler =", "data = TensorDataset(torch.arange(9.0)); sampler ="),
         ("gave 1 of the 9 samples of TensorDataset twice",),
@@ -260,7 +252,7 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "workers": (_SAMPLED.replace("sampler=sampler", "sampler=sampler, num_workers=2"), ()),
     "workers that stay": (
-        replaced(_STAYING, _SET_EPOCH),
+        replaced(_STAYING, SET_EPOCH),
         (),
     ),
     "left early by all ranks": (
@@ -293,7 +285,7 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         ("ranks 0-1 read 6 of the 10 samples of Subset more than once; nothing that they trained",),
     ),
     "validation in each epoch": (
-        replaced(_EPOCHS, _SET_EPOCH)
+        replaced(EPOCHS, SET_EPOCH)
         + "    for batch in DataLoader(data, 2, sampler=DistributedSampler(data)):\n"
         "        total = batch[0].sum()\n",
         (),
@@ -321,13 +313,11 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         ("rank 0 got 3 of 4 batches of TensorDataset; no operation in the loop waits",),
     ),
     "two models, one after another, in each epoch": (
-        replaced(_EPOCHS, _SET_EPOCH) + "    for batch in loader:\n        fit(batch)\n",
+        replaced(EPOCHS, SET_EPOCH) + "    for batch in loader:\n        fit(batch)\n",
         (),
     ),
     "pairs of samples": (
-        replaced(
-            _EPOCHS, _SET_EPOCH, ("for batch in loader", "for batch, _ in zip(loader, loader)")
-        ),
+        replaced(EPOCHS, SET_EPOCH, ("for batch in loader", "for batch, _ in zip(loader, loader)")),
         (),
     ),
     "draws with replacement": (

@@ -118,3 +118,15 @@ def test_slow_ranks_compute_the_same(trained: Pool, program: Program):
         results.append(trained.pull("plainly([result])"))
         run_cell(trained, CLEAN_UP, timeout=program.timeout_s)
     assert results[0] == results[1]
+
+
+def test_a_deadlock_beside_a_delay_keeps_its_next_step(pool: Pool):
+    code = "a = torch.ones(2)\ndist.all_reduce(a)\nif rank == 0:\n    dist.barrier()"
+    for fault, is_kept in (("delay 10 ms", True), ("flip a bit", False)):
+        where = "before the next all_reduce" if is_kept else "in the next all_reduce"
+        view = run_cell(pool, code, faults=f"rank 1: {fault} {where}", check=False)
+        assert view.outcome is not None
+        assert view.outcome.report is not None
+        (finding,) = view.outcome.report.findings
+        assert finding.kind == "missing-rank"
+        assert ("a fault on purpose" not in finding.next_step) == is_kept

@@ -1,10 +1,14 @@
 """``%ddp break --on error`` and ``--on mismatch`` on real ranks."""
 
+import threading
+from pathlib import Path
+
 import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import VerdictReached
 from nbddp.errors import BadOptionError
+from nbddp.wire.rank_set import RankSet
 from tests.support.views import RecordingView, run_cell
 
 ERROR = """\
@@ -163,3 +167,24 @@ def test_an_event_takes_no_place(pool: Pool):
     assert str(pool.break_points.add([], on="mismatch", ranks=pool.rank_set([1]))) == (
         "an operation that does not match on rank 1"
     )
+
+
+@pytest.mark.fresh_ranks(3)
+def test_the_end_of_a_cell_by_an_error_ends_the_prompt_and_says_so(pool: Pool, tmp_path: Path):
+    pool.break_points.add(["barrier"], ranks=RankSet.of([1]))
+    flag = tmp_path / "asked"
+
+    def type_nothing() -> str:
+        flag.touch()
+        threading.Event().wait(60)  # the end of the cell interrupts it
+        raise AssertionError("the prompt has not ended")
+
+    code = (
+        "import os, time\nif rank == 2:\n"
+        f"    while not os.path.exists({str(flag)!r}): time.sleep(0.01)\n    1 / 0\n"
+        "dist.barrier()\n"
+    )
+    view = run_cell(pool, code, answers=[type_nothing], check=False)
+    assert view.told[-1] == "the cell has ended: this prompt takes no more lines"
+    assert view.error is not None
+    assert view.error.by_rank[2][0] == "ZeroDivisionError"

@@ -345,6 +345,7 @@ def test_random_numbers_of_ranks_that_draw_alike_go_on(pool: Pool):
     pool.restart(1)
     result = pool.catch_up()
     assert (result.alike_random, result.seeding) == (("torch",), (1,))
+    assert result.reseeded == ("random",)
     drawn = pool.pull("(torch.rand(3).tolist(), random.random())")
     assert drawn[0][0] == drawn[1][0] == drawn[2][0] != before[0]
     assert len({number for _, number in drawn}) == 3
@@ -380,3 +381,37 @@ def test_ranks_that_take_part_aside_keep_their_random_numbers(pool: Pool):
     assert (result.failed, result.aside) == ((), RankSet.of([0, 2]))
     assert pool.pull(state, ranks=[0, 2]) == before
     assert pool.diff("size").is_equal
+
+
+def test_generators_in_variables_begin_again_or_go_on(pool: Pool):
+    run_cells(
+        pool,
+        "import random, numpy\n"
+        "own, alike = torch.Generator().manual_seed(rank), torch.Generator().manual_seed(7)\n"
+        "dice, bits, idle = random.Random(rank), numpy.random.default_rng(rank), random.Random(1)",
+        "torch.rand(2, generator=own), dice.random(), bits.random()",
+        "torch.rand(2, generator=alike)",
+    )
+    pool.restart(1)
+    assert pool.catch_up().restarted == ("bits", "dice", "own")
+    numbers = pool.pull("torch.rand(2, generator=alike).tolist()")
+    assert numbers[0] == numbers[1] == numbers[2]
+
+
+def test_values_that_were_drawn_without_a_seed_are_told(pool: Pool):
+    run_cells(
+        pool,
+        "import random; random.seed(rank)\n"
+        "seeded = random.random()\n"
+        "share = [rank] * 2\n"
+        "def permuted(): return torch.randperm(1000)\n"
+        "order = permuted(); half = order[:500]\n"
+        "deck = list(range(100)); torch.rand(1)\n"
+        "net = torch.nn.Linear(2, 2)",
+        "order2 = list(range(1000))\nimport numpy.random\nnumpy.random.shuffle(order2)",
+        "fixed = torch.rand(2, generator=torch.Generator().manual_seed(rank))",
+    )
+    drawn = pool.pull("(seeded, fixed.tolist())")
+    pool.restart(1)
+    assert pool.catch_up().drawn == ("half", "order", "order2")
+    assert pool.pull("(seeded, fixed.tolist())") == drawn

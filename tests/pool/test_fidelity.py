@@ -94,6 +94,24 @@ def test_groups_are_what_the_pool_says(pair: Pair):
     assert kinds == {True: "'ProcessGroup'", False: "'TracedGroup'"}
 
 
+def test_a_group_has_the_text_of_the_stock_one(pair: Pair):
+    code = "import re\nre.sub('0x[0-9a-f]+', '', repr([dist.group.WORLD]))"
+    texts = {run_cell(pair.get(2, plain=plain), code).result() for plain in (True, False)}
+    assert len(texts) == 1
+
+
+def test_a_warning_of_torch_names_the_line_of_the_user(pair: Pair):
+    code = (
+        "import warnings\nwith warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    torch.nn.parallel.DistributedDataParallel(\n"
+        "        torch.nn.Linear(1, 1), check_reduction=True)\n"
+        "[(each.lineno, 'ipython-input' in each.filename) for each in seen]"
+    )
+    for plain in (True, False):
+        assert run_cell(pair.get(2, plain=plain), code).result() == "[(4, True)]"
+
+
 @pytest.mark.timeout(180)
 @parametrize([*GROUPS, *COLLECTIVES, *WORKS, *TRAINING, *SHARDED, *WIDER])
 def test_a_program_gives_the_same(pair: Pair, program: Program):

@@ -8,6 +8,7 @@ from nbddp.notebook.output.sanitizer_lines import sanitizer_lines
 from tests.cases.data_shared_on_purpose import SHARED_ON_PURPOSE
 from tests.cases.sanitized import WrongCell
 from tests.cases.sanitized_data import CORRECT_DATA, DATA_PRELUDE, WRONG_DATA
+from tests.cases.sanitized_orders import CORRECT_ORDERS, WRONG_ORDERS
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import RecordingView, run_cell
 
@@ -26,12 +27,12 @@ def lines(view: RecordingView) -> list[str]:
     return sanitizer_lines(view.outcome)
 
 
-@_each(WRONG_DATA)
+@_each(WRONG_DATA + WRONG_ORDERS)
 def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
     check_only_finding(run_cell(pool, cell.code, sanitize_data=True), cell)
 
 
-@_each(WRONG_DATA)
+@_each(WRONG_DATA + WRONG_ORDERS)
 def test_the_fixed_cell_is_silent(pool: Pool, cell: WrongCell):
     assert findings(run_cell(pool, cell.fixed, sanitize_data=True)) == []
 
@@ -42,7 +43,7 @@ def test_without_the_option_nothing_is_told(pool: Pool, cell: WrongCell):
         assert findings(run_cell(pool, cell.code, sanitize=sanitize)) == []
 
 
-_CORRECT = CORRECT_DATA | SHARED_ON_PURPOSE
+_CORRECT = CORRECT_DATA | CORRECT_ORDERS | SHARED_ON_PURPOSE
 
 
 @pytest.mark.parametrize("name", _CORRECT)

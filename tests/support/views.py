@@ -1,9 +1,9 @@
 """Runs cells and records their output."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
@@ -27,16 +27,19 @@ from nbddp.wire.messages import (
     Stream,
 )
 
+UserAnswer: TypeAlias = str | BaseException | Callable[[], str]
+
 
 class RecordingView:
     """A `nbddp.controller.pool.cell_view.CellView` that shows nothing and keeps everything.
 
     Args:
         answers: to the questions of ranks, in the order of asking. When they are used up, the
-            asking rank gets the end of input. An answer that is an exception is raised.
+            asking rank gets the end of input. An answer that is an exception is raised, and one
+            that is a function is called.
     """
 
-    def __init__(self, answers: Iterable[str | BaseException] = ()) -> None:
+    def __init__(self, answers: Iterable[UserAnswer] = ()) -> None:
         self._answers = iter(answers)
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
@@ -65,7 +68,7 @@ class RecordingView:
             raise EOFError("the test has no more answers")
         if isinstance(answer, BaseException):
             raise answer
-        return answer
+        return answer() if callable(answer) else answer
 
     def why_nobody_answers(self) -> str:
         return self.no_user
@@ -151,7 +154,7 @@ def run_cell(
     *,
     ranks: Sequence[int] | str | None = None,
     timeout: float | None = None,
-    answers: Iterable[str | BaseException] = (),
+    answers: Iterable[UserAnswer] = (),
     check: bool = True,
     execution_count: int = 1,
     first_line: int = 1,
@@ -219,7 +222,7 @@ def begin_cell(
     *,
     ranks: Sequence[int] | str | None = None,
     timeout: float | None = None,
-    answers: Iterable[str | BaseException] = (),
+    answers: Iterable[UserAnswer] = (),
     faults: str = "",
 ) -> BackgroundCell:
     """Begin a cell and return; its events are recorded by another thread."""

@@ -12,6 +12,7 @@ from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
 from nbddp.controller.cell_errors.exited_ranks import (
     end_of_all,
+    freed_memory,
     last_sites,
     log_commands,
     log_lines,
@@ -401,7 +402,7 @@ def _exits(
         exited = result.exited
         assert exited is not None  # noqa: S101 - it is in the state "exited"
         how, guess = describe_exit(exited)
-        likely = outcome.exit_calls.get(rank) or guess
+        likely = outcome.exit_calls.get(rank) or freed_memory(outcome, exited) or guess
         end = f"{how}, pid {exited.pid}, {evidence.time_of(result)}"
         lines.append(labelled(f"rank {rank}", end))
         if meaning(exited):

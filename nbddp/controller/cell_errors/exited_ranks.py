@@ -28,6 +28,7 @@ from nbddp.controller.state import (
     crash_site,
     describe_exit,
     exit_phrase,
+    is_of_memory,
     meaning,
     memory_then,
 )
@@ -200,8 +201,26 @@ def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:
         likely = "" if exited is None else describe_exit(exited)[1]
         if call := outcome.exit_calls.get(rank):
             yield call
+        elif exited is not None and (freed := freed_memory(outcome, exited)):
+            yield freed
         elif exited is not None and likely:
             yield f"{likely}{memory_then(exited)}"
+
+
+def freed_memory(outcome: RunOutcome, exited: RankExited) -> str:
+    """The line that freed memory of an open operation, if that may have ended a rank, in words.
+
+    Empty: no sanitizer has seen such a line, or the rank has ended in another way.
+    """
+    for result in outcome.results.values() if is_of_memory(exited) else ():
+        for fault in () if result.sanitizer is None else result.sanitizer.faults:
+            if fault.kind == "resize":
+                return (
+                    f"{fault.site} gave other memory to a tensor that {fault.operation.label()} "
+                    "still used, as the warning says: native code went on with memory that was "
+                    "freed"
+                )
+    return ""
 
 
 def _lost(fresh: RankSet, lost_names: Sequence[LostNames]) -> str:

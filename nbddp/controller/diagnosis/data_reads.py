@@ -5,9 +5,11 @@ Runs in: the notebook's process. Pure.
     LoaderReads of each rank --> one loader of all ranks --> DataFault (a card), DataNote (a line)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, ranks_in
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
@@ -43,6 +45,7 @@ class DataFault:
     reason: Reason = ""
     proven: bool = True
     is_all: bool = False  #: each of the ranks read all samples
+    is_open: bool = False  #: it may be on purpose: the code may use a part of each batch
     before: int = 0  #: of ``same-order``: the earlier pass, from 1
 
     @property
@@ -77,7 +80,8 @@ def compare_reads(
     notes: list[DataNote] = []
     for reads in _loaders(reads_by_rank):
         fault = _first_fault(reads, world_size, notes, has_failed=has_failed)
-        faults += [each for each in (fault, _same_order(reads)) if each is not None]
+        faults += [fault] if fault is not None else []
+    faults += filter(None, map(_same_order, _loops(reads_by_rank)))
     # A loader that is made in each epoch has the same fault each time.
     first_by_line: dict[object, DataFault] = {}
     for one in faults:
@@ -101,6 +105,36 @@ def _loaders(reads_by_rank: Mapping[Rank, Sequence[LoaderReads]]) -> Iterator[_R
             number = counts[line] = counts.get(line, 0) + 1
             reads_by_loop.setdefault((line, number), {})[rank] = loader
     return (reads for reads in reads_by_loop.values() if len(reads) > 1)
+
+
+def _loops(reads_by_rank: Mapping[Rank, Sequence[LoaderReads]]) -> Iterator["_Loop"]:
+    """The loaders of `_loaders`, where those that one line makes again and again are one."""
+    reads_by_loop: dict[object, dict[Rank, list[LoaderReads]]] = {}
+    for rank, loaders in reads_by_rank.items():
+        numbers: dict[object, dict[object, int]] = {}
+        for loader in loaders:
+            line = loader.epochs[0].site.position, loader.dataset
+            made = loader.site.position, loader.length, loader.contents, loader.base_contents
+            known = numbers.setdefault(line, {})
+            # Without a line, they are loaders of earlier cells.
+            one = (*made, loader.sampler) if loader.site.line else len(known)
+            number = known.setdefault(one, len(known))
+            reads_by_loop.setdefault((line, number), {}).setdefault(rank, []).append(loader)
+    for by_rank in reads_by_loop.values():
+        if len(by_rank) > 1:
+            reads = {
+                rank: replace(each[0], epochs=tuple(one for part in each for one in part.epochs))
+                for rank, each in by_rank.items()
+            }
+            yield _Loop(reads, is_remade=any(len(each) > 1 for each in by_rank.values()))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The passes of a loop over one loader, or over loaders that are made alike."""
+
+    reads: _Reads
+    is_remade: bool
 
 
 def _passes(reads: _Reads) -> Iterator[tuple[int, _Pass]]:
@@ -161,18 +195,19 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         return None
     sets, length, reason = compared.sets, compared.length, compared.reason
     is_one_share = _is_one_share(reads)
-    is_open = reason in OPEN_REASONS
     trains = any(epoch.trains for epoch in epochs.values())
     groups = combining_groups(epochs)
+    is_combined = trains and bool(groups) and not is_one_share
+    # Ranks with one share of fewer shares than ranks may each use a part of its batches.
+    steps = any(epoch.models or epoch.has_ddp for epoch in epochs.values())
+    is_of_fewer = is_combined and steps and reason == "same-share" and _shares(reads) < len(reads)
+    is_open = reason in OPEN_REASONS or is_of_fewer
     # Ranks of a model that is parallel in two ways share the data with those of one group only.
-    compares_groups = is_open and trains and bool(groups) and not is_one_share
-    twice, culprits = 0, RankSet()
-    for members in groups if compares_groups else (RankSet.of(sets),):
-        own = {rank: each for rank, each in sets.items() if rank in members.ranks}
-        readers = own if is_one_share else _readers(reads, own)
-        shared = _read_twice(list(readers.values()))
-        ranks = [rank for rank, each in own.items() if _number(each) & shared]
-        twice, culprits = twice | shared, RankSet.of([*culprits, *ranks])
+    parts = groups if is_combined and is_open else (RankSet.of(sets),)
+    twice, culprits = _read_twice(reads, sets, parts, merges=not (is_one_share or is_of_fewer))
+    if is_of_fewer and not twice:
+        is_open = False
+        twice, culprits = _read_twice(reads, sets, (RankSet.of(sets),), merges=True)
     count = twice.bit_count()
     if not count:
         return None
@@ -202,6 +237,7 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         reason,
         proven=not is_open and bool(next(iter(reads.values())).contents),
         is_all=is_all,
+        is_open=is_open,
     )
 
 
@@ -223,7 +259,7 @@ def _readers(reads: _Reads, sets: Mapping[Rank, bytes]) -> dict[object, bytes]:
 
     Ranks of a tensor-parallel group read the same samples, and tell their samplers so.
     """
-    shares = max(each.sampler.replicas for each in reads.values())
+    shares = _shares(reads)
     is_grouped = 0 < shares < len(reads)
     return {
         ("share", reads[rank].sampler.rank) if is_grouped else rank: each
@@ -231,12 +267,31 @@ def _readers(reads: _Reads, sets: Mapping[Rank, bytes]) -> dict[object, bytes]:
     }
 
 
-def _read_twice(sets: Sequence[bytes]) -> int:
-    seen = twice = 0
-    for bits in map(_number, sets):
-        twice |= seen & bits
-        seen |= bits
-    return twice
+def _shares(reads: _Reads) -> int:
+    return max(each.sampler.replicas for each in reads.values())
+
+
+def _read_twice(
+    reads: _Reads, sets: Mapping[Rank, bytes], groups: Iterable[RankSet], *, merges: bool
+) -> tuple[int, RankSet]:
+    """The indices that two readers of one group have, and the ranks that have such.
+
+    Args:
+        reads: of one loader.
+        sets: the indices of each rank.
+        groups: the ranks whose indices are compared.
+        merges: ranks with one share of fewer shares than ranks are one reader.
+    """
+    twice, culprits = 0, RankSet()
+    for members in groups:
+        own = {rank: each for rank, each in sets.items() if rank in members.ranks}
+        seen = shared = 0
+        for bits in map(_number, (_readers(reads, own) if merges else own).values()):
+            shared |= seen & bits
+            seen |= bits
+        ranks = [rank for rank, each in own.items() if _number(each) & shared]
+        twice, culprits = twice | shared, RankSet.of([*culprits, *ranks])
+    return twice, culprits
 
 
 def _is_padding(reads: _Reads, count: int, length: int) -> bool:
@@ -332,8 +387,9 @@ def _uneven(
 # --- orders --------------------------------------------------------------------------------------
 
 
-def _same_order(reads: _Reads) -> DataFault | None:
+def _same_order(loop: _Loop) -> DataFault | None:
     """Two passes that train, in one order although `DistributedSampler` shuffles."""
+    reads = loop.reads
     for rank, loader_reads in reads.items():
         sampler, epochs = loader_reads.sampler, loader_reads.epochs
         # Two models may read one epoch after each other, once `set_epoch` has told its number.
@@ -351,23 +407,34 @@ def _same_order(reads: _Reads) -> DataFault | None:
                 alike or {rank: loader_reads},
                 after + 1,
                 RankSet.of(alike),
-                proven=_is_forgotten(epochs[before], epochs[after]),
+                proven=_is_forgotten(epochs[before], epochs[after], is_remade=loop.is_remade),
                 before=before + 1,
             )
     return None
 
 
 def _repeated(epochs: Sequence[ReadEpoch]) -> Iterator[tuple[int, int]]:
-    """Each pass with the pass before it of the same loop; passes of one ``zip`` are one."""
-    last_by_line: dict[object, tuple[int, int]] = {}
+    """Each pass with the pass before it of the same loop that may have trained the same model.
+
+    Passes of one ``zip`` are one.
+    """
+    earlier: dict[object, list[tuple[int, int]]] = {}  # by line: passes, and their turns
     turn = 0
     for index, epoch in enumerate(epochs):
         turn += not epoch.is_beside
-        known = last_by_line.get(epoch.site.position)
-        if known is not None and known[1] != turn:
-            yield known[0], index
-        if known is None or known[1] != turn:
-            last_by_line[epoch.site.position] = index, turn
+        known = earlier.setdefault(epoch.site.position, [])
+        if known and known[-1][1] == turn:
+            continue
+        last = (each for each, _ in reversed(known) if not _are_of_others(epochs[each], epoch))
+        before = next(last, None)
+        if before is not None:
+            yield before, index
+        known.append((index, turn))
+
+
+def _are_of_others(before: ReadEpoch, after: ReadEpoch) -> bool:
+    """Whether two passes are known to have trained different models."""
+    return bool(before.models and after.models) and not {*before.models} & {*after.models}
 
 
 def _are_alike(loader_reads: LoaderReads, before: int, after: int) -> bool:
@@ -380,15 +447,18 @@ def _are_alike(loader_reads: LoaderReads, before: int, after: int) -> bool:
     return is_same and one.trains and other.trains and not is_one_batch
 
 
-def _is_forgotten(before: ReadEpoch, after: ReadEpoch) -> bool:
+def _is_forgotten(before: ReadEpoch, after: ReadEpoch, *, is_remade: bool) -> bool:
     """Whether `set_epoch` can have meant none of the passes, or gave them the same number.
 
-    A call before the first one, also in an earlier cell, may have meant both.
+    A call before the first one, also in an earlier cell, may have meant both. Two calls with one
+    number, and loaders that are made again, may be of one epoch each of two models.
     """
     if after.epochs_set < 0:
         return False
-    is_never_called = not after.epochs_set and after.number <= 0
-    return is_never_called or after.epochs_set > before.epochs_set
+    is_of_one_model = bool({*before.models} & {*after.models})
+    if not after.epochs_set and after.number <= 0:
+        return is_of_one_model or not is_remade
+    return is_of_one_model and after.epochs_set > before.epochs_set
 
 
 def _number(bits: bytes) -> int:

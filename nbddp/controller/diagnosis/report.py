@@ -472,11 +472,13 @@ class Report:
         left_out: Sequence[str] = (),
         *,
         disturbed: Iterable[Rank] | None = None,
+        only_delays: bool = False,
     ) -> "Report":
         """Add what the user has caused on purpose; then no finding blames the user's code.
 
         A use of a tensor before the end of its operation is an exception: the lines of one rank are
-        its reason, so nothing but a fault on that rank can cause it.
+        its reason, so nothing but a fault on that rank can cause it. Delays cause no error that is
+        proven: such findings stay as they are.
 
         For the notebook layer.
 
@@ -484,6 +486,7 @@ class Report:
             injected: faults, in words.
             left_out: operations that were skipped at the prompt, in words.
             disturbed: ranks that a fault may have brought to other lines; None: all.
+            only_delays: the faults have only delayed or stopped ranks for some time.
 
         Returns:
             The report; without any of both, as it is.
@@ -492,6 +495,8 @@ class Report:
             return self
         step = _WITHOUT_FAULTS if injected else _WITHOUT_SKIPS
         known = None if left_out or disturbed is None else RankSet.of(disturbed)
+
+        are_delays = only_delays and not left_out
 
         def is_about_code(finding: Finding) -> bool:
             is_own = finding.kind == "buffer-in-use" and finding.proven
@@ -504,6 +509,11 @@ class Report:
             else replace(finding, suspicions=())
             for finding in self.findings
         )
+        if are_delays:
+            findings = tuple(
+                before if before.proven and before.kind in _ABOUT_CODE else after
+                for before, after in zip(self.findings, findings, strict=True)
+            )
         injected, left_out = tuple(injected), tuple(left_out)
         return replace(self, findings=findings, injected=injected, left_out=left_out)
 

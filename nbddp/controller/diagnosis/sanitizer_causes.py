@@ -10,7 +10,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
-from nbddp.controller.diagnosis.data_reads import OPEN_REASONS, DataFault, compare_reads
+from nbddp.controller.diagnosis.data_reads import DataFault, compare_reads
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -105,7 +105,7 @@ def _data(graph: WaitForGraph, sources: Sources, *, has_failed: bool) -> list[Ca
 
 def _uses_parts(fault: DataFault, sources: Sources) -> bool:
     """Whether each rank uses a part of the batches that all have read."""
-    if fault.kind != "samples-twice" or fault.reason not in OPEN_REASONS:
+    if fault.kind != "samples-twice" or not fault.is_open:
         return False
     site = next(iter(fault.epochs.values())).site
     code = sources(site) if site.line else None

@@ -285,6 +285,8 @@ class CellWait:
         answer = self._turns.answer(line, time.monotonic())
         for request, text in answer.replies:
             self._send(request, text)
+        if answer.replies:
+            self._steps.be_patient(time.monotonic())
         if answer.wants_list:
             self._view.tell(self._turns.listing(self._describe()))
         for text in answer.tells:
@@ -412,6 +414,8 @@ class CellWait:
             self._is_asking = False
             if self._run.outcome is None:
                 self._on_sigint()
+            elif request.stop is not None or request.debugger is not None or request.is_stuck:
+                self._view.tell("the cell has ended: this prompt takes no more lines")
             return None  # the first one ends it; after the second the hub answers all questions
         finally:
             self._is_asking = False

@@ -23,6 +23,12 @@ from nbddp.controller.catch_up import (
     make_plan,
 )
 from nbddp.controller.pool.cell_options import CellOptions, Replay
+from nbddp.controller.pool.random_numbers import (
+    RANDOM,
+    RandomNumbers,
+    random_numbers,
+    share_random_numbers,
+)
 from nbddp.errors import (
     BadOptionError,
     CellError,
@@ -37,8 +43,6 @@ from nbddp.wire.values.value_questions import (
     NameKind,
     Names,
     NamesOf,
-    RandomStates,
-    RandomStatesOf,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +53,6 @@ if TYPE_CHECKING:
 
 #: Modules that cells of ours use on ranks.
 _VALUES = "nbddp.rank.values.plain_values"
-_RANDOM = "nbddp.rank.random_states"
 _NO_REPLAY = Replay("", NO_RANKS)
 
 _Run: TypeAlias = Callable[..., None]
@@ -90,6 +93,12 @@ class CatchUp:
     #: that state: ``torch``, ``random``, ``numpy``, ``cuda``.
     alike_random: tuple[str, ...] = ()
     seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
+    #: Generators that begin again at these seeds: the others are not all in one state.
+    reseeded: tuple[str, ...] = ()
+    #: Variables that are generators, and are as the cells make them: they draw their first numbers.
+    restarted: tuple[str, ...] = ()
+    #: Variables whose values the cells drew without a seed: other random numbers than before.
+    drawn: tuple[str, ...] = ()
     regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
     #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
     #: the others make or change what these use, or seed random numbers.
@@ -168,7 +177,9 @@ def catch_up(
         }
         plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
         copied = (*copied, *_copied(pool, plain, roles))
-        alike_random = _with_alike_random(pool, roles, run) if lacking or plan.cells else ()
+        random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
+        own = tuple(name for name in random.own if name in lacking or name in made_again)
+        share_random_numbers(pool, random, roles, own, run)
     lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -200,8 +211,18 @@ def catch_up(
             name for name in regained if name not in copied and compared.is_initial(name, plan)
         ),
         deleted=deleted,
-        alike_random=alike_random,
+        alike_random=random.alike,
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds and not roles.settled),
+        reseeded=() if roles.settled else tuple(sorted({*random.seeded} - {*random.alike})),
+        restarted=tuple(name for name in own if name not in random.own_alike),
+        drawn=tuple(
+            name
+            for name in random.drawn
+            if name in regained
+            and name not in copied
+            and kinds[name] in ("plain", "data")
+            and not compared.is_alike(name)
+        ),
         regained=regained,
         makers=_makers(plan, {*regained, *synced} - set(copied)),
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
@@ -244,7 +265,7 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
     if bound:
         run(roles.fresh, f"{_VALUES}.hold(globals(), {bound!r})")
     if settled:
-        run(settled, f"{_RANDOM}.hold()")
+        run(settled, f"{RANDOM}.hold()")
     try:
         yield
     except BaseException:
@@ -253,12 +274,12 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
                 run(RankSet.of([rank]), f"{_VALUES}.roll_back(globals())")
         for rank in settled:
             with suppress(NbddpError):
-                run(RankSet.of([rank]), f"{_RANDOM}.put_back()")
+                run(RankSet.of([rank]), f"{RANDOM}.put_back()")
         raise
     if bound:
         run(roles.fresh, f"{_VALUES}.release()")
     if settled:
-        run(settled, f"{_RANDOM}.put_back()")
+        run(settled, f"{RANDOM}.put_back()")
 
 
 def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
@@ -405,28 +426,6 @@ def _deleted(
     if names:
         run(roles.fresh, f"del {', '.join(names)}")
     return names
-
-
-def _with_alike_random(pool: "Pool", roles: Roles, run: _Run) -> tuple[str, ...]:
-    """Give fresh ranks the random state of a rank, where all others are in that state.
-
-    Return the names of these generators. Ranks whose states differ have numbers of their own, and
-    so has a fresh one.
-    """
-    young = roles.fresh - roles.settled
-    if len(roles.others) < 2 or not young:
-        return ()
-    answers = pool.answers(roles.others, "random generators", RandomStatesOf(), RandomStates)
-    digests = [answer.digest_by_generator for answer in answers]
-    alike = tuple(
-        name
-        for name, digest in digests[0].items()
-        if all(each.get(name) == digest for each in digests)
-    )
-    if alike:
-        to = f"src={roles.source}, to={young.ranks}"
-        run(pool.all_ranks, f"{_RANDOM}.share({alike!r}, {to})")
-    return alike
 
 
 def _brief(error: CellError, fresh: RankSet) -> str:

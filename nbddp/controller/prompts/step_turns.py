@@ -171,6 +171,7 @@ class StepTurns:
         """
         if failure is not None:
             self._failures[rank] = failure
+            self.be_patient(now)  # ranks that wait for it are freed, and may be at their stop
         self._inside.discard(rank)
         self._waiting.discard(rank)
         self._awaited.discard(rank)
@@ -178,6 +179,11 @@ class StepTurns:
         self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
         self._debugged.discard(rank)
         self._release(rank)
+        self._see_if_all_are_there(now)
+
+    def be_patient(self, now: float) -> None:
+        """Note that a rank goes on from its debugger, or has failed: others may end the cell."""
+        self._due_at = max(self._due_at, now + _PATIENCE_S)
         self._see_if_all_are_there(now)
 
     def finish(self, rank: Rank, now: float) -> None:
@@ -197,7 +203,8 @@ class StepTurns:
             rank for rank, place in places.items() if place.predicate.verb is RankVerb.WAITS
         }
         self._waiting = self._noticed - set(self.ranks)
-        if self._waiting and self._inside <= {*self.ranks, *self._waiting}:
+        are_there = self._inside <= {*self.ranks, *self._waiting}
+        if self._waiting and are_there and not self._failures:
             self._due_at = min(self._due_at, now + _WAITING_S)
 
     def drop_notice(self) -> bool:
@@ -419,14 +426,29 @@ class StepTurns:
                     "other machines have compared it. Next: continue raises the mismatch; or quit"
                 )
             if reply.verb is StepVerb.UNTIL and number >= reply.count:
-                return (
-                    f"rank {request.rank} is at {stop.label()}. Next: until {number + 1}, or more"
-                )
+                return self._too_late(reply.count, ranks)
         return ""
 
     def _release(self, rank: Rank) -> None:
         if rank in self.gathered:
             self.gathered = RankSet.of(set(self.gathered) - {rank})
+
+    def _too_late(self, number: int, ranks: RankSet) -> str:
+        """Say which ranks are at collectives with this number, or a later one."""
+        past = [
+            (stop, request.rank)
+            for request, _ in self._open.values()
+            if (stop := request.stop) is not None
+            and request.rank in ranks
+            and stop.collective_seq_id >= number
+        ]
+        by_label = ranks_by((stop.label(), rank) for stop, rank in past)
+        there = (
+            f"{each.describe()} {each.verb('is', 'are')} at {label}"
+            for label, each in by_label.items()
+        )
+        most = max(stop.collective_seq_id for stop, _ in past)
+        return f"{', '.join(there)}. Next: until {most + 1}, or more"
 
     def _see_if_all_are_there(self, now: float) -> None:
         if self._awaited <= {rank for rank, _ in self._open}:

@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
 )
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
 from nbddp.controller.state import (
+    ONLY_DELAYS,
     Action,
     Diagnosed,
     DiagnoseRequested,
@@ -207,7 +208,12 @@ class RankProbes:
     def _with_facts(self, report: Report) -> Report:
         """Add the facts that the diagnosis does not know."""
         pool = self._pool
-        report = report.with_injected(pool.injected, pool.left_out, disturbed=pool.disturbed)
+        report = report.with_injected(
+            pool.injected,
+            pool.left_out,
+            disturbed=pool.disturbed,
+            only_delays=pool.struck_acts <= ONLY_DELAYS,
+        )
         if pool.spec.nnodes == 1:
             return report
         by_node = pool.ranks.by_node(range(pool.spec.world_size))

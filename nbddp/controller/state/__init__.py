@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import CellRun
+from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -34,6 +34,7 @@ from nbddp.controller.state.exit_text import (
     exception_line,
     exit_phrase,
     idle_exit_notices,
+    is_of_memory,
     meaning,
     memory_then,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "DETACHED",
     "LEGAL_CONFIG",
     "MISMATCH_ERROR",
+    "ONLY_DELAYS",
     "AbandonRequested",
     "Action",
     "AgentExited",
@@ -142,6 +144,7 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
+    "is_of_memory",
     "joining_ranks",
     "kept_cell",
     "meaning",

@@ -19,6 +19,8 @@ _AT_PROMPT = "last seen at a prompt, which now ends"
 
 #: Faults that change when a rank runs a line, or end it.
 _ONLY_TIME = ("kill", "stop", "delay", "link", "store")
+#: Faults after which a rank goes on as if nothing had been: they cause no error that is proven.
+ONLY_DELAYS = frozenset(("stop", "delay"))
 
 
 @dataclass
@@ -42,6 +44,7 @@ class CellRun:
     faults: tuple[Fault, ...] = ()  #: on purpose
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
     #: Ranks that, by a fault, may have run other lines, or have other values.
     disturbed: set[Rank] = field(default_factory=set)
@@ -102,6 +105,7 @@ class CellRun:
         self.injected.append(struck.text)
         self.struck.add((struck.number, struck.rank))
         act = self.faults[struck.number].act if 0 <= struck.number < len(self.faults) else ""
+        self.struck_acts.add(act)
         if act == "raise":
             self.disturbed.add(struck.rank)
         elif act not in _ONLY_TIME:  # other ranks get its values, or lack its operation
@@ -122,8 +126,13 @@ class CellRun:
 
     def exit(self, exited: RankExited, now: float) -> None:
         """Note that a rank has exited in it."""
+        before = self.results.get(exited.rank)
         self.results[exited.rank] = RankResult(
-            rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
+            rank=exited.rank,
+            status="exited",
+            elapsed_s=now - self.began,
+            exited=exited,
+            sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )
 
     def outcome(

@@ -40,6 +40,11 @@ _CLOSED_UNDER_US = re.compile(
 )
 
 
+#: glibc finds its lists of free memory overwritten.
+_CORRUPTED = re.compile(r"(malloc|realloc|free)\(\): |corrupted size|double free or corruption")
+_OF_MEMORY = ("SIGABRT", "SIGSEGV", "SIGBUS")
+
+
 def describe_exit(exited: RankExited) -> tuple[str, str]:
     """Return how the process ended, with signals by name, and the likely cause.
 
@@ -62,6 +67,12 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         )
     if name == "SIGABRT" and _CLOSED_UNDER_US.search(exited.last_output):
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
+    gave_up = "native code gave up (an assertion, or an uncaught C++ exception)"
+    if _CORRUPTED.search(exited.last_output):
+        gave_up = (
+            "native code wrote to memory that is not its own, such as that of a tensor that was "
+            "resized while an operation used it"
+        )
     killed = "the system ran out of memory, or someone ran `kill -9`"
     if exited.counts_memory_kills:
         killed = (
@@ -72,12 +83,17 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",
         "SIGBUS": "native code touched memory that is not there; is /dev/shm full?",
-        "SIGABRT": "native code gave up (an assertion, or an uncaught C++ exception)",
+        "SIGABRT": gave_up,
         "SIGFPE": "native code divided an integer by zero",
         "SIGILL": "native code is not made for this processor",
         "SIGTERM": "someone asked the process to end",
     }
     return how, likely.get(name, "")
+
+
+def is_of_memory(exited: RankExited) -> bool:
+    """Whether a process ended as one whose native code used memory that is not its own."""
+    return exited.cause is None and describe_code(exited.exit_code) in _OF_MEMORY
 
 
 def exit_phrase(exited: RankExited) -> str:

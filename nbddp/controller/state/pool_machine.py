@@ -25,11 +25,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
 )
 from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.exit_text import (
-    describe_agent_exit,
-    describe_exit,
-    describe_store_exit,
-)
+from nbddp.controller.state.exit_text import describe_agent_exit, describe_exit, describe_store_exit
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
@@ -101,6 +97,7 @@ class PoolMachine:
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self.left_out: list[str] = []  #: the same
         self.disturbed: set[Rank] = set()  #: the same, see `CellRun`
+        self.struck_acts: set[str] = set()  #: the same
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -355,7 +352,7 @@ class PoolMachine:
             faults=requested.execute.faults,
         )
         self.injected, self.left_out = self.run.injected, self.run.left_out
-        self.disturbed = self.run.disturbed
+        self.disturbed, self.struck_acts = self.run.disturbed, self.run.struck_acts
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]

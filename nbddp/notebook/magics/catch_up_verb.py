@@ -61,8 +61,7 @@ def answer(result: CatchUp) -> Answer:
     lines = [_headline(result), *problems]
     if failed := _failed_before(result):
         lines.append(failed)
-    if drawn := _drawn_again(result):
-        lines.append(drawn)
+    lines += _random_numbers(result)
     then = "run the next cell, or the interrupted one again"
     if _is_told_elsewhere(result):
         names, cells = _elsewhere(result)
@@ -239,12 +238,26 @@ def _details(result: CatchUp) -> list[str]:
     return lines
 
 
-def _drawn_again(result: CatchUp) -> str:
-    """A line on random numbers that ranks have drawn before, if a cell has seeded them."""
-    if result.alike_random or not result.seeding:
-        return ""
+def _random_numbers(result: CatchUp) -> list[str]:
+    """Lines on random numbers that ranks draw again, and on values of other ones than before."""
     whose = result.ranks.verb("Its", "Their")
-    return f"{whose} random numbers begin again at the seed in {_cells(result.seeding)}."
+    lines = []
+    if result.seeding and (result.reseeded or not result.alike_random):
+        which = f" ({_names(result.reseeded)})" if result.alike_random else ""
+        lines.append(
+            f"{whose} random numbers{which} begin again at the seed in {_cells(result.seeding)}."
+        )
+    if result.restarted:
+        one = len(result.restarted) == 1
+        begin = (
+            "begins again, as its cell makes it" if one else "begin again, as their cells make them"
+        )
+        lines.append(f"{whose} generator{'' if one else 's'} {_names(result.restarted)} {begin}.")
+    if result.drawn:
+        after = "before it" if len(result.drawn) == 1 else "before them"
+        have = f"{_have(result.drawn)} other random numbers than before"
+        lines.append(f"{_names(result.drawn)} {have}: no seed comes {after}.")
+    return lines
 
 
 def _have(names: tuple[str, ...]) -> str:

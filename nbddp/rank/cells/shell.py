@@ -30,7 +30,7 @@ from traitlets import Type, default
 from traitlets.config import Config
 
 import nbddp
-from nbddp.rank import code_sites, exception_text, random_states, streams
+from nbddp.rank import code_sites, exception_text, random_draws, random_states, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
 from nbddp.rank.cells.library_frames import LibraryFrames
@@ -214,6 +214,9 @@ class RankShell(InteractiveShell):
         #: The namespace beside the user's, and its id.
         self._aside: tuple[str, types.ModuleType] | None = None
         self._aside_random: dict[str, Any] = {}  # the states of its generators
+        #: The draws of cells that run again in the user's namespace, and the id of their catch-up.
+        self._draws: tuple[str, random_draws.Draws] | None = None
+        self._is_again = False  # the cell is one of these
         #: Names that always exist, also after ``%reset``.
         self.predefined: dict[str, Any] = {}
         config = Config()
@@ -262,7 +265,13 @@ class RankShell(InteractiveShell):
         if self._aside is not None and self._aside[0] != request.aside_id:
             self._aside, self._aside_random = None, {}
         if self.rank not in request.aside:
-            yield
+            self._is_again = bool(request.aside_id)
+            if request.aside_id and (self._draws is None or self._draws[0] != request.aside_id):
+                self._draws = request.aside_id, random_draws.Draws(self.user_ns)
+            try:
+                yield
+            finally:
+                self._is_again = False
             return
         if self._aside is None:
             self._aside = request.aside_id, types.ModuleType("__main__")
@@ -282,6 +291,18 @@ class RankShell(InteractiveShell):
             self.user_module, self.user_ns = users
             self.user_ns_hidden.clear()
             self.user_ns_hidden.update(hidden)
+
+    @property
+    def draws(self) -> random_draws.Draws | None:
+        """The draws of the cells of the last catch-up in the user's namespace; None: no such."""
+        return self._draws[1] if self._draws is not None else None
+
+    async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
+        """Run a statement of a cell; the draws of one that runs again are noted."""
+        if not self._is_again or self._draws is None:
+            return bool(await super().run_code(code_obj, result, async_=async_))
+        with self._draws[1].watching(code_obj):
+            return bool(await super().run_code(code_obj, result, async_=async_))
 
     def _forget_history(self) -> None:
         """Drop outputs that IPython keeps for ``%notebook`` and its database; ranks have neither.

@@ -69,6 +69,11 @@ class TracedGroup(dist.ProcessGroup):
         self._size = int(inner.size())
         self.replace(inner)
 
+    def __repr__(self) -> str:
+        """Return the text of the stock group that the user has made, for errors of torch."""
+        kind = dist.ProcessGroup
+        return f"<{kind.__module__}.{kind.__qualname__} object at {id(self):#x}>"
+
     def replace(self, inner: Any) -> None:
         """Replace the stock group inside."""
         self.inner = inner

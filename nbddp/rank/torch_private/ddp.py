@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from nbddp.rank.torch_private import fsdp
+from nbddp.rank.torch_private.warned_lines import pass_by_own_frames
 
 
 def ddp_models() -> list[Any]:
@@ -69,6 +70,7 @@ def hook_modules(collectives_of: Callable[[Any], int]) -> None:
         _ddp_modules[self] = _Ddp(number)
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
+    pass_by_own_frames(sys.modules[ddp_type.__module__])
     register = ddp_type._register_builtin_comm_hook
 
     @functools.wraps(register)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, assert_never
 
 from nbddp.errors import BadMessageError, TransferError
-from nbddp.rank import random_states
+from nbddp.rank import random_draws, random_states
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import Interrupts, RankShell
 from nbddp.rank.exception_text import error_info
@@ -159,9 +159,18 @@ class Variables:
                 with self._describing():
                     return variable_table.names(self._shell), []
             case RandomStatesOf():
-                return RandomStates(random_states.digests()), []
+                return self._random_states(), []
             case _:
                 assert_never(question)
+
+    def _random_states(self) -> RandomStates:
+        draws = self._shell.draws
+        return RandomStates(
+            random_states.digests(),
+            random_draws.of_user(self._shell.user_ns),
+            draws.names() if draws is not None else (),
+            draws.seeded() if draws is not None else (),
+        )
 
     def _describing(self) -> AbstractContextManager[None]:
         """Return a block in which the user's classes are asked for their parts."""

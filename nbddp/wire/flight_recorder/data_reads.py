@@ -42,6 +42,8 @@ class ReadEpoch(_Part, frozen=True):
     #: Calls of `set_epoch` of its sampler in this cell, when the loop began; -1: not known.
     epochs_set: int = 0
     is_beside: bool = False  #: it began before the pass before it had a batch, as in ``zip``
+    #: The models that optimizers have stepped in the loop, as numbers of this rank and cell.
+    models: tuple[int, ...] = ()
 
 
 class LoaderReads(_Part, frozen=True):

@@ -175,7 +175,11 @@ class Names(_Tagged, frozen=True):
 class RandomStates(_Tagged, frozen=True):
     """The digests of the states of the random generators that a rank has."""
 
-    digest_by_generator: dict[str, str] = {}
+    digest_by_generator: dict[str, str] = {}  #: those that its process has by itself
+    digest_by_name: dict[str, str] = {}  #: generators in the user's variables
+    #: Names whose values come from numbers that cells of the last catch-up drew without a seed.
+    drawn: tuple[str, ...] = ()
+    seeded: tuple[str, ...] = ()  #: generators of the process that these cells have seeded
 
 
 ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables | Names | RandomStates

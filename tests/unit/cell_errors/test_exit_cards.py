@@ -8,8 +8,15 @@ from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import cell_error, exit_report
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.state import LostNames, RankResult, RunOutcome
+from nbddp.controller.state.exit_text import describe_exit
 from nbddp.notebook.render import diagnosis_card
-from nbddp.wire.flight_recorder import LoopVariable, Operation
+from nbddp.wire.flight_recorder import (
+    LoopVariable,
+    Operation,
+    SanitizerFault,
+    SanitizerReport,
+    Site,
+)
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, site, unfinished
 
@@ -228,3 +235,28 @@ def test_names_that_a_fresh_rank_lacks():
     model, step = LostNames(1, ("model",)), LostNames(3, ("step",))
     assert history.lost_names(RankSet.of([1]), 2) == [model, step]
     assert history.lost_names(RankSet.of([0]), 2) == [model, LostNames(2, ("mine",)), step]
+
+
+def test_memory_of_an_open_operation_that_was_freed_is_the_likely_cause():
+    open_one = with_last(died(0, -6)).exited
+    assert open_one is not None
+    assert open_one.last_operation is not None
+    fault = SanitizerFault("resize", open_one.last_operation, Site(cell=7, line=4))
+    seen = msgspec.structs.replace(ok(1), sanitizer=SanitizerReport(faults=(fault,)))
+    finding = finding_of(outcome_of(died(0, -6), seen))
+    assert finding.suspicions == (
+        "cell [7], line 4 gave other memory to a tensor that all_reduce #17 still used, as the "
+        "warning says: native code went on with memory that was freed",
+    )
+    killed = finding_of(outcome_of(died(0, -9), seen))
+    assert "all_reduce" not in killed.suspicions[0]
+
+
+def test_memory_that_glibc_finds_corrupted():
+    for printed in (
+        "malloc(): unaligned tcache chunk detected\n",
+        "corrupted size vs. prev_size\n",
+    ):
+        end = died(0, -6, printed=printed).exited
+        assert end is not None
+        assert describe_exit(end)[1].startswith("native code wrote to memory that is not its own")

@@ -126,7 +126,21 @@ def test_the_ranks_and_indices_of_samples_that_are_read_twice():
 def test_ranks_with_one_of_fewer_shares_are_one_reader():
     even, odd = epoch(range(0, 8, 2)), epoch(range(1, 8, 2))
     four = [loader(share(rank // 2), (even, odd)[rank // 2]) for rank in range(4)]
-    assert compared(*four) == ([], [])
+    assert compared(*four) == ([], [])  # what they add up may be activations
+
+
+def test_ranks_with_one_share_of_fewer_that_are_combined():
+    even, odd = (epoch(range(one, 8, 2), has_ddp=True) for one in (0, 1))
+    shares = [loader(share(rank % 2), (even, odd)[rank % 2]) for rank in range(4)]
+    (fault,) = compared(*shares)[0]
+    assert (fault.reason, str(fault.culprits), fault.count) == ("same-share", "0-3", 8)
+    assert (fault.proven, fault.is_open) == (False, True)
+
+    def replicas(rank: int) -> LoaderReads:
+        group = spans_of((0, 1) if rank < 2 else (2, 3))
+        return loader(share(rank % 2), epoch(range(rank % 2, 8, 2), groups=(group,), has_ddp=True))
+
+    assert compared(*map(replicas, range(4))) == ([], [])
 
 
 def test_the_same_of_as_many_shares_as_ranks_is_a_fault():
@@ -245,8 +259,30 @@ def test_a_loop_in_a_function_may_read_one_epoch_for_several_models():
     assert not fault.proven
     (fault,) = orders({"number": 4}, {"number": 4})  # an earlier cell has told it
     assert not fault.proven
-    (fault,) = orders({"epochs_set": 1}, {"epochs_set": 2})  # the same number each time
+    (fault,) = orders({"epochs_set": 1}, {"epochs_set": 2})  # perhaps one epoch of two models
+    assert not fault.proven
+    first, second = {"epochs_set": 1, "models": (1,)}, {"epochs_set": 2, "models": (1, 2)}
+    (fault,) = orders(first, second)
     assert fault.proven
+
+
+def test_two_models_with_one_epoch_each_have_its_order():
+    one, other = {"models": (1,)}, {"models": (2,)}
+    assert not orders(one, other)
+    (fault,) = orders(one, other, other)
+    assert (fault.before, fault.number, fault.proven) == (2, 3, True)
+    (fault,) = orders(one, other, one)
+    assert (fault.before, fault.number) == (1, 3)
+
+
+def test_loaders_that_are_made_in_each_epoch_are_one():
+    def remade(**facts: Any) -> list[DataFault]:
+        made = [(loader(share(rank), epoch(range(rank, 8, 2), **facts)),) * 2 for rank in range(2)]
+        return compare_reads(dict(enumerate(made)), 2, has_failed=False)[0]
+
+    (fault,) = remade()
+    assert (fault.kind, fault.before, fault.number, fault.proven) == ("same-order", 1, 2, False)
+    assert remade(models=(1,))[0].proven
 
 
 def test_one_rank_alone_is_not_compared():

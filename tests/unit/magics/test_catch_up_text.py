@@ -74,6 +74,8 @@ def test_random_numbers_that_go_on_are_a_detail():
 def test_random_numbers_that_are_drawn_again_are_told():
     again = said(seeding=(2,)).lines
     assert again[1] == "Its random numbers begin again at the seed in cell [2]."
+    part = said(alike_random=("torch",), seeding=(2,), reseeded=("random",)).lines
+    assert part[1] == "Its random numbers (random) begin again at the seed in cell [2]."
 
 
 @pytest.mark.parametrize(
@@ -214,3 +216,13 @@ def test_the_answer_is_short_and_folds_what_was_done():
     folded, shown = made["text/html"].split("</details>")  # what to do comes last
     assert "<b>Next:</b> %ddp push, if it came" in shown
     assert "the state of rank 0" in folded
+
+
+def test_generators_in_variables_and_values_without_a_seed_are_told():
+    assert said(restarted=("g",), drawn=("perm", "xs")).lines[1:3] == [
+        "Its generator g begins again, as its cell makes it.",
+        "perm and xs have other random numbers than before: no seed comes before them.",
+    ]
+    assert said(restarted=("g", "h")).lines[1] == (
+        "Its generators g and h begin again, as their cells make them."
+    )

@@ -235,6 +235,24 @@ def test_no_prompt_comes_while_a_debugger_is_open():
     assert cell.is_due()
 
 
+def test_no_prompt_comes_while_ranks_are_freed_after_an_error():
+    cell = Cell()
+    cell.stop(3)
+    cell.now += 100
+    cell.turns.be_patient(cell.now)  # rank 2 goes on from the debugger of its error
+    assert not cell.is_due()
+    cell.now += 2.9
+    cell.turns.leave(2, cell.now, "ValueError")
+    waiting = {rank: PerRank(rank, "running", WAITS) for rank in (0, 1)}
+    cell.turns.note(Report("r", ranks=waiting), cell.now)
+    cell.now += 2.9
+    assert not cell.is_due()
+    cell.turns.leave(0, cell.now, "CollectiveAbortedError")
+    assert not cell.is_due()
+    cell.turns.leave(1, cell.now, "CollectiveAbortedError")
+    assert cell.is_due()  # no other rank can free it
+
+
 def test_an_interrupt_drops_the_stops_before_it():
     cell = Cell()
     cell.stop(0, 1)
@@ -272,7 +290,8 @@ def test_a_held_rank_stays_where_the_others_go_on():
 def test_until_goes_to_a_later_collective_only():
     cell = Cell()
     cell.stop(0, 1, 2, 3)
-    assert cell.say("until 7").tells == ("rank 0 is at all_reduce #7. Next: until 8, or more",)
+    assert cell.say("until 7").tells == ("ranks 0-3 are at all_reduce #7. Next: until 8, or more",)
+    assert cell.say("until 7 -r 1").tells == ("rank 1 is at all_reduce #7. Next: until 8, or more",)
     assert sent(cell.say("until 8 -r 0")) == [(0, "until 8")]
 
 

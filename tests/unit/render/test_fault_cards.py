@@ -53,6 +53,15 @@ def test_the_use_of_a_tensor_before_its_time_is_no_work_of_a_fault_on_other_rank
     assert skipped.findings[0].next_step != BLAMED.next_step
 
 
+def test_a_delay_causes_no_error_that_is_proven():
+    report = Report("run", (BLAMED, replace(BLAMED, proven=False)))
+    delayed = report.with_injected(["rank 1 was delayed 1 s"], disturbed=(), only_delays=True)
+    assert delayed.findings[0] == BLAMED
+    assert delayed.findings[1].next_step != BLAMED.next_step
+    skipped = report.with_injected(["a delay"], ["barrier #2"], disturbed=(), only_delays=True)
+    assert skipped.findings[0].next_step != BLAMED.next_step
+
+
 def test_the_next_step_stays_where_it_is_about_the_pool():
     for kind in KINDS:
         report = Report("run", (replace(BLAMED, kind=kind),)).with_injected(FAULTS)

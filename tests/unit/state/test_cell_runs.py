@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from nbddp.controller.state.actions import SendToRanks
+from nbddp.controller.state.cell_run import ONLY_DELAYS
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     InterruptRequested,
@@ -128,6 +129,7 @@ def test_a_fault_of_time_disturbs_no_other_line(fault: str, disturbed: set[int])
     pool.feed(RunRequested(execute, RankSet.of([0, 1])))
     pool.feed(FaultStruck(run_id="r", rank=1, number=0, text="it"))
     assert pool.machine.disturbed == disturbed
+    assert (pool.machine.struck_acts <= ONLY_DELAYS) == ("stop" in fault)
 
 
 def test_meshes_are_kept_until_they_change_or_the_process_is_fresh():

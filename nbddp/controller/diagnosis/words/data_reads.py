@@ -10,7 +10,6 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.data_changes import with_sampler, with_set_epoch
 from nbddp.controller.diagnosis.data_reads import (
-    OPEN_REASONS,
     DataFault,
     DataNote,
     batches_by_count,
@@ -47,8 +46,8 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
             shares = _values(fault, lambda each: each.sampler.rank, "rank=")
             why = f"their samplers have the same share ({shares})"
             step = (
-                f"Leave out `rank=` and `num_replicas=` of {made_sampler}: the sampler asks the "
-                "process group."
+                f"{'Perhaps leave' if fault.is_open else 'Leave'} out `rank=` and `num_replicas=` "
+                f"of {made_sampler}: the sampler asks the process group."
             )
         case "seeds":
             seeds = _values(fault, lambda each: each.sampler.seed, "seed=")
@@ -69,7 +68,7 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
     if not some.contents and fault.reason != "subsets":
         known = f"whether sample 0 of {some.dataset} is the same on all ranks is not known"
     consequence = "`DistributedSampler` is there to give each rank other samples."
-    if fault.reason in OPEN_REASONS:
+    if fault.is_open:
         step += (
             " If each rank uses a part of these batches of its own, or all are meant to read them, "
             "nothing is wrong."

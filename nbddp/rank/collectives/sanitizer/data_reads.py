@@ -23,6 +23,7 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.sanitizer.dataset_contents import contents_of
 from nbddp.rank.collectives.sanitizer.trained_shapes import (
     Combined,
+    TrainedModels,
     TrainedShapes,
     combines,
     is_of_library,
@@ -58,6 +59,7 @@ class _Epoch:
     combines: bool = False  #: see `ReadEpoch`
     epochs_set: int = 0
     is_beside: bool = False
+    models: set[int] = field(default_factory=set)  #: see `ReadEpoch`
     seen: int = 0  #: the newest operation that was looked at
     combined: Combined = field(default_factory=Combined)
     groups: frozenset[str] = frozenset()  #: those that combined what it trained
@@ -93,6 +95,8 @@ class DataReads:
         self._epoch_of: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._beginning: list[_Epoch | None] = []
         self._latest: _Epoch | None = None  #: the pass that did something last
+        self._begun: _Epoch | None = None  #: the pass that has begun last
+        self._models = TrainedModels()
         self._left_bytes = 0
         self._trained = TrainedShapes()
         self._epochs_set: dict[int, int] = {}  #: calls of `set_epoch`, by identity of the sampler
@@ -108,7 +112,8 @@ class DataReads:
         """Begin a cell that is watched."""
         self.spent_ns = self._steps = 0
         self._left_bytes = _INDEX_BYTES
-        self._beginning, self._latest = [], None
+        self._beginning, self._latest, self._begun = [], None, None
+        self._models = TrainedModels()
         self._trained = TrainedShapes()
         self._epochs_set.clear()
         self._first = self._recorder.writer.newest
@@ -123,6 +128,7 @@ class DataReads:
         self._follow(None)  # the steps of a loop that was left came after its last batch
         loaders, self._loaders = self._loaders, {}
         self._epoch_of.clear()
+        self._begun = None
         self._note_averages(loaders.values())
         reports = tuple(self._report(each) for each in loaders.values() if each.epochs)
         self._made_at.clear()
@@ -135,6 +141,8 @@ class DataReads:
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self.note_step()
         self._trained.note(optimizer)
+        if self._latest is not None and (model := self._models.number(optimizer)):
+            self._latest.models.add(model)
 
     # --- the observer ----------------------------------------------------------------------------
 
@@ -169,11 +177,18 @@ class DataReads:
                 self._bits(_length(known.loader.dataset.dataset)) if known.base else None,
                 known.base,
                 epochs_set=self._calls_of_set_epoch(known.sampler),
-                is_beside=bool(known.epochs) and not known.epochs[-1].batches,
+                is_beside=self._is_beside(known, site),
             )
+            self._begun = epoch
             known.epochs.append(epoch)
         self._beginning.append(epoch)
         self.spent_ns += time.monotonic_ns() - began
+
+    def _is_beside(self, known: _Loader, site: Site) -> bool:
+        """Whether a pass begins before the one before it has a batch, as in ``zip``."""
+        last = self._begun
+        is_of_loop = last is not None and last.site.position == site.position and not last.batches
+        return is_of_loop or (bool(known.epochs) and not known.epochs[-1].batches)
 
     def _calls_of_set_epoch(self, sampler: Any) -> int:
         set_epoch = getattr(type(sampler), "set_epoch", None)
@@ -321,6 +336,7 @@ class DataReads:
             has_ddp=epoch.combined.has_ddp,
             epochs_set=epoch.epochs_set,
             is_beside=epoch.is_beside,
+            models=tuple(sorted(epoch.models)),
         )
 
     def _site_of(self, source: Any) -> Site:

@@ -5,6 +5,7 @@ make of them is added up. Ranks that search for hyperparameters, or that hold pa
 (tensor and pipeline parallelism), may all read the same data.
 """
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
@@ -82,6 +83,29 @@ class Combined:
                 flat[group] = flat.get(group, 0) + buckets
         if are_of_a_batch:
             self.flat |= {one: max(size, self.flat.get(one, 0)) for one, size in flat.items()}
+
+
+class TrainedModels:
+    """Numbers the models that optimizers step: by the first parameter that an optimizer has.
+
+    No parameter is kept alive, and another one may get its id.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._last = 0
+
+    def number(self, optimizer: Any) -> int:
+        """Return the number of the model of an optimizer; 0: it has no parameters."""
+        first = next((one for group in optimizer.param_groups for one in group["params"]), None)
+        if first is None:
+            return 0
+        known = self._known.get(id(first))
+        if known is not None and known[0]() is first:
+            return known[1]
+        self._last += 1
+        self._known[id(first)] = weakref.ref(first), self._last
+        return self._last
 
 
 class TrainedShapes:
