@@ -14,6 +14,7 @@ from nbddp.controller.diagnosis.callers import frames, frames_in_source
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.iterations import has_left_out, loops_around
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
@@ -49,6 +50,7 @@ class Divergence:
     is_inner: bool = False  #: the line is in a function that the line of the operation calls
     is_extra: bool = False  #: the line is that of an earlier call, which only some ranks made
     left_out: LeftOut | None = None  #: the loop is as long on the other ranks
+    is_repeated: bool = False  #: a loop calls the function of the line
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -154,6 +156,12 @@ class _Call:
             return False
         return None if None in met else True
 
+    def is_left_out(self, sources: Sources) -> bool:
+        """Whether the culprits have left out the call in an iteration that they have run."""
+        around = frames(self.graph, self.rank, self.operation)
+        culprits = self.cause.culprits
+        return has_left_out(self.operation, around, culprits, self.rank, self.graph, sources)
+
     def may_leave(self, leaving: Exit) -> bool:
         """Whether a culprit may take an exit."""
         return any(
@@ -213,13 +221,15 @@ def _best(call: _Call, sources: Sources) -> Divergence | None:
         replace(divergence, is_inner=number < at_call)
         for number, site in enumerate(around)
         if site.line and (code := sources(site)) is not None
-        if (divergence := _divergence(call, site, code, sources)) is not None
+        if (divergence := _divergence(call, site, code, around[number + 1 :], sources)) is not None
     ]
     # Of equal ones, `max` returns the first, which is the innermost.
     return max(divergences, key=lambda each: each.weight, default=None)
 
 
-def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
+def _divergence(
+    call: _Call, site: Site, code: Code, callers: Sequence[Site], sources: Sources
+) -> Divergence | None:
     is_call = site.position == call.operation.site.position
     reached = _reached_lines(call)
     has_run = call.operation.site.line in reached  # the culprits have made this call before
@@ -235,6 +245,14 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
         # An iteration has left it out: the statements outside of the loops have not.
         branches = [branch for branch in branches if branch.line >= loops[0].line]
         exits = tuple(leave for leave in exits if leave.line in loops[0])
+    elif has_run and _is_in_loop(callers, sources):
+        # An iteration has left it out, by a statement of this function; or the loop is shorter.
+        calls = calls or _calls(call.graph, call.operation)
+        if not call.is_left_out(sources):
+            branches = list(filter(is_of_ranks, branches))
+            exits = tuple(leave for leave in exits if is_of_ranks(leave.condition))
+        place = Divergence(site, code, calls=calls, is_repeated=True)
+        return _most_telling(call, place, branches, exits)
     elif has_run and is_call:
         return None  # the code as a whole has run several times
     elif has_run:  # from another line, or from this one: only ranks make a difference
@@ -249,6 +267,12 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
         left = [loop for loop in loops if divergence.exits[0].line in loop]
         divergence = replace(divergence, loop=left[-1] if left else None)
     return divergence
+
+
+def _is_in_loop(sites: Sequence[Site], sources: Sources) -> bool:
+    """Whether a loop is around one of these lines."""
+    codes = ((site.line, sources(site)) for site in sites if site.line)
+    return any(loops_around(code, line) for line, code in codes if code is not None)
 
 
 def _most_telling(

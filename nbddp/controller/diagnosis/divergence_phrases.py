@@ -69,6 +69,10 @@ def next_step(
     line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
     if divergence.is_extra:
         return _extra_step(divergence, operation)
+    if divergence.left_out is not None:
+        return left_out_step(divergence, divergence.left_out, operation)
+    if divergence.is_repeated and divergence.exits:
+        return _leaving_step(divergence, operation)
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
@@ -162,8 +166,6 @@ def _loop_step(
     *, change: CodeChange | None, length: LoopLength | None,
 ) -> str:  # fmt: skip
     """The next step where ranks have not come to the call in some iterations of a loop."""
-    if divergence.left_out is not None:
-        return left_out_step(divergence, divergence.left_out, operation)
     if len(divergence.exits) == 1:
         return _leaving_step(divergence, operation)
     if length is not None and not divergence.exits:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
+from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
@@ -28,7 +28,7 @@ from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import Rank, RankSet
 
 
 def group_cycle(cause: Cause, reports: RankReports) -> Words:
@@ -84,8 +84,24 @@ def _with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places
     if len(places) != 1 or cause.operation is None:
         return places
     ((waiting, divergence),) = places
-    left_out = left_out_call(divergence, cause.operation, cause.culprits, waiting, reports.graph)
-    return [(waiting, replace(divergence, left_out=left_out))]
+    graph, sources, rank = reports.graph, reports.sources, waiting.ranks[0]
+    operation = _call_of(rank, cause.operation, reports)
+    around = frames(graph, rank, operation)
+    left_out = left_out_call(
+        divergence, operation, around, cause.culprits, waiting, graph, sources
+    )
+    code = sources(operation.site)
+    if left_out is None or code is None:
+        return places
+    if divergence.site.position == operation.site.position:
+        return [(waiting, replace(divergence, left_out=left_out))]
+    return [(waiting, Divergence(operation.site, code, calls=divergence.calls, left_out=left_out))]
+
+
+def _call_of(rank: Rank, operation: Operation, reports: RankReports) -> Operation:
+    """The call of a rank that belongs to a collective."""
+    history = reports.graph.histories[rank]
+    return history.collective(operation.pg_id, operation.collective_seq_id) or operation
 
 
 def call_everywhere(
@@ -127,8 +143,7 @@ def _loop_length(places: Places, operation: Operation, reports: RankReports) -> 
     if len(places) > 1 or divergence.is_extra or not is_loop or divergence.left_out is not None:
         return None
     graph, rank = reports.graph, ranks.ranks[0]
-    mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
-    around = frames(graph, rank, mine or operation)
+    around = frames(graph, rank, _call_of(rank, operation, reports))
     lines = [site.position for site in around]
     here = lines.index(divergence.site.position) if divergence.site.position in lines else 0
     return loop_length(divergence, around[here + 1 :], graph, reports.sources)

@@ -1,0 +1,92 @@
+"""The iterations of loops in which ranks have made a call, and such that they have left out.
+
+Runs in: the notebook's process. Pure. Records have the variables of the loops around a call, also of
+loops around the functions that called its function.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from nbddp.controller.diagnosis.control_flow import Code, Sources
+from nbddp.controller.diagnosis.rank_conditions import number
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
+from nbddp.wire.rank_set import Rank, RankSet
+
+Iteration: TypeAlias = tuple[LoopVariable, ...]
+
+
+def iterations_of(operation: Operation, rank: Rank, graph: WaitForGraph) -> list[Iteration] | None:
+    """Return the iterations in which a rank has made a call; None: not all of them are known."""
+    history = graph.histories[rank]
+    calls = [
+        each.iteration
+        for each in history.operations.values()
+        if (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
+        and each.site.position == operation.site.position
+    ]
+    return calls if history.is_whole(operation.run_id) and all(calls) else None
+
+
+def first_skipped(made: list[Iteration] | None, own: list[Iteration] | None) -> Iteration | None:
+    """Return the first iteration of other ranks in which a rank has not made the call."""
+    if made is None or own is None:
+        return None
+    return next((each for each in made if each not in own), None)
+
+
+def has_gone_on(made: list[Iteration] | None, own: list[Iteration] | None) -> bool:
+    """Return whether a rank made the call in a later iteration than one that it left out."""
+    skipped = first_skipped(made, own)
+    if skipped is None or own is None:
+        return False
+    *around, last = skipped
+    return any([*around] == [*outer] and last.value < inner.value for *outer, inner in own)
+
+
+def has_equal_iterations(loop: ast.stmt, size: int) -> bool:
+    """Return whether a loop is over a ``range`` that is the same on all ranks."""
+    match loop:
+        case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[])):
+            values = [{number(each, rank, size) for rank in range(size)} for each in arguments]
+            return all(len(each) == 1 and None not in each for each in values)
+        case _:
+            return False
+
+
+def loops_around(code: Code, line: int) -> list[ast.stmt]:
+    """Return the loops around a line, up to its function, the innermost first."""
+    loops = ast.For | ast.AsyncFor | ast.While
+    nodes = ast.walk(ast.Module(code.statements, []))
+    by_line = {node.lineno: node for node in nodes if isinstance(node, loops)}
+    lines = (branch.line for branch in code.branches(line) if branch.kind == "loop")
+    return [by_line[each] for each in lines if each in by_line]
+
+
+def has_left_out(
+    operation: Operation, around: Sequence[Site], ranks: RankSet, other: Rank,
+    graph: WaitForGraph, sources: Sources,
+) -> bool:  # fmt: skip
+    """Return whether ranks have left out a call in an iteration that they have run.
+
+    Args:
+        operation: the call.
+        around: its line and those of the functions around it.
+        ranks: the ranks that have made it fewer times.
+        other: a rank that waits in it.
+        graph: the ranks.
+        sources: the code.
+
+    Returns:
+        False: a loop may have had fewer iterations on these ranks.
+    """
+    made = iterations_of(operation, other, graph)
+    if all(has_gone_on(made, iterations_of(operation, rank, graph)) for rank in ranks):
+        return True
+    codes = [(site.line, sources(site)) for site in around if site.line]
+    loops = [
+        loop for line, code in codes if code is not None for loop in loops_around(code, line)
+    ]
+    size = len(graph.views)
+    return bool(loops) and all(has_equal_iterations(loop, size) for loop in loops)
