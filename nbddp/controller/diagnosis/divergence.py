@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.callers import frames, frames_in_source
+from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
@@ -110,7 +110,7 @@ def missing_calls(
     for rank in {*cause.direct, cause.owner}:
         mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
         operations[rank] = mine or operation
-        around = frames(graph, rank, operations[rank])
+        around = frames_or_source(graph, rank, operations[rank], sources)
         places.setdefault(tuple(site.position for site in around), []).append(rank)
     calls = {
         min(ranks): _Call(cause, graph, min(ranks), operations[min(ranks)])
@@ -158,9 +158,11 @@ class _Call:
 
     def is_left_out(self, sources: Sources) -> bool:
         """Whether the culprits have left out the call in an iteration that they have run."""
-        around = frames(self.graph, self.rank, self.operation)
+        around = frames_or_source(self.graph, self.rank, self.operation, sources)
         culprits = self.cause.culprits
-        return has_left_out(self.operation, around, culprits, self.rank, self.graph, sources)
+        return has_left_out(
+            self.operation, around, culprits, self.rank, graph=self.graph, sources=sources
+        )
 
     def may_leave(self, leaving: Exit) -> bool:
         """Whether a culprit may take an exit."""
@@ -214,7 +216,7 @@ def skipped_iterations(
 
 def _best(call: _Call, sources: Sources) -> Divergence | None:
     """The most telling reason, of those in the functions around a call."""
-    around = frames(call.graph, call.rank, call.operation)
+    around = frames_or_source(call.graph, call.rank, call.operation, sources)
     lines = [site.position for site in around]
     at_call = lines.index(call.operation.site.position)
     divergences = [
@@ -236,7 +238,7 @@ def _divergence(
     branches = [each for each in code.branches(site.line)[::-1] if "__name__" not in each.source]
     exits = code.exits(site.line)
     loops = [branch for branch in branches if branch.kind == "loop"]
-    calls = _calls(call.graph, call.operation) if is_call else {}
+    calls = calls_of(call.graph, call.operation) if is_call else {}
     if is_call and has_run and calls:
         fewest = min(calls.get(rank, 0) for rank in call.cause.culprits)
         if calls[call.rank] <= fewest:  # each has made this call as often: another one is too many
@@ -247,7 +249,7 @@ def _divergence(
         exits = tuple(leave for leave in exits if leave.line in loops[0])
     elif has_run and _is_in_loop(callers, sources):
         # An iteration has left it out, by a statement of this function; or the loop is shorter.
-        calls = calls or _calls(call.graph, call.operation)
+        calls = calls or calls_of(call.graph, call.operation)
         if not call.is_left_out(sources):
             branches = list(filter(is_of_ranks, branches))
             exits = tuple(leave for leave in exits if is_of_ranks(leave.condition))
@@ -318,8 +320,16 @@ def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
     return None
 
 
-def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
-    """The number of such calls of each rank at the line of an operation, in its run."""
+def calls_of(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
+    """Return the number of such calls of each rank at the line of an operation, in its run.
+
+    Args:
+        graph: the ranks.
+        operation: the call.
+
+    Returns:
+        Empty: the records of a rank do not have all of them.
+    """
     counts: dict[Rank, int] = {}
     for rank, history in graph.histories.items():
         if not history.is_whole(operation.run_id):
@@ -440,17 +450,7 @@ def _in_one_function(
     own = {rank: call.site for rank, call in calls.items()}
     if len({_function(site) for site in own.values()}) == 1:
         return own
-    run_id = next(iter(calls.values())).run_id
-    others = [
-        each.site
-        for history in graph.histories.values()
-        for each in history.operations.values()
-        if each.run_id == run_id
-    ]
-    around: dict[Rank, tuple[Site, ...]] = {}
-    for rank, call in calls.items():
-        stack = frames(graph, rank, call)
-        around[rank] = stack if len(stack) > 1 else frames_in_source(call.site, others, sources)
+    around = {rank: frames_or_source(graph, rank, call, sources) for rank, call in calls.items()}
     for function in map(_function, next(iter(around.values()))):
         lines = {
             rank: site

@@ -67,12 +67,8 @@ def next_step(
         return f"{inside}: let every rank, {culprits.describe()} too, make one call."
     ((_, divergence),) = places
     line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
-    if divergence.is_extra:
-        return _extra_step(divergence, operation)
-    if divergence.left_out is not None:
-        return left_out_step(divergence, divergence.left_out, operation)
-    if divergence.is_repeated and divergence.exits:
-        return _leaving_step(divergence, operation)
+    if step := _uneven_step(divergence, operation):
+        return step
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
@@ -104,6 +100,17 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
         f"{operation.signature.op} ({place}). Move that call out of `{name}` and of the `if`, "
         f"{runs}; the rest of `{name}` may stay inside."
     )
+
+
+def _uneven_step(divergence: Divergence, operation: Operation) -> str:
+    """The next step where ranks have made a call in more iterations; empty: that is not proven."""
+    if divergence.is_extra:
+        return _extra_step(divergence, operation)
+    if divergence.left_out is not None:
+        return left_out_step(divergence, divergence.left_out, operation)
+    if divergence.is_repeated and divergence.exits:
+        return _leaving_step(divergence, operation, can_move=divergence.is_certain)
+    return ""
 
 
 def _changed_step(

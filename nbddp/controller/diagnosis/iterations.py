@@ -1,7 +1,7 @@
 """The iterations of loops in which ranks have made a call, and such that they have left out.
 
-Runs in: the notebook's process. Pure. Records have the variables of the loops around a call, also of
-loops around the functions that called its function.
+Runs in: the notebook's process. Pure. Records have the variables of the loops around a call, also
+of loops around the functions that called its function.
 """
 
 import ast
@@ -66,7 +66,7 @@ def loops_around(code: Code, line: int) -> list[ast.stmt]:
 
 def has_left_out(
     operation: Operation, around: Sequence[Site], ranks: RankSet, other: Rank,
-    graph: WaitForGraph, sources: Sources,
+    *, graph: WaitForGraph, sources: Sources,
 ) -> bool:  # fmt: skip
     """Return whether ranks have left out a call in an iteration that they have run.
 
@@ -85,8 +85,6 @@ def has_left_out(
     if all(has_gone_on(made, iterations_of(operation, rank, graph)) for rank in ranks):
         return True
     codes = [(site.line, sources(site)) for site in around if site.line]
-    loops = [
-        loop for line, code in codes if code is not None for loop in loops_around(code, line)
-    ]
+    loops = [loop for line, code in codes if code is not None for loop in loops_around(code, line)]
     size = len(graph.views)
     return bool(loops) and all(has_equal_iterations(loop, size) for loop in loops)

@@ -105,7 +105,7 @@ def skipped_iteration(
             if each.run_id == run_id and each.site.position == site.position and each.iteration
         ]
 
-    if any(graph.histories[rank].is_cut for rank in (*ranks, *others)):
+    if not all(graph.histories[rank].is_whole(run_id) for rank in (*ranks, *others)):
         return None
     made = iterations(others.ranks[0])
     skipped = {
@@ -121,7 +121,7 @@ def skipped_iteration(
 
 def left_out_call(
     divergence: Divergence, operation: Operation, around: Sequence[Site], ranks: RankSet,
-    others: RankSet, graph: WaitForGraph, sources: Sources,
+    others: RankSet, *, graph: WaitForGraph, sources: Sources,
 ) -> LeftOut | None:  # fmt: skip
     """Return the proof that ranks have left out a call in an iteration which they have run.
 
@@ -144,7 +144,7 @@ def left_out_call(
     line = _line_without_sync(code, operation.site)
     is_by_rank = line > 0 and names_ranks(code.source(line))
     if not is_by_rank and not has_left_out(
-        operation, around, ranks, others.ranks[0], graph, sources
+        operation, around, ranks, others.ranks[0], graph=graph, sources=sources
     ):
         return None
     made = iterations_of(operation, others.ranks[0], graph)

@@ -6,9 +6,9 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nbddp.controller.diagnosis.callers import frames
+from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks, missing_calls
+from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
@@ -44,9 +44,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     group = reports.graph.group(operation) if operation else None
     places: Places = []
     if cause.proven and not was_interrupted(cause, reports):
-        places = _with_left_out(
-            missing_calls(cause, reports.graph, reports.sources), cause, reports
-        )
+        places = with_left_out(missing_calls(cause, reports.graph, reports.sources), cause, reports)
     is_called = operation is None or not operation.is_by_library
     step = (
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
@@ -79,23 +77,34 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
 
 
-def _with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
-    """Add to the one place that the culprits have left out its call, and not an iteration."""
+def with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
+    """Add to the one place that the culprits have left out its call, and not an iteration.
+
+    Args:
+        places: the line that ranks have not come to.
+        cause: the call, and the ranks that have not made it.
+        reports: the ranks.
+    """
     if len(places) != 1 or cause.operation is None:
         return places
     ((waiting, divergence),) = places
     graph, sources, rank = reports.graph, reports.sources, waiting.ranks[0]
     operation = _call_of(rank, cause.operation, reports)
-    around = frames(graph, rank, operation)
+    around = frames_or_source(graph, rank, operation, sources)
     left_out = left_out_call(
-        divergence, operation, around, cause.culprits, waiting, graph, sources
+        divergence, operation, around, cause.culprits, waiting, graph=graph, sources=sources
     )
     code = sources(operation.site)
     if left_out is None or code is None:
         return places
     if divergence.site.position == operation.site.position:
         return [(waiting, replace(divergence, left_out=left_out))]
-    return [(waiting, Divergence(operation.site, code, calls=divergence.calls, left_out=left_out))]
+    return [
+        (
+            waiting,
+            Divergence(operation.site, code, calls=calls_of(graph, operation), left_out=left_out),
+        )
+    ]
 
 
 def _call_of(rank: Rank, operation: Operation, reports: RankReports) -> Operation:
@@ -143,7 +152,7 @@ def _loop_length(places: Places, operation: Operation, reports: RankReports) -> 
     if len(places) > 1 or divergence.is_extra or not is_loop or divergence.left_out is not None:
         return None
     graph, rank = reports.graph, ranks.ranks[0]
-    around = frames(graph, rank, _call_of(rank, operation, reports))
+    around = frames_or_source(graph, rank, _call_of(rank, operation, reports), reports.sources)
     lines = [site.position for site in around]
     here = lines.index(divergence.site.position) if divergence.site.position in lines else 0
     return loop_length(divergence, around[here + 1 :], graph, reports.sources)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName, assigned_names
+from nbddp.controller.diagnosis.calls_before_mismatches import missed_in_loop, sole_call
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import (
     Divergence,
     call_in_try,
     differing_branches,
+    missing_calls,
     skipped_iterations,
     sole_branch,
 )
@@ -36,7 +38,7 @@ from nbddp.controller.diagnosis.phrases import (
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.words.collectives import call_everywhere
+from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_left_out
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -90,15 +92,17 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     )
     extra = sole_branch(branches, len(reports.graph.views))
     skipped: Places = ()
-    if extra is None and not branches and not was_interrupted(cause, reports):
-        guarded = call_in_try(disagreement, reports.graph, reports.sources)
-        skipped = () if guarded is None else (guarded,)
-    if "op" not in disagreement.differences.reported:
-        skipped = ()
-    elif extra is not None:
-        step, change, _ = _missing_call(disagreement, extra, reports)
-    elif skipped:
-        step, change, code = _missing_call(disagreement, skipped[0], reports)
+    missed = cause
+    if "op" in disagreement.differences.reported:
+        missed, skipped = _left_out(
+            cause, disagreement, reports, is_open=extra is None and not branches
+        )
+    if skipped:
+        step, change, code = _missing_call(missed, skipped, reports)
+    elif "op" in disagreement.differences.reported and extra is not None:
+        step, change, _ = _missing_call(_without(disagreement, extra, cause), [extra], reports)
+    elif missed is not cause and missed.operation is not None:
+        step = skipped_step(None, missed.operation, missed.culprits)
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
@@ -203,23 +207,52 @@ def _called_places(disagreement: Disagreement, branches: Places, reports: RankRe
     ]
 
 
-def _missing_call(
-    disagreement: Disagreement, there: tuple[RankSet, Divergence], reports: RankReports
-) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:
-    """The next step where only some ranks made a call: by a condition, or since others raised.
+def _left_out(
+    cause: Cause, disagreement: Disagreement, reports: RankReports, *, is_open: bool
+) -> tuple[Cause, Places]:
+    """The call that ranks left out, as a cause, and the reason; the cause itself: none is known.
 
     Args:
+        cause: calls that do not match.
         disagreement: the calls.
-        there: the ranks that made it, and its line.
+        reports: the ranks.
+        is_open: no condition around the calls explains them.
+    """
+    graph, sources = reports.graph, reports.sources
+    if was_interrupted(cause, reports):
+        return cause, ()
+    missed = missed_in_loop(cause, graph, reports.run_id, sources)
+    if missed is not None:
+        places = with_left_out(missing_calls(missed, graph, sources), missed, reports)
+        reasons = [one.branches or one.exits or one.left_out for _, one in places]
+        return missed, places if any(reasons) and len(places) == 1 else ()
+    there = sole_call(disagreement, graph, sources) if is_open else None
+    there = there or (call_in_try(disagreement, graph, sources) if is_open else None)
+    return (cause, ()) if there is None else (_without(disagreement, there, cause), [there])
+
+
+def _without(disagreement: Disagreement, there: tuple[RankSet, Divergence], cause: Cause) -> Cause:
+    """The cause by which only some ranks made a call: by a condition, or since others raised."""
+    ranks, _ = there
+    calls = disagreement.operation_by_rank
+    return replace(cause, culprits=RankSet.of(calls) - ranks, operation=calls[ranks.ranks[0]])
+
+
+def _missing_call(
+    missed: Cause, places: Places, reports: RankReports
+) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:
+    """The next step where only some ranks made a call.
+
+    Args:
+        missed: the call, and as culprits the ranks that have not made it.
+        places: the ranks that made it, and its line.
         reports: the ranks.
     """
-    ranks, place = there
-    call = disagreement.operation_by_rank[ranks.ranks[0]]
-    others = RankSet.of(disagreement.operation_by_rank) - ranks
+    call = missed.operation
+    assert call is not None  # noqa: S101 - a collective
     group = reports.graph.group(call)
     is_of_all = group is not None and group.is_default
-    places = [(ranks, place)]
-    return call_everywhere(places, call, others, reports, is_of_all=is_of_all)
+    return call_everywhere(places, call, missed.culprits, reports, is_of_all=is_of_all)
 
 
 def _assigned(
