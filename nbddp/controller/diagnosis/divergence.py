@@ -51,6 +51,7 @@ class Divergence:
     is_extra: bool = False  #: the line is that of an earlier call, which only some ranks made
     left_out: LeftOut | None = None  #: the loop is as long on the other ranks
     is_repeated: bool = False  #: a loop calls the function of the line
+    is_over_data: bool = False  #: the loop iterates over data, which may be split unevenly
 
     @property
     def lines(self) -> tuple[int, ...]:

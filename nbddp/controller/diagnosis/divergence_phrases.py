@@ -283,10 +283,9 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
     elif divergence.left_out is not None:
         yield f"{left_out_call(divergence, divergence.left_out, operation)}{called}"
     elif divergence.loop is not None and not divergence.exits:
-        yield (
-            f"{describe_branch(divergence.loop)} had fewer iterations on {culprits.describe()}, as "
-            f"if the data is split unevenly{called}"
-        )
+        split = ", as if the data is split unevenly" * divergence.is_over_data
+        loop = describe_branch(divergence.loop)
+        yield f"{loop} had fewer iterations on {culprits.describe()}{split}{called}"
 
 
 def excerpt(places: Places, operation: Operation, sources: Sources) -> list[CodeLine]:

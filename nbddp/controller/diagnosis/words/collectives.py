@@ -12,7 +12,7 @@ from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_of_ra
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
-from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
+from nbddp.controller.diagnosis.loop_lengths import LoopLength, is_over_data, loop_length
 from nbddp.controller.diagnosis.loop_phrases import sharding_step
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -44,7 +44,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     group = reports.graph.group(operation) if operation else None
     places: Places = []
     if cause.proven and not was_interrupted(cause, reports):
-        places = with_left_out(missing_calls(cause, reports.graph, reports.sources), cause, reports)
+        places = with_loop_facts(
+            missing_calls(cause, reports.graph, reports.sources), cause, reports
+        )
     is_called = operation is None or not operation.is_by_library
     step = (
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
@@ -77,8 +79,10 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
 
 
-def with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
-    """Add to the one place that the culprits have left out its call, and not an iteration.
+def with_loop_facts(places: Places, cause: Cause, reports: RankReports) -> Places:
+    """Add to the one place what is known of its loop.
+
+    The culprits have left out its call, and not an iteration; or the loop is over data.
 
     Args:
         places: the line that ranks have not come to.
@@ -96,7 +100,8 @@ def with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
     )
     code = sources(operation.site)
     if left_out is None or code is None:
-        return places
+        is_data = is_over_data(divergence, sources)
+        return [(waiting, replace(divergence, is_over_data=is_data))]
     if divergence.site.position == operation.site.position:
         return [(waiting, replace(divergence, left_out=left_out))]
     return [

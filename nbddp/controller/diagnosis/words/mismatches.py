@@ -38,7 +38,7 @@ from nbddp.controller.diagnosis.phrases import (
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_left_out
+from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_loop_facts
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -223,7 +223,7 @@ def _left_out(
         return cause, ()
     missed = missed_in_loop(cause, graph, reports.run_id, sources)
     if missed is not None:
-        places = with_left_out(missing_calls(missed, graph, sources), missed, reports)
+        places = with_loop_facts(missing_calls(missed, graph, sources), missed, reports)
         reasons = [one.branches or one.exits or one.left_out for _, one in places]
         return missed, places if any(reasons) and len(places) == 1 else ()
     there = sole_call(disagreement, graph, sources) if is_open else None
