@@ -8,6 +8,7 @@ import ast
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from nbddp.controller.diagnosis.code_places import lines_of
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -84,7 +85,23 @@ def has_left_out(
     made = iterations_of(operation, other, graph)
     if all(has_gone_on(made, iterations_of(operation, rank, graph)) for rank in ranks):
         return True
-    codes = [(site.line, sources(site)) for site in around if site.line]
-    loops = [loop for line, code in codes if code is not None for loop in loops_around(code, line)]
+    loops = [
+        (site, loop)
+        for site in around
+        if site.line and (code := sources(site)) is not None
+        for loop in loops_around(code, site.line)
+    ]
+    if any(_is_in(loop, site, rank, graph) for site, loop in loops for rank in ranks):
+        return False
     size = len(graph.views)
-    return bool(loops) and all(has_equal_iterations(loop, size) for loop in loops)
+    return bool(loops) and all(has_equal_iterations(loop, size) for _, loop in loops)
+
+
+def _is_in(loop: ast.stmt, place: Site, rank: Rank, graph: WaitForGraph) -> bool:
+    """Whether a rank is still in a loop, and may come to its call."""
+    view = graph.views[rank]
+    main = view.look.main if view.state == "running" and view.look is not None else None
+    return any(
+        site.position[:2] == place.position[:2] and site.line in lines_of(loop)
+        for site in (() if main is None else main.stack)
+    )

@@ -139,14 +139,13 @@ def _evenly(
             return f", for example by `{added}`"
     # `Join` stands in for no collective that the cell calls itself.
     is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
-    join = f", or use {_JOIN}" * is_in_backward
+    how = ", which depends on the rank" if names_ranks(loop.source) else ""
     if length.has_own_batches:
-        return f", for example by a `batch_sampler` that is equally long on all ranks{join}"
-    if length.is_of_loader:
-        return f", for example by drop_last=True{join}"
-    if divergence.is_over_data or change is not None:
-        least = "the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
-        return f", for example {least}{join}"
-    if loop.source.startswith("while"):
-        return f", for example by an all_reduce of its condition{join}"
-    return f", which depends on the rank{join}" if names_ranks(loop.source) else join
+        how = ", for example by a `batch_sampler` that is equally long on all ranks"
+    elif length.is_of_loader:
+        how = ", for example by drop_last=True"
+    elif divergence.is_over_data or change is not None:
+        how = ", for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    elif loop.source.startswith("while"):
+        how = ", for example by an all_reduce of its condition"
+    return f"{how}{f', or use {_JOIN}' * is_in_backward}"

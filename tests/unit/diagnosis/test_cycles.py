@@ -299,7 +299,15 @@ def test_groups_in_different_orders():
         "rank 1 waits in all_reduce of group 'b' (ranks 0-1) for rank 0."
     )
     assert pool.diagnose().pg_ids == ("a", "b")
-    assert finding.suspicions == (
+    assert finding.suspicions == ()
+
+
+def test_another_group_in_the_same_line_may_be_the_wrong_one():
+    pool = Ranks(2)
+    for rank, name in enumerate("ab"):
+        pool.group(name, 0, 1)
+        pool[rank].blocked(group=name, line=4)
+    assert only(pool).suspicions == (
         "rank 1 calls the same all_reduce on group 'b' (ranks 0-1): "
         "is one of the two groups the wrong one?",
     )
