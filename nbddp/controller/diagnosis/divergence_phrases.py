@@ -253,8 +253,22 @@ def _shared_break(leaving: Exit) -> str:
     )
 
 
-def skipped_step(divergence: Divergence | None, operation: Operation, ranks: RankSet) -> str:
-    """The next step where ranks left out a call in some iterations of a loop."""
+def skipped_step(
+    divergence: Divergence | None, operation: Operation, ranks: RankSet, perhaps: str = ""
+) -> str:
+    """The next step where ranks left out a call in some iterations of a loop.
+
+    Args:
+        divergence: the condition about ranks; None: there is none.
+        operation: the call.
+        ranks: the ranks that left it out.
+        perhaps: the one statement that may have skipped it; empty: there are several, or none.
+    """
+    if divergence is None and perhaps:
+        return (
+            f"Look at {perhaps}: perhaps {ranks.describe()} left out a call by it in an earlier "
+            "iteration."
+        )
     if divergence is None:
         return (
             f"Look for a `continue`, `break`, `if` or `except` by which {ranks.describe()} left "
@@ -267,6 +281,19 @@ def skipped_step(divergence: Divergence | None, operation: Operation, ranks: Ran
         f"Move {_place(divergence)} out of {inside}, so that {ranks.describe()} "
         f"{ranks.verb('runs', 'run')} it in each iteration, too."
     )
+
+
+def sole_reason(code: Code | None, line: int) -> str:
+    """The one statement that may keep a rank from a line in a loop; empty: several, or none."""
+    if code is None:
+        return ""
+    reasons = [
+        describe_branch(branch) if branch.kind == "condition" else _handlers(branch)
+        for branch in code.branches(line)
+        if branch.kind != "loop"
+    ]
+    reasons += [describe_leaving(leaving) for leaving in code.exits(line)]
+    return reasons[0] if len(reasons) == 1 else ""
 
 
 def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Iterator[str]:

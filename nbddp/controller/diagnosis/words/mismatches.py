@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
     skipped_step,
+    sole_reason,
 )
 from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
@@ -37,6 +38,8 @@ from nbddp.controller.diagnosis.phrases import (
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
+from nbddp.controller.diagnosis.sharded_loops import is_sharded
+from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_loop_facts
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
@@ -103,6 +106,9 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         step, change, _ = _missing_call(_without(disagreement, extra, cause), [extra], reports)
     elif missed is not cause and missed.operation is not None:
         step = skipped_step(None, missed.operation, missed.culprits)
+    elif (loop := _shifted(disagreement, reports)) is not None:
+        there = _iterations(loop)
+        step, change = f"{there[0].upper()}{there[1:]}. {_skipped_step(loop, reports)}", None
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
@@ -151,6 +157,31 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     """Ranks called a collective in different iterations of a loop."""
     loop = cause.shifted
     assert loop is not None  # noqa: S101 - each cause of this kind has one
+    since = "Since" if loop.lasts and loop.is_first else "In"
+    since = since if loop.is_first or not loop.lasts else "At the latest since"
+    mixed = (
+        "the results since then combine different iterations"
+        if loop.lasts
+        else "its result combines different iterations"
+    )
+    same = ", for the same reason" if cause.is_consequence else ""
+    return Words(
+        f"{since} {name(cause, reports)}, {_iterations(loop)}{same}: {mixed}.",
+        "the ranks called it at the same line, in different iterations of the loop.",
+        "" if cause.is_consequence else _skipped_step(loop, reports),
+        ranks=_ranks_that_called(
+            loop.operation_by_rank,
+            reports,
+            lambda operation: (
+                f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
+            ),
+        ),
+        begins_with_ranks=False,
+    )
+
+
+def _iterations(loop: ShiftedLoop) -> str:
+    """``rank 2 was at it = 2, the others at it = 1``."""
     by_size = list(loop.clusters)
     if loop.has_majority:
         by_size = [*by_size[1:], by_size[0]]
@@ -164,29 +195,29 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     elif len(by_size) == 2 and len(by_size[1]) > 1:
         other = loop.operation_by_rank[by_size[1].ranks[0]]
         parts[1] = f"the others at {iteration(other, loop.names)}"
-    since = "Since" if loop.lasts and loop.is_first else "In"
-    since = since if loop.is_first or not loop.lasts else "At the latest since"
-    mixed = (
-        "the results since then combine different iterations"
-        if loop.lasts
-        else "its result combines different iterations"
-    )
-    ahead, size = loop.ahead, len(reports.graph.views)
-    same = ", for the same reason" if cause.is_consequence else ""
-    skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)
-    return Words(
-        f"{since} {name(cause, reports)}, {', '.join(parts)}{same}: {mixed}.",
-        "the ranks called it at the same line, in different iterations of the loop.",
-        "" if cause.is_consequence else skipped_step(skipped, loop.operation, ahead),
-        ranks=_ranks_that_called(
-            loop.operation_by_rank,
-            reports,
-            lambda operation: (
-                f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
-            ),
-        ),
-        begins_with_ranks=False,
-    )
+    return ", ".join(parts)
+
+
+def _skipped_step(loop: ShiftedLoop, reports: RankReports) -> str:
+    """The next step where the ranks that are ahead have left out a call in a loop."""
+    site, sources = loop.operation.site, reports.sources
+    size = len(reports.graph.views)
+    skipped = skipped_iterations(site, loop.ahead, size, sources)
+    perhaps = sole_reason(sources(site) if site.line else None, site.line)
+    return skipped_step(skipped, loop.operation, loop.ahead, perhaps)
+
+
+def _shifted(disagreement: Disagreement, reports: RankReports) -> ShiftedLoop | None:
+    """The loop in different iterations of which ranks made calls that do not match; None: none."""
+    calls = disagreement.operation_by_rank
+    graph, sources = reports.graph, reports.sources
+    for loop in find_shifted_loops(graph, reports.run_id):
+        place = loop.operation.pg_id, loop.operation.site.position
+        are_there = all((call.pg_id, call.site.position) == place for call in calls.values())
+        are_apart = len({call.iteration for call in calls.values()}) > 1
+        if are_there and are_apart and not is_sharded(loop, graph, sources):
+            return loop
+    return None
 
 
 def _branches(cause: Cause, disagreement: Disagreement, reports: RankReports) -> Places:
