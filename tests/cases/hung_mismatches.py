@@ -9,25 +9,6 @@ from tests.cases.hung_cells import HungCell
 
 MISMATCHED = [
     HungCell(
-        name="another shape since a call was left out in a loop",
-        n=3,
-        code="""\
-for it in range(3):
-    for size in (2, 3):
-        x = torch.ones(size) if (rank, it, size) != (2, 1, 3) else None
-        if x is not None:
-            dist.all_reduce(x)
-""",
-        kind="mismatched-collective",
-        culprits="2",
-        waiting=None,
-        fields=("input_sizes",),
-        lines=dict.fromkeys(range(3), 5),
-        error=MismatchError,
-        quotes="Rank 2 was at it = 2, the others at it = 1. Look at `if x is not None:` (line 4): "
-        "perhaps rank 2 left out a call by it in an earlier iteration.",
-    ),
-    HungCell(
         name="another operation",
         code="x = torch.ones(3)\nif rank:\n    dist.broadcast(x, 0)\nelse:\n    dist.all_reduce(x)",
         kind="mismatched-collective",

@@ -1,4 +1,4 @@
-"""Cells in which a function that a loop calls skips a collective on one rank, in one iteration."""
+"""Cells in which one rank leaves out a call in one iteration, mostly in a function of the loop."""
 
 from nbddp.errors import MismatchError
 from tests.cases.hung_cells import HungCell
@@ -56,7 +56,7 @@ for it in range(3):
     save()
 """
 
-HELPERS = [
+ITERATIONS = [
     HungCell(
         name="return in a function of a loop",
         n=3,
@@ -169,5 +169,24 @@ HELPERS = [
         lines={0: 5, 1: 8, 2: 8},
         error=MismatchError,
         quotes="Call barrier before `if rank != 0:` (line 2), whose `return` skips it",
+    ),
+    HungCell(
+        name="another shape since a call was left out in a loop",
+        n=3,
+        code="""\
+for it in range(3):
+    for size in (2, 3):
+        x = torch.ones(size) if (rank, it, size) != (2, 1, 3) else None
+        if x is not None:
+            dist.all_reduce(x)
+""",
+        kind="mismatched-collective",
+        culprits="2",
+        waiting=None,
+        fields=("input_sizes",),
+        lines=dict.fromkeys(range(3), 5),
+        error=MismatchError,
+        quotes="Rank 2 was at it = 2, the others at it = 1. Look at `if x is not None:` (line 4): "
+        "perhaps rank 2 left out a call by it in an earlier iteration.",
     ),
 ]
