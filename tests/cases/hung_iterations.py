@@ -126,6 +126,30 @@ ITERATIONS = [
         quotes="`for x in torch.ones(3 - rank):` (line 5) had fewer iterations on rank 1",
     ),
     HungCell(
+        name="function of a loop that ends early",
+        code="def run(x):\n    if x.isnan():\n        return\n    dist.all_reduce(x)\n"
+        "for it in range(3):\n    value = float(it - rank)\n    if value > 1:\n        break\n"
+        "    run(torch.tensor(value))\n",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={1: 4},
+        quotes="`break` in line 8, inside `if value > 1:` (line 7), skips line 9 on rank 0",
+    ),
+    HungCell(
+        name="function of a loop that an exception ends",
+        code="def run(x):\n    if x.isnan():\n        return\n    dist.all_reduce(x)\n"
+        "try:\n    for it in range(3):\n        run(torch.tensor(1 // (2 + rank - it)))\n"
+        "except ZeroDivisionError:\n    pass\n",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={1: 4},
+        quotes="`for it in range(3):` (line 6) had fewer iterations on rank 0",
+    ),
+    HungCell(
         name="function of a loop that divides the iterations among the ranks",
         n=3,
         code="def run(i):\n    if i % world_size != rank:\n        return\n"

@@ -80,7 +80,7 @@ def has_left_out(
         sources: the code.
 
     Returns:
-        False: a loop may have had fewer iterations on these ranks.
+        False: a loop may have had fewer iterations on these ranks, or have ended early.
     """
     made = iterations_of(operation, other, graph)
     if all(has_gone_on(made, iterations_of(operation, rank, graph)) for rank in ranks):
@@ -93,8 +93,25 @@ def has_left_out(
     ]
     if any(_is_in(loop, site, rank, graph) for site, loop in loops for rank in ranks):
         return False
+    if _may_end_early(around, sources):
+        return False
     size = len(graph.views)
     return bool(loops) and all(has_equal_iterations(loop, size) for _, loop in loops)
+
+
+def _may_end_early(around: Sequence[Site], sources: Sources) -> bool:
+    """Whether a `break`, a `return`, or an exception that is caught outside may end the loops."""
+    is_in_loop = False
+    for site in around:
+        code = sources(site) if site.line else None
+        for branch in () if code is None else code.branches(site.line):
+            if is_in_loop and branch.kind == "try":
+                return True
+            is_in_loop = is_in_loop or branch.kind == "loop"
+        leaving = () if code is None else code.exits(site.line)
+        if is_in_loop and any(not each.is_continue for each in leaving):
+            return True
+    return False
 
 
 def _is_in(loop: ast.stmt, place: Site, rank: Rank, graph: WaitForGraph) -> bool:
