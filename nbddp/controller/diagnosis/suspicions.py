@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.code_places import called
+from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence_phrases import Places
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
@@ -153,10 +155,16 @@ def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> It
 
 
 def _is_one_call(one: Operation, other: Operation, reports: RankReports) -> bool:
-    """Whether two operations are of one line, which no loop repeats."""
+    """Whether two operations are of the one such call in the code, which no loop repeats."""
+    if one.site.position != other.site.position:
+        return False
     code = reports.sources(one.site) if one.site.line else None
-    is_repeated = code is not None and bool(loops_around(code, one.site.line))
-    return one.site.position == other.site.position and not is_repeated
+    if code is None:
+        return True
+    function = function_at(code.statements, one.site.line)
+    nodes = nodes_of(code.statements if function is None else function.body)
+    calls = [node for node in nodes if called(node) == one.signature.op]
+    return len(calls) < 2 and not loops_around(code, one.site.line)
 
 
 def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -> Iterator[str]:
