@@ -252,4 +252,53 @@ dist.barrier()
         op="all_reduce",
         lines={0: 3, 1: 2, 2: 2},
     ),
+    HungCell(
+        name="sub-group that one rank leaves early",
+        n=3,
+        code="""\
+for it in range(4):
+    if rank == 1 and it == 2:
+        break
+    dist.all_reduce(torch.ones(1), group=low if rank < 2 else None) if rank < 2 else None
+dist.barrier()
+""",
+        kind="group-cycle",
+        culprits="0-1",
+        waiting="0-2",
+        lines={0: 4, 1: 5, 2: 5},
+        quotes="Let all ranks take the `break` in line 3, inside `if rank == 1 and it == 2:` "
+        "(line 2), in the same iteration, or none of them.",
+    ),
+    HungCell(
+        name="sub-group that a function of a loop leaves out",
+        n=3,
+        code="""\
+def run(it):
+    if rank == 1 and it == 2:
+        return
+    if rank < 2:
+        dist.all_reduce(torch.ones(1), group=low)
+
+for it in range(4):
+    run(it)
+    dist.all_reduce(torch.ones(1))
+""",
+        kind="group-cycle",
+        culprits="0-1",
+        waiting="0-2",
+        lines={0: 5, 1: 9, 2: 9},
+        quotes="Let all ranks take the `return` in line 3, inside `if rank == 1 and it == 2:`",
+    ),
+    HungCell(
+        name="sub-group of other ranks",
+        n=3,
+        before="first = dist.new_group([0])",
+        code="group = first if rank < 2 else high\ndist.all_reduce(torch.ones(1), group=group)\n"
+        "dist.barrier()",
+        kind="group-cycle",
+        culprits="1-2",
+        waiting="0-2",
+        lines={0: 3, 1: 3, 2: 2},
+        quotes="Look at the `group` in line 2 on rank 1: it has run that line without the call",
+    ),
 ]

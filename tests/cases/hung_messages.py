@@ -4,6 +4,62 @@ from tests.cases.hung_cells import HungCell
 
 UNMATCHED = [
     HungCell(
+        name="recv that one rank leaves out in an iteration, with sends to two ranks",
+        n=3,
+        code="""\
+x = torch.ones(2)
+for i in range(3):
+    if rank == 0:
+        dist.send(x, 1)
+        dist.send(x, 2)
+    elif rank == 2 or i < 2:
+        dist.recv(x, 0)
+""",
+        kind="p2p-unmatched",
+        culprits="1",
+        waiting="0,2",
+        op="send",
+        lines={0: 4, 1: 7, 2: 7},
+        quotes="Let rank 1 call recv from rank 0 in line 7, inside `elif rank == 2 or i < 2:` "
+        "(line 6), as often as rank 0 calls send (line 4): it has called it twice, rank 0 3 times.",
+    ),
+    HungCell(
+        name="recv that one rank leaves out before a collective",
+        n=3,
+        code="""\
+x = torch.ones(2)
+for it in range(3):
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.send(x, 2)
+    if rank == 2 and it != 1:
+        dist.recv(x, 0)
+""",
+        kind="p2p-unmatched",
+        culprits="0,2",
+        waiting="0-2",
+        op="send",
+        lines={0: 5, 1: 3, 2: 3},
+        quotes="Let rank 2 call recv from rank 0 in line 7, inside `if rank == 2 and it != 1:`",
+    ),
+    HungCell(
+        name="no recv of one rank, with sends to two ranks",
+        n=3,
+        code="""\
+if rank == 0:
+    dist.send(torch.ones(2), 1)
+    dist.send(torch.ones(2), 2)
+elif rank == 2:
+    dist.recv(torch.ones(2), 0)
+""",
+        kind="p2p-unmatched",
+        culprits="1",
+        waiting="0,2",
+        op="send",
+        lines={0: 2, 2: 5},
+        quotes="Let rank 1 receive from rank 0.",
+    ),
+    HungCell(
         name="recv without send",
         code="if rank:\n    dist.recv(torch.empty(1), 0)",
         kind="p2p-unmatched",

@@ -17,6 +17,7 @@ from tests.cases.hung_cells import HungCell, parametrize
 from tests.cases.hung_collectives import MISSING
 from tests.cases.hung_cycles import CYCLES
 from tests.cases.hung_failures import DEATHS, ERRORS
+from tests.cases.hung_iterations import ITERATIONS
 from tests.cases.hung_messages import STORE, UNMATCHED
 from tests.cases.hung_mismatches import MESSAGES, MISMATCHED
 from tests.cases.hung_modules import MODULES
@@ -36,6 +37,7 @@ _LIMIT_S = 20.0
 CELLS = [
     *MISSING,
     *WRAPPED,
+    *ITERATIONS,
     *MODULES,
     *MISMATCHED,
     *STRIDES,

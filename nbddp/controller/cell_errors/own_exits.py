@@ -58,5 +58,6 @@ def _places(code: Code, line: int, rank: Rank, world_size: int) -> Iterator[str]
     conditions = [branch for branch in code.branches(line) if branch.kind == "condition"]
     if any(is_met(branch, rank, world_size) is False for branch in conditions):
         return
-    inside = f", inside {describe_branch(conditions[0])}" if conditions else ""
+    is_shown = bool(conditions) and (conditions[0].line != line or conditions[0].other is not None)
+    inside = f", inside {describe_branch(conditions[0])}" if is_shown else ""
     yield f"line {line}: `{shortened(code.source(line).strip(), _MAX_SOURCE)}`{inside}"

@@ -36,6 +36,22 @@ def frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site,
     return (operation.site,)
 
 
+def frames_or_source(
+    graph: WaitForGraph, rank: Rank, operation: Operation, sources: Sources
+) -> tuple[Site, ...]:
+    """Return `frames`, and for a rank that no longer waits `frames_in_source`."""
+    stack = frames(graph, rank, operation)
+    if len(stack) > 1:
+        return stack
+    others = (
+        each.site
+        for history in graph.histories.values()
+        for each in history.operations.values()
+        if each.run_id == operation.run_id
+    )
+    return frames_in_source(operation.site, others, sources)
+
+
 def frames_in_source(site: Site, others: Iterable[Site], sources: Sources) -> tuple[Site, ...]:
     """Return a line and those of the functions that call its function, as the source shows them.
 

@@ -74,8 +74,10 @@ def shifted_causes(graph: WaitForGraph, run_id: str, others: Iterable[Cause] = (
         graph: the ranks at one moment.
         run_id: only operations of this run count; empty: those of all runs.
         others: the other causes. Ranks that are ahead have made fewer calls; where such ranks never
-            made the last call, both are results of one fault.
+            made the last call, or made another one, both are results of one fault.
     """
+    others = list(others)
+    mismatched = [each.disagreement.operation_by_rank for each in others if each.disagreement]
     missing = {
         (cause.operation.pg_id, rank)
         for cause in others
@@ -90,7 +92,8 @@ def shifted_causes(graph: WaitForGraph, run_id: str, others: Iterable[Cause] = (
             owner=loop.owner,
             operation=loop.operation,
             shifted=loop,
-            is_consequence=all((loop.operation.pg_id, rank) in missing for rank in loop.ahead),
+            is_consequence=all((loop.operation.pg_id, rank) in missing for rank in loop.ahead)
+            or any(map(loop.ends_in, mismatched)),
         )
         for loop in find_shifted_loops(graph, run_id)
     ]

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.callers import frames, frames_in_source
+from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.iterations import has_left_out, loops_around
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
@@ -49,6 +50,8 @@ class Divergence:
     is_inner: bool = False  #: the line is in a function that the line of the operation calls
     is_extra: bool = False  #: the line is that of an earlier call, which only some ranks made
     left_out: LeftOut | None = None  #: the loop is as long on the other ranks
+    is_repeated: bool = False  #: a loop calls the function of the line
+    is_over_data: bool = False  #: the loop iterates over data, which may be split unevenly
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -108,7 +111,7 @@ def missing_calls(
     for rank in {*cause.direct, cause.owner}:
         mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
         operations[rank] = mine or operation
-        around = frames(graph, rank, operations[rank])
+        around = frames_or_source(graph, rank, operations[rank], sources)
         places.setdefault(tuple(site.position for site in around), []).append(rank)
     calls = {
         min(ranks): _Call(cause, graph, min(ranks), operations[min(ranks)])
@@ -153,6 +156,14 @@ class _Call:
         if True in met or self.is_met(branch, self.rank) is False:
             return False
         return None if None in met else True
+
+    def is_left_out(self, sources: Sources) -> bool:
+        """Whether the culprits have left out the call in an iteration that they have run."""
+        around = frames_or_source(self.graph, self.rank, self.operation, sources)
+        culprits = self.cause.culprits
+        return has_left_out(
+            self.operation, around, culprits, self.rank, graph=self.graph, sources=sources
+        )
 
     def may_leave(self, leaving: Exit) -> bool:
         """Whether a culprit may take an exit."""
@@ -206,27 +217,29 @@ def skipped_iterations(
 
 def _best(call: _Call, sources: Sources) -> Divergence | None:
     """The most telling reason, of those in the functions around a call."""
-    around = frames(call.graph, call.rank, call.operation)
+    around = frames_or_source(call.graph, call.rank, call.operation, sources)
     lines = [site.position for site in around]
     at_call = lines.index(call.operation.site.position)
     divergences = [
         replace(divergence, is_inner=number < at_call)
         for number, site in enumerate(around)
         if site.line and (code := sources(site)) is not None
-        if (divergence := _divergence(call, site, code, sources)) is not None
+        if (divergence := _divergence(call, site, code, around[number + 1 :], sources)) is not None
     ]
     # Of equal ones, `max` returns the first, which is the innermost.
     return max(divergences, key=lambda each: each.weight, default=None)
 
 
-def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
+def _divergence(
+    call: _Call, site: Site, code: Code, callers: Sequence[Site], sources: Sources
+) -> Divergence | None:
     is_call = site.position == call.operation.site.position
     reached = _reached_lines(call)
     has_run = call.operation.site.line in reached  # the culprits have made this call before
     branches = [each for each in code.branches(site.line)[::-1] if "__name__" not in each.source]
     exits = code.exits(site.line)
     loops = [branch for branch in branches if branch.kind == "loop"]
-    calls = _calls(call.graph, call.operation) if is_call else {}
+    calls = calls_of(call.graph, call.operation) if is_call else {}
     if is_call and has_run and calls:
         fewest = min(calls.get(rank, 0) for rank in call.cause.culprits)
         if calls[call.rank] <= fewest:  # each has made this call as often: another one is too many
@@ -235,6 +248,14 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
         # An iteration has left it out: the statements outside of the loops have not.
         branches = [branch for branch in branches if branch.line >= loops[0].line]
         exits = tuple(leave for leave in exits if leave.line in loops[0])
+    elif has_run and _is_in_loop(callers, sources):
+        # An iteration has left it out, by a statement of this function; or the loop is shorter.
+        calls = calls or calls_of(call.graph, call.operation)
+        if not call.is_left_out(sources):
+            branches = list(filter(is_of_ranks, branches))
+            exits = tuple(leave for leave in exits if is_of_ranks(leave.condition))
+        place = Divergence(site, code, calls=calls, is_repeated=True)
+        return _most_telling(call, place, branches, exits)
     elif has_run and is_call:
         return None  # the code as a whole has run several times
     elif has_run:  # from another line, or from this one: only ranks make a difference
@@ -249,6 +270,12 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
         left = [loop for loop in loops if divergence.exits[0].line in loop]
         divergence = replace(divergence, loop=left[-1] if left else None)
     return divergence
+
+
+def _is_in_loop(sites: Sequence[Site], sources: Sources) -> bool:
+    """Whether a loop is around one of these lines."""
+    codes = ((site.line, sources(site)) for site in sites if site.line)
+    return any(loops_around(code, line) for line, code in codes if code is not None)
 
 
 def _most_telling(
@@ -294,8 +321,16 @@ def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
     return None
 
 
-def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
-    """The number of such calls of each rank at the line of an operation, in its run."""
+def calls_of(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
+    """Return the number of such calls of each rank at the line of an operation, in its run.
+
+    Args:
+        graph: the ranks.
+        operation: the call.
+
+    Returns:
+        Empty: the records of a rank do not have all of them.
+    """
     counts: dict[Rank, int] = {}
     for rank, history in graph.histories.items():
         if not history.is_whole(operation.run_id):
@@ -416,17 +451,7 @@ def _in_one_function(
     own = {rank: call.site for rank, call in calls.items()}
     if len({_function(site) for site in own.values()}) == 1:
         return own
-    run_id = next(iter(calls.values())).run_id
-    others = [
-        each.site
-        for history in graph.histories.values()
-        for each in history.operations.values()
-        if each.run_id == run_id
-    ]
-    around: dict[Rank, tuple[Site, ...]] = {}
-    for rank, call in calls.items():
-        stack = frames(graph, rank, call)
-        around[rank] = stack if len(stack) > 1 else frames_in_source(call.site, others, sources)
+    around = {rank: frames_or_source(graph, rank, call, sources) for rank, call in calls.items()}
     for function in map(_function, next(iter(around.values()))):
         lines = {
             rank: site

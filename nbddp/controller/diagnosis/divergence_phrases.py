@@ -51,6 +51,7 @@ def describe_assigned(assigned: AssignedName) -> str:
 def next_step(
     places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None,
     length: LoopLength | None = None, *, skipped: LoopVariable | None = None,
+    is_of_all: bool = True,
 ) -> str:  # fmt: skip
     """The change of the code after which the culprits make the call.
 
@@ -61,14 +62,15 @@ def next_step(
         change: the change of the code that is shown with it; None: none is known.
         length: why the loop around the line is shorter on the culprits; None: it has none.
         skipped: the iteration in which the culprits left it out; None: that is not known.
+        is_of_all: the group of the operation has all ranks.
     """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
         return f"{inside}: let every rank, {culprits.describe()} too, make one call."
     ((_, divergence),) = places
     line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
-    if divergence.is_extra:
-        return _extra_step(divergence, operation)
+    if step := _uneven_step(divergence, operation, is_of_all=is_of_all):
+        return step
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
@@ -79,8 +81,9 @@ def next_step(
     if divergence.branches or divergence.loop is None:
         return _handled_step(divergence, culprits)
     return _loop_step(
-        divergence, divergence.loop, operation, culprits, change=change, length=length
-    )
+        divergence, divergence.loop, operation, culprits, change=change, length=length,
+        is_of_all=is_of_all,
+    )  # fmt: skip
 
 
 def helper_step(helper: HelperCall, culprits: RankSet) -> str:
@@ -100,6 +103,19 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
         f"{operation.signature.op} ({place}). Move that call out of `{name}` and of the `if`, "
         f"{runs}; the rest of `{name}` may stay inside."
     )
+
+
+def _uneven_step(divergence: Divergence, operation: Operation, *, is_of_all: bool) -> str:
+    """The next step where ranks have made a call in more iterations; empty: that is not proven."""
+    if divergence.is_extra:
+        return _extra_step(divergence, operation)
+    if divergence.left_out is not None:
+        return left_out_step(divergence, divergence.left_out, operation)
+    if divergence.is_repeated and divergence.exits:
+        return _leaving_step(
+            divergence, operation, can_move=divergence.is_certain, is_of_all=is_of_all
+        )
+    return ""
 
 
 def _changed_step(
@@ -159,13 +175,11 @@ def _handlers(branch: Branch) -> str:
 
 def _loop_step(
     divergence: Divergence, loop: Branch, operation: Operation, culprits: RankSet,
-    *, change: CodeChange | None, length: LoopLength | None,
+    *, change: CodeChange | None, length: LoopLength | None, is_of_all: bool,
 ) -> str:  # fmt: skip
     """The next step where ranks have not come to the call in some iterations of a loop."""
-    if divergence.left_out is not None:
-        return left_out_step(divergence, divergence.left_out, operation)
     if len(divergence.exits) == 1:
-        return _leaving_step(divergence, operation)
+        return _leaving_step(divergence, operation, is_of_all=is_of_all)
     if length is not None and not divergence.exits:
         return length_step(divergence, loop, length, culprits, change)
     return f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
@@ -203,7 +217,9 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
+def _leaving_step(
+    divergence: Divergence, operation: Operation, *, can_move: bool = False, is_of_all: bool = True
+) -> str:
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
@@ -211,7 +227,7 @@ def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: boo
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
         the = "" if is_one_line else "the "
-        how = _shared_break(leaving) or ", or none of them"
+        how = (_shared_break(leaving) if is_of_all else "") or ", or none of them"
         return f"Let all ranks take {the}{exit_text}, in the same iteration{how}."
     is_here = _is_at(divergence, operation)
     call = f"Call {operation.signature.op}" if is_here else f"Run {_place(divergence)}"
@@ -237,8 +253,22 @@ def _shared_break(leaving: Exit) -> str:
     )
 
 
-def skipped_step(divergence: Divergence | None, operation: Operation, ranks: RankSet) -> str:
-    """The next step where ranks left out a call in some iterations of a loop."""
+def skipped_step(
+    divergence: Divergence | None, operation: Operation, ranks: RankSet, perhaps: str = ""
+) -> str:
+    """The next step where ranks left out a call in some iterations of a loop.
+
+    Args:
+        divergence: the condition about ranks; None: there is none.
+        operation: the call.
+        ranks: the ranks that left it out.
+        perhaps: the one statement that may have skipped it; empty: there are several, or none.
+    """
+    if divergence is None and perhaps:
+        return (
+            f"Look at {perhaps}: perhaps {ranks.describe()} left out a call by it in an earlier "
+            "iteration."
+        )
     if divergence is None:
         return (
             f"Look for a `continue`, `break`, `if` or `except` by which {ranks.describe()} left "
@@ -251,6 +281,19 @@ def skipped_step(divergence: Divergence | None, operation: Operation, ranks: Ran
         f"Move {_place(divergence)} out of {inside}, so that {ranks.describe()} "
         f"{ranks.verb('runs', 'run')} it in each iteration, too."
     )
+
+
+def sole_reason(code: Code | None, line: int) -> str:
+    """The one statement that may keep a rank from a line in a loop; empty: several, or none."""
+    if code is None:
+        return ""
+    reasons = [
+        describe_branch(branch) if branch.kind == "condition" else _handlers(branch)
+        for branch in code.branches(line)
+        if branch.kind != "loop"
+    ]
+    reasons += [describe_leaving(leaving) for leaving in code.exits(line)]
+    return reasons[0] if len(reasons) == 1 else ""
 
 
 def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Iterator[str]:
@@ -274,10 +317,9 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
     elif divergence.left_out is not None:
         yield f"{left_out_call(divergence, divergence.left_out, operation)}{called}"
     elif divergence.loop is not None and not divergence.exits:
-        yield (
-            f"{describe_branch(divergence.loop)} had fewer iterations on {culprits.describe()}, as "
-            f"if the data is split unevenly{called}"
-        )
+        split = ", as if the data is split unevenly" * divergence.is_over_data
+        loop = describe_branch(divergence.loop)
+        yield f"{loop} had fewer iterations on {culprits.describe()}{split}{called}"
 
 
 def excerpt(places: Places, operation: Operation, sources: Sources) -> list[CodeLine]:

@@ -67,9 +67,13 @@ class History:
         return tuple(self._groups.values())
 
     def newest(self, pg_id: str | None = None, run_id: str | None = None) -> Operation | None:
-        """The last operation, of a group and in a run if they are given."""
+        """The last operation, of a group and in a run if they are given.
+
+        A call that was left out, or made again, at the prompt is none.
+        """
         for operation in reversed(self.operations.values()):
-            if pg_id in (None, operation.pg_id) and run_id in (None, operation.run_id):
+            is_meant = pg_id in (None, operation.pg_id) and run_id in (None, operation.run_id)
+            if is_meant and not operation.is_replaced:
                 return operation
         return None
 

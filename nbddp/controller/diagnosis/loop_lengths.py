@@ -7,6 +7,7 @@ same length on all ranks where ``n`` is the same.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ _OF_LOADER = ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last")
 #: Methods that keep the length of what they belong to, and such that divide it.
 _MOVES, _PARTS = ("to", "cuda", "type", "astype", "pin_memory"), ("split", "chunk", "batch")
 _Path = tuple[CodeLine, ...]
+#: Names of data, and of what divides it among the ranks.
+_DATA = re.compile(r"load|sampl|data|batch|shard|corpus|example|\bd[ls]\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class LoopLength:
     #: The last iterations of ranks, by the value of the loop's variable; empty: it has none.
     last: Mapping[LoopVariable, RankSet]
     is_of_loader: bool  #: whether its items are those of a ``DataLoader``, as the code shows
+    has_own_batches: bool = False  #: the ``DataLoader`` has a ``batch_sampler``
     #: The line that depends on the rank, with its condition, and those that carry its value on.
     lines: tuple[CodeLine, ...] = ()
     source: Site = field(default_factory=Site)  #: the assignment that depends on the rank
@@ -66,15 +70,20 @@ def loop_length(
     last = _last_iterations(divergence, graph)
     if loop is None:
         return LoopLength(last, is_of_loader=False)
-    is_of_loader = called(resolved(unwrapped(loop.iter), scope).value) == "DataLoader"
+    items = resolved(unwrapped(loop.iter), scope).value
+    is_of_loader = called(items) == "DataLoader"
+    has_own_batches = is_of_loader and "batch_sampler=" in ast.unparse(items)
     path = _path(loop.iter, _Place(scope, tuple(callers)), _MAX_STEPS)
     for line in path or ():
         name, value = _assigned(line.site.source)
         if name:
             is_number = isinstance(value, ast.IfExp | ast.BinOp | ast.Constant)
             is_number = is_number and not _has_items(value)
-            return LoopLength(last, is_of_loader, path or (), line.site, name, is_number)
-    return LoopLength(last, is_of_loader)
+            lines = path or ()
+            return LoopLength(
+                last, is_of_loader, has_own_batches, lines, line.site, name, is_number
+            )
+    return LoopLength(last, is_of_loader, has_own_batches)
 
 
 def depends_on_ranks(items: ast.expr, scope: Scope, callers: Sequence[Site]) -> bool:
@@ -86,6 +95,21 @@ def depends_on_ranks(items: ast.expr, scope: Scope, callers: Sequence[Site]) -> 
         callers: the lines that called its function, innermost first.
     """
     return _path(items, _Place(scope, tuple(callers)), _MAX_STEPS) is not None
+
+
+def is_over_data(divergence: Divergence, sources: Sources) -> bool:
+    """Return whether a loop iterates over data, as its names, or those in its definition, say.
+
+    Args:
+        divergence: a line in the loop.
+        sources: the code.
+    """
+    loop = loop_of(divergence)
+    if loop is None:
+        return False
+    items = unwrapped(loop.iter)
+    scope = Scope(divergence.site, divergence.code, sources)
+    return any(_DATA.search(ast.unparse(each)) for each in (items, resolved(items, scope).value))
 
 
 def loop_of(divergence: Divergence) -> ast.For | None:
@@ -106,12 +130,15 @@ def unwrapped(items: ast.expr) -> ast.expr:
 def _last_iterations(divergence: Divergence, graph: WaitForGraph) -> Mapping[LoopVariable, RankSet]:
     """The last iteration of each rank at a line, by the variable in the header of its loop."""
     header = "" if divergence.loop is None else divergence.loop.source
-    last = {
-        rank: operation.iteration[-1]
+    iterations = {
+        rank: operation.iteration
         for rank, history in graph.histories.items()
         for operation in history.operations.values()
         if operation.site.position == divergence.site.position and operation.iteration
     }
+    if len({iteration[:-1] for iteration in iterations.values()}) > 1:
+        return {}
+    last = {rank: iteration[-1] for rank, iteration in iterations.items()}
     names = {variable.name for variable in last.values()}
     if len(names) != 1 or not Code(f"{header}\n    pass").mentions(*names):
         return {}

@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.control_flow import Branch
-from nbddp.controller.diagnosis.divergence import Divergence, LeftOut
+from nbddp.controller.diagnosis.divergence import Divergence, LeftOut, names_ranks
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.phrases import MAX_SOURCE, describe_branch
 from nbddp.controller.diagnosis.report import CodeChange
@@ -31,9 +31,9 @@ def length_step(
     """
     here, iterations = divergence.site, _last_iterations(length, culprits)
     if not length.lines or change is not None:
+        how = _evenly(divergence, loop, length, change)
         return (
-            f"Give every rank the same number of iterations of {describe_branch(loop)}, for "
-            f"example {_evenly(divergence, change, is_loader=length.is_of_loader)}"
+            f"Give every rank the same number of iterations of {describe_branch(loop)}{how}"
             f"{iterations and f': {iterations}'}."
         )
     source = length.source
@@ -104,7 +104,14 @@ def _called(operation: Operation) -> str:
 
 
 def _last_iterations(length: LoopLength, culprits: RankSet) -> str:
-    """``rank 1 ended after step 2, ranks 0,2-3 are in step 3``; empty: that is not known."""
+    """``rank 1 ended after step 2, ranks 0,2-3 are in step 3``; empty: that is not known.
+
+    Ranks that ended in a later iteration were ahead: an earlier loop was shorter there.
+    """
+    last = {rank: variable.value for variable, ranks in length.last.items() for rank in ranks}
+    others = [value for rank, value in last.items() if rank not in culprits]
+    if any(value >= max(others, default=value) for rank, value in last.items() if rank in culprits):
+        return ""
     ended, inside = [], []
     for variable, ranks in length.last.items():
         if left := RankSet.of(set(ranks) & set(culprits)):
@@ -120,17 +127,25 @@ def _title(site: Site) -> str:
     return cell_name(site.cell) if site.cell else site.file.replace(chr(92), "/").rpartition("/")[2]
 
 
-def _evenly(divergence: Divergence, change: CodeChange | None, *, is_loader: bool) -> str:
+def _evenly(
+    divergence: Divergence, loop: Branch, length: LoopLength, change: CodeChange | None
+) -> str:
     """How a loop may end on all ranks together: as the change does that is shown."""
     for line in () if change is None else change.lines:
         added = line.source.strip() if line.change == "added" else ""
         if "drop_last=True" in added:
-            return "by drop_last=True"
+            return ", for example by drop_last=True"
         if added.startswith("with "):
-            return f"by `{added}`"
+            return f", for example by `{added}`"
     # `Join` stands in for no collective that the cell calls itself.
     is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
-    if is_loader:
-        return f"by drop_last=True{f', or use {_JOIN}' * is_in_backward}"
-    least = "the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
-    return f"{least}{f', or use {_JOIN}' * is_in_backward}"
+    how = ", which depends on the rank" if names_ranks(loop.source) else ""
+    if length.has_own_batches:
+        how = ", for example by a `batch_sampler` that is equally long on all ranks"
+    elif length.is_of_loader:
+        how = ", for example by drop_last=True"
+    elif divergence.is_over_data or change is not None:
+        how = ", for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    elif loop.source.startswith("while"):
+        how = ", for example by an all_reduce of its condition"
+    return f"{how}{f', or use {_JOIN}' * is_in_backward}"

@@ -3,21 +3,23 @@
 Runs in: the notebook's process. Pure. Ranks are in different iterations of such a loop on purpose.
 A condition divides them if one comparison has the loop's variable and the rank. ``rank == 1 and
 i == 2`` compares both with constants: one rank leaves out an iteration. Values of tensors divide
-nothing, whatever they are made of.
+nothing, whatever they are made of. In a function that the loop calls, its parameters stand for the
+variable.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis.callers import frames_in_source
 from nbddp.controller.diagnosis.code_places import called, lines_of, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Sources
-from nbddp.controller.diagnosis.definitions import Scope
+from nbddp.controller.diagnosis.definitions import Scope, function_at
 from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
 from nbddp.controller.diagnosis.loop_lengths import depends_on_ranks
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import Site
 
 #: Names that are followed, one after another.
 _MAX_STEPS = 6
@@ -53,6 +55,10 @@ def is_sharded(loop: ShiftedLoop, graph: WaitForGraph, sources: Sources) -> bool
             return False
         scope = Scope(site, code, sources)
         branches = code.branches(site.line)
+        if _is_in_loop(stack[depth + 1 :], loop.names, sources):
+            leave = [each.condition for each in code.exits(site.line)]
+            if _dividing_parameter([*branches, *leave], scope) is not None:
+                return True
         leaving = [leave for leave in code.exits(site.line) if leave.is_continue]
         for around in _loops(scope, loop.names):
             inside = [each for each in branches if each.line > around.lineno]
@@ -77,12 +83,32 @@ def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | Non
     """
     scope = Scope(divergence.site, divergence.code, sources)
     conditions = [each for each in divergence.branches if each.kind == "condition"]
+    if divergence.is_repeated:
+        leave = [each.condition for each in divergence.exits]
+        return _dividing_parameter([*conditions, *leave], scope)
     conditions += [leave.condition for leave in divergence.exits if leave.is_continue]
     dividing = (
         _dividing([each for each in conditions if each.line > loop.lineno], loop, scope)
         for loop in _loops(scope)
     )
     return next((each for each in dividing if each is not None), None)
+
+
+def _is_in_loop(sites: Sequence[Site], names: Iterable[str], sources: Sources) -> bool:
+    """Whether a loop with one of these variables is around one of these lines."""
+    codes = ((site, sources(site)) for site in sites)
+    scopes = [Scope(site, code, sources) for site, code in codes if code is not None]
+    return any(True for scope in scopes for _ in _loops(scope, names))
+
+
+def _dividing_parameter(conditions: Iterable[Branch], scope: Scope) -> Branch | None:
+    """The condition that compares a parameter with the rank, in a function that a loop calls."""
+    function = function_at(scope.code.statements, scope.site.line)
+    if function is None:
+        return None
+    names = {each.arg for each in (*function.args.posonlyargs, *function.args.args)}
+    place = _Place(scope, frozenset(name for name in names if not names_ranks(name)))
+    return next((each for each in conditions if any(map(place.divides, _tests(each)))), None)
 
 
 def _loops(scope: Scope, names: Iterable[str] | None = None) -> Iterator[ast.For]:

@@ -65,6 +65,20 @@ class ShiftedLoop:
         latest = max(values.values())
         return RankSet.of(rank for rank, those in values.items() if those == latest)
 
+    def ends_in(self, calls: Mapping[Rank, Operation]) -> bool:
+        """Return whether calls that belong together do not match because of the loop.
+
+        The ranks that are ahead have left out its call. They are past it, and the others in it.
+        """
+        ahead = self.ahead
+        inside = {
+            rank
+            for rank, call in calls.items()
+            if call.site.position == self.operation.site.position
+            and call.pg_id == self.operation.pg_id
+        }
+        return bool(inside) and all((rank in ahead) != (rank in inside) for rank in calls)
+
 
 def find_shifted_loops(graph: WaitForGraph, run_id: str) -> list[ShiftedLoop]:
     """Find for each group the first collective that ranks called in different iterations.

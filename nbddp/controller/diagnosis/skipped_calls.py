@@ -6,18 +6,23 @@ the proof: another reason, such as a loop with fewer iterations, needs another c
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from nbddp.controller.diagnosis.control_flow import Exit
+from nbddp.controller.diagnosis.control_flow import Code, Exit, Sources
+from nbddp.controller.diagnosis.definitions import function_at
 from nbddp.controller.diagnosis.divergence import Divergence, LeftOut, is_met, names_ranks
+from nbddp.controller.diagnosis.iterations import (
+    first_skipped,
+    has_equal_iterations,
+    has_left_out,
+    iterations_of,
+    loops_around,
+)
 from nbddp.controller.diagnosis.loop_lengths import loop_of
-from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet
-
-_Iteration = tuple[LoopVariable, ...]
 
 
 def skipping_exit(
@@ -44,21 +49,11 @@ def skipping_exit(
     loop = loop_of(divergence)
     if loop is None or not is_only:
         return None
-    is_taken = _has_equal_iterations(loop, size) or all(
+    is_taken = has_equal_iterations(loop, size) or all(
         _has_left_out(divergence.site, loop, graph.histories[rank].operations.values(), run_id)
         for rank in ranks
     )
     return leaving if is_taken else None
-
-
-def _has_equal_iterations(loop: ast.For, size: int) -> bool:
-    """Whether a loop is over a ``range`` that is the same on all ranks."""
-    match loop.iter:
-        case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]):
-            values = [{number(each, rank, size) for rank in range(size)} for each in arguments]
-            return all(len(each) == 1 and None not in each for each in values)
-        case _:
-            return False
 
 
 def _has_left_out(site: Site, loop: ast.For, operations: Iterable[Operation], run_id: str) -> bool:
@@ -110,7 +105,7 @@ def skipped_iteration(
             if each.run_id == run_id and each.site.position == site.position and each.iteration
         ]
 
-    if any(graph.histories[rank].is_cut for rank in (*ranks, *others)):
+    if not all(graph.histories[rank].is_whole(run_id) for rank in (*ranks, *others)):
         return None
     made = iterations(others.ranks[0])
     skipped = {
@@ -125,73 +120,46 @@ def skipped_iteration(
 
 
 def left_out_call(
-    divergence: Divergence, operation: Operation, ranks: RankSet, others: RankSet,
-    graph: WaitForGraph,
+    divergence: Divergence, operation: Operation, around: Sequence[Site], ranks: RankSet,
+    others: RankSet, *, graph: WaitForGraph, sources: Sources,
 ) -> LeftOut | None:  # fmt: skip
     """Return the proof that ranks have left out a call in an iteration which they have run.
 
     Args:
-        divergence: the line of the call, in a loop.
+        divergence: the line of the call in a loop, or a line there that calls its function.
         operation: the call.
+        around: its line and those of the functions around it.
         ranks: the ranks that have not made it.
         others: ranks that wait in it.
         graph: the ranks.
+        sources: the code.
 
     Returns:
         None: the loop may have had fewer iterations on these ranks.
     """
-    loop = loop_of(divergence)
     is_bare = not divergence.branches and not divergence.exits and not divergence.is_extra
-    if loop is None or not is_bare or operation.site.position != divergence.site.position:
+    code = sources(operation.site)
+    if loop_of(divergence) is None or not is_bare or code is None:
         return None
-    line = _line_without_sync(loop, divergence)
-    made = _iterations(operation, others.ranks[0], graph)
-    own = [_iterations(operation, rank, graph) for rank in ranks]
-    is_proven = (
-        _has_equal_iterations(loop, len(graph.views))
-        or all(_has_gone_on(made, each) for each in own)
-        or (line > 0 and names_ranks(divergence.code.source(line)))
-    )
-    if not is_proven:
+    line = _line_without_sync(code, operation.site)
+    is_by_rank = line > 0 and names_ranks(code.source(line))
+    if not is_by_rank and not has_left_out(
+        operation, around, ranks, others.ranks[0], graph=graph, sources=sources
+    ):
         return None
-    skipped = {_skipped(made, each) for each in own}
+    made = iterations_of(operation, others.ranks[0], graph)
+    skipped = {first_skipped(made, iterations_of(operation, rank, graph)) for rank in ranks}
     first = skipped.pop() if len(skipped) == 1 else None
     return LeftOut(ranks, None if first is None else first[-1], line)
 
 
-def _line_without_sync(loop: ast.For, divergence: Divergence) -> int:
-    """The last line of the loop with ``no_sync()``, up to the call; 0: there is none."""
+def _line_without_sync(code: Code, site: Site) -> int:
+    """The last line with ``no_sync()`` up to a call, in its loop or its function; 0: none."""
+    loops = loops_around(code, site.line)
+    inside = loops[0] if loops else function_at(code.statements, site.line)
     lines = (
         node.lineno
-        for node in ast.walk(loop)
+        for node in ([] if inside is None else ast.walk(inside))
         if isinstance(node, ast.Attribute) and node.attr == "no_sync"
     )
-    return max((line for line in lines if line <= divergence.site.line), default=0)
-
-
-def _iterations(operation: Operation, rank: Rank, graph: WaitForGraph) -> list[_Iteration] | None:
-    """The iterations in which a rank has made a call; None: not all of them are known."""
-    history = graph.histories[rank]
-    calls = [
-        each.iteration
-        for each in history.operations.values()
-        if (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
-        and each.site.position == operation.site.position
-    ]
-    return calls if history.is_whole(operation.run_id) and all(calls) else None
-
-
-def _skipped(made: list[_Iteration] | None, own: list[_Iteration] | None) -> _Iteration | None:
-    """The first iteration of other ranks in which a rank has not made the call."""
-    if made is None or own is None:
-        return None
-    return next((each for each in made if each not in own), None)
-
-
-def _has_gone_on(made: list[_Iteration] | None, own: list[_Iteration] | None) -> bool:
-    """Whether a rank made the call in a later iteration of the loop than one that it left out."""
-    skipped = _skipped(made, own)
-    if skipped is None or own is None:
-        return False
-    *around, last = skipped
-    return any([*around] == [*outer] and last.value < inner.value for *outer, inner in own)
+    return max((line for line in lines if line <= site.line), default=0)

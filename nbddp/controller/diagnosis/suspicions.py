@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.code_places import called
+from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence_phrases import Places
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
+from nbddp.controller.diagnosis.iterations import loops_around
 from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
@@ -138,6 +141,8 @@ def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> It
     for rank in cause.culprits:
         for other in _open_collectives(reports.graph, rank):
             same = other.signature == operation.signature
+            if cause.kind == "group-cycle" and not _is_one_call(operation, other, reports):
+                continue  # each has a line of its own, in another order
             if same and other.pg_id != operation.pg_id and rank != cause.owner:
                 there, here = reports.graph.group(other), reports.graph.group(operation)
                 if there is not None and here is not None:
@@ -147,6 +152,19 @@ def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> It
                     )
                     if cause.kind == "group-cycle":
                         return  # the other culprits would give the same hint
+
+
+def _is_one_call(one: Operation, other: Operation, reports: RankReports) -> bool:
+    """Whether two operations are of the one such call in the code, which no loop repeats."""
+    if one.site.position != other.site.position:
+        return False
+    code = reports.sources(one.site) if one.site.line else None
+    if code is None:
+        return True
+    function = function_at(code.statements, one.site.line)
+    nodes = nodes_of(code.statements if function is None else function.body)
+    calls = [node for node in nodes if called(node) == one.signature.op]
+    return len(calls) < 2 and not loops_around(code, one.site.line)
 
 
 def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -> Iterator[str]:

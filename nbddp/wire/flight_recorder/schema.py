@@ -319,7 +319,7 @@ class Operation(_Part, frozen=True):
 
     @property
     def is_replaced(self) -> bool:
-        """Whether its call was made again: another operation stands for it."""
+        """Whether its call was left out, or made again: then another operation stands for it."""
         return self.failure is not None and self.failure.kind == "replaced"
 
     @property

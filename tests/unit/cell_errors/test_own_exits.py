@@ -30,6 +30,7 @@ def test_a_call_inside_a_condition_about_ranks():
     assert calls(f"if ready:\n    {_KILL}") == {
         1: f"line 2: `{_KILL}`, inside `if ready:` (line 1)"
     }
+    assert calls(f"if rank == 1: {_KILL}") == {1: f"line 1: `if rank == 1: {_KILL}`"}
     assert calls(_KILL) == {1: f"line 1: `{_KILL}`"}
     assert calls("os._exit(3)", exit_code=3) == {1: "line 1: `os._exit(3)`"}
 

@@ -299,10 +299,27 @@ def test_groups_in_different_orders():
         "rank 1 waits in all_reduce of group 'b' (ranks 0-1) for rank 0."
     )
     assert pool.diagnose().pg_ids == ("a", "b")
-    assert finding.suspicions == (
+    assert finding.suspicions == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_asked"),
+    [
+        ("pass", True),
+        ("dist.all_reduce(x, group=second)", False),  # it is the order that differs
+    ],
+)
+def test_another_group_in_the_same_line_may_be_the_wrong_one(line: str, is_asked: bool):
+    pool = Ranks(2)
+    pool.code[CELL] = f"pass\npass\npass\ndist.all_reduce(x, group=first)\n{line}"
+    for rank, name in enumerate("ab"):
+        pool.group(name, 0, 1)
+        pool[rank].blocked(group=name, line=4)
+    asked = (
         "rank 1 calls the same all_reduce on group 'b' (ranks 0-1): "
-        "is one of the two groups the wrong one?",
+        "is one of the two groups the wrong one?"
     )
+    assert only(pool).suspicions == (asked,) * is_asked
 
 
 def test_a_cycle_over_three_groups():

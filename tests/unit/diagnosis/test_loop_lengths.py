@@ -44,6 +44,39 @@ def test_the_last_iterations():
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "how"),
+    [
+        ("for name, x in values.items():", "."),
+        ("for x in [a] if rank else [a, a]:", ", which depends on the rank."),
+        ("while time.time() < end:", ", for example by an all_reduce of its condition."),
+        (
+            "for x in DataLoader(items, batch_sampler=own):",
+            ", for example by a `batch_sampler` that is equally long on all ranks.",
+        ),
+        ("for x in DataLoader(items, 4):", ", for example by drop_last=True."),
+    ],
+)
+def test_the_advice_fits_to_what_the_loop_is_over(header: str, how: str):
+    finding = shorter(f"{header}\n    dist.all_reduce(x)", line=2, has_variable=False)
+    assert finding.next_step.endswith(f"`{header}` (line 1){how}")
+    assert ("as if the data is split unevenly" in finding.suspicions[0]) == ("Data" in header)
+
+
+def test_ranks_that_ended_ahead_of_others_are_not_in_an_earlier_iteration():
+    pool = Ranks(2)
+    pool.code[CELL] = (
+        "for epoch in range(2):\n    for it in range(3 if rank else 2):\n        dist.all_reduce(x)"
+    )
+    for rank, length in enumerate((2, 3)):
+        calls = [(epoch, it) for epoch in range(2) for it in range(length)]
+        for epoch, it in calls[:4]:
+            pool[rank].done(line=3, iteration=[("epoch", epoch), ("it", it)])
+    pool[0].finished()
+    pool[1].blocked(line=3, iteration=[("epoch", 1), ("it", 1)])
+    assert only(pool).next_step.endswith("(line 2), which depends on the rank.")
+
+
 def test_a_number_that_depends_on_the_rank():
     source = f"n = 5 if rank != 1 else 3\ndata = (torch.ones(2) for _ in range(n))\n{_LOOP}"
     finding = shorter(source, line=4)

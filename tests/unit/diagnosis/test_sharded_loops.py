@@ -166,3 +166,14 @@ def test_a_deadlock_at_the_end_of_such_a_loop():
     assert hang.next_step.startswith("Let `if i % world_size != rank:` (line 2) give all ranks")
     pool.code[3] = _AROUND.format("pass", "rank == 0 or i != 2")
     assert pool.diagnose().findings[0].next_step.startswith("Line 4 is inside `if rank == 0 or i")
+
+
+def test_a_function_of_the_loop_divides_them_by_a_parameter():
+    code = (
+        "def step(i, x):\n    if i % world_size != rank:\n        return\n"
+        "    model(x).sum().backward()\n\n"
+        "for i, x in enumerate(loader):\n    step(i, x)\n"
+    )
+    assert compare(code, function="step") == []
+    assert compare(code.replace("i % world_size != rank", "rank == 1 and i == 2"), function="step")
+    assert compare(code.replace("i, x", "rank, x").replace("rank, x in", "i, x in"))

@@ -6,13 +6,13 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nbddp.controller.diagnosis.callers import frames
+from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
+from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
-from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_length
+from nbddp.controller.diagnosis.loop_lengths import LoopLength, is_over_data, loop_length
 from nbddp.controller.diagnosis.loop_phrases import sharding_step
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -28,14 +28,85 @@ from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import Rank, RankSet
 
 
 def group_cycle(cause: Cause, reports: RankReports) -> Words:
     """Ranks wait for each other in collectives of different groups."""
     problem = "each is in a collective of another group"
     step = "Call the groups in the same order on all ranks that are members of several."
-    return cycle(cause, reports, problem, step)
+    words = cycle(cause, reports, problem, step)
+    missed = [] if was_interrupted(cause, reports) else _missing_in(cause)
+    left = [pair for each in missed if (pair := _left_early(each, reports)) is not None]
+    if len(left) == 1:
+        ((operation, culprits, places),) = left
+        is_of_all = _is_of_all(operation, reports)
+        step, change, code = call_everywhere(
+            places, operation, culprits, reports, is_of_all=is_of_all
+        )
+        return replace(words, next_step=step, change=change, code=code)
+    passed = (_passed_without(each, reports) for each in missed if not left)
+    return replace(words, next_step=next(filter(None, passed), step))
+
+
+def _left_early(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet, Places] | None:
+    """A call that ranks made in earlier iterations, and the reason why not in this one."""
+    operation, culprits = cause.operation, cause.culprits
+    calls = {} if operation is None else calls_of(reports.graph, operation)
+    if operation is None or not all(calls.get(rank) for rank in culprits):
+        return None
+    missing = missing_calls(cause, reports.graph, reports.sources)
+    places = with_loop_facts(missing, cause, reports)
+    has_reason = any(one.branches or one.exits or one.left_out for _, one in places)
+    return (operation, culprits, places) if len(places) == 1 and has_reason else None
+
+
+def _missing_in(cause: Cause) -> list[Cause]:
+    """Each collective of a circle, as a cause: the ranks of the circle that have not called it."""
+    return [
+        replace(
+            cause, kind="missing-rank", culprits=missing, waiting=RankSet.of([rank]), owner=rank,
+            direct=RankSet.of([rank]), operation=operation, circle=(),
+        )
+        for rank, operation, missing in cause.circle
+    ]  # fmt: skip
+
+
+def _passed_without(cause: Cause, reports: RankReports) -> str:
+    """The next step where ranks are behind the line of a call and made none; empty: not known.
+
+    That is what torch does, with a warning, on ranks that are no members of the group.
+    """
+    operation, culprits = cause.operation, cause.culprits
+    group = None if operation is None else reports.graph.group(operation)
+    code = None if operation is None else reports.sources(operation.site)
+    if operation is None or code is None or group is None or not operation.site.line:
+        return ""
+    line, is_own = operation.site.line, "group" in operation.site.source
+    if not is_own or group.is_default or code.branches(line) or code.exits(line):
+        return ""
+    here = operation.site.position[:2]
+    is_past = all(
+        reports.graph.views[rank].state == "finished"
+        or (
+            (site := reports.rank(rank).site) is not None
+            and site.position[:2] == here
+            and site.line > line
+        )
+        for rank in culprits
+    )
+    if operation.site.function != "<module>" or not is_past:
+        return ""
+    return (
+        f"Look at the `group` in line {line} on {culprits.describe()}: "
+        f"{culprits.verb('it has', 'they have')} run that line without the call, as torch does, "
+        f"with a warning, on ranks that are not members. It must be {group.label} there, too."
+    )
+
+
+def _is_of_all(operation: Operation, reports: RankReports) -> bool:
+    group = reports.graph.group(operation)
+    return group is not None and group.is_default
 
 
 def missing_rank(cause: Cause, reports: RankReports) -> Words:
@@ -44,7 +115,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     group = reports.graph.group(operation) if operation else None
     places: Places = []
     if cause.proven and not was_interrupted(cause, reports):
-        places = _with_left_out(
+        places = with_loop_facts(
             missing_calls(cause, reports.graph, reports.sources), cause, reports
         )
     is_called = operation is None or not operation.is_by_library
@@ -52,17 +123,18 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
         "`if`, a `break`, or a loop with a different number of iterations around it."
     )
-    is_of_all = group is not None and group.is_default
     change: CodeChange | None = None
     code: Sequence[CodeLine] = ()
     if places and operation is not None:
         step, change, code = call_everywhere(
-            places, operation, culprits, reports, is_of_all=is_of_all
+            places, operation, culprits, reports, is_of_all=_is_of_all(operation, reports)
         )
         divergence = places[0][1]
         condition = dividing_condition(divergence, reports.sources)
         if len(places) == 1 and condition is not None:
             change, step = None, sharding_step(divergence, condition, ranks, culprits)
+    elif passed := _passed_without(cause, reports):
+        step = passed
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
@@ -79,13 +151,43 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
 
 
-def _with_left_out(places: Places, cause: Cause, reports: RankReports) -> Places:
-    """Add to the one place that the culprits have left out its call, and not an iteration."""
+def with_loop_facts(places: Places, cause: Cause, reports: RankReports) -> Places:
+    """Add to the one place what is known of its loop.
+
+    The culprits have left out its call, and not an iteration; or the loop is over data.
+
+    Args:
+        places: the line that ranks have not come to.
+        cause: the call, and the ranks that have not made it.
+        reports: the ranks.
+    """
     if len(places) != 1 or cause.operation is None:
         return places
     ((waiting, divergence),) = places
-    left_out = left_out_call(divergence, cause.operation, cause.culprits, waiting, reports.graph)
-    return [(waiting, replace(divergence, left_out=left_out))]
+    graph, sources, rank = reports.graph, reports.sources, waiting.ranks[0]
+    operation = _call_of(rank, cause.operation, reports)
+    around = frames_or_source(graph, rank, operation, sources)
+    left_out = left_out_call(
+        divergence, operation, around, cause.culprits, waiting, graph=graph, sources=sources
+    )
+    code = sources(operation.site)
+    if left_out is None or code is None:
+        is_data = is_over_data(divergence, sources)
+        return [(waiting, replace(divergence, is_over_data=is_data))]
+    if divergence.site.position == operation.site.position:
+        return [(waiting, replace(divergence, left_out=left_out))]
+    return [
+        (
+            waiting,
+            Divergence(operation.site, code, calls=calls_of(graph, operation), left_out=left_out),
+        )
+    ]
+
+
+def _call_of(rank: Rank, operation: Operation, reports: RankReports) -> Operation:
+    """The call of a rank that belongs to a collective."""
+    history = reports.graph.histories[rank]
+    return history.collective(operation.pg_id, operation.collective_seq_id) or operation
 
 
 def call_everywhere(
@@ -114,7 +216,9 @@ def call_everywhere(
         skipped = skipped_iteration(
             divergence.site, culprits, waiting, reports.graph, reports.run_id
         )
-    step = next_step(places, operation, culprits, change, length, skipped=skipped)
+    step = next_step(
+        places, operation, culprits, change, length, skipped=skipped, is_of_all=is_of_all
+    )
     if length is not None and change is None:
         code = [*length.lines, *code]
     return step, change, code
@@ -127,8 +231,7 @@ def _loop_length(places: Places, operation: Operation, reports: RankReports) -> 
     if len(places) > 1 or divergence.is_extra or not is_loop or divergence.left_out is not None:
         return None
     graph, rank = reports.graph, ranks.ranks[0]
-    mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
-    around = frames(graph, rank, mine or operation)
+    around = frames_or_source(graph, rank, _call_of(rank, operation, reports), reports.sources)
     lines = [site.position for site in around]
     here = lines.index(divergence.site.position) if divergence.site.position in lines else 0
     return loop_length(divergence, around[here + 1 :], graph, reports.sources)

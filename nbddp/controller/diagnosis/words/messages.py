@@ -18,8 +18,10 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
 )
+from nbddp.controller.diagnosis.left_out_messages import LeftOutEnd, goes_to_both, left_out_end
 from nbddp.controller.diagnosis.message_orders import other_order
 from nbddp.controller.diagnosis.message_partners import Partners, changed_lines, partners
+from nbddp.controller.diagnosis.phrases import describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
@@ -117,15 +119,23 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     if len(partners) == 1:
         now = f": rank {partners} {reports.rank(partners.ranks[0]).predicate.main_clause()}"
     other = _other_partner(cause, reports)
+    step = _GIVE_EACH_ITS_RECV
+    if operation is not None and _has_both(other, cause, reports):
+        step = f"Let rank {operation.peer} {_does(operation)} rank {cause.owner}."
+        other = None
+    left_out = None if other is not None else left_out_end(cause, reports)
     assigned: Sequence[AssignedName] = ()
     if other is not None:
         size = len(reports.graph.views)
         assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
-    elsewhere = None if other is not None else _in_collective(cause, reports)
-    step = _GIVE_EACH_ITS_RECV
+    is_known = other is not None or left_out is not None
+    elsewhere = None if is_known else _in_collective(cause, reports)
     places: Places = ()
     if other is not None:
         step = _give_partner(other, assigned)
+    elif operation is not None and left_out is not None:
+        step = _call_as_often(cause.owner, operation, left_out)
+        places = _both_ends(cause.owner, operation, left_out, reports)
     elif operation is not None and elsewhere is not None:
         places = branches_apart(
             {rank: waited.site for rank, waited, _ in cause.circle}, reports.sources
@@ -139,6 +149,41 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         step.rstrip(),
         code=differing_excerpt(places) if other is None else _lines_of(other, assigned, reports),
     )
+
+
+def _call_as_often(owner: Rank, message: Operation, left_out: LeftOutEnd) -> str:
+    """A sentence: let a rank do its part in each message, as it has done before."""
+    peer, newest, branch = message.peer, left_out.newest, left_out.condition
+    ends = [f" (line {each.site.line})" if each.site.line else "" for each in (message, newest)]
+    if branch is not None and branch.line == newest.site.line:
+        ends[1] = f" (line {branch.line}, {quote_branch(branch)})"
+    elif branch is not None:
+        ends[1] = f" in line {newest.site.line}, inside {describe_branch(branch)},"
+    return (
+        f"Let rank {peer} call {newest.label(has_tag=False)}{ends[1]} as often as rank {owner} "
+        f"calls {message.signature.op}{ends[0]}: it has called it {_times(left_out.called)}, "
+        f"rank {owner} {_times(left_out.needed)}."
+    )
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _both_ends(
+    owner: Rank, message: Operation, left_out: LeftOutEnd, reports: RankReports
+) -> Places:
+    """The lines of a message, and the condition around the one that left it out."""
+    newest, branch = left_out.newest, left_out.condition
+    ends = (
+        (owner, message.site, ()),
+        (message.peer, newest.site, () if branch is None else (branch,)),
+    )
+    return [
+        (RankSet.of([rank]), Divergence(site, code, branches))
+        for rank, site, branches in ends
+        if site.line and (code := reports.sources(site)) is not None
+    ]
 
 
 def _in_collective(cause: Cause, reports: RankReports) -> Operation | None:
@@ -156,16 +201,19 @@ def _in_collective(cause: Cause, reports: RankReports) -> Operation | None:
 
 def _meet_before(owner: Rank, message: Operation, collective: Operation) -> str:
     """A sentence: let a rank do its part in a message before the collective in which it waits."""
-    peer = message.peer
-    way = "receive from" if message.signature.kind == "send" else "send to"
     name = collective.label(has_call=False)
     lines = [
         f" (line {each.site.line})" if each.site.line else "" for each in (message, collective)
     ]
     return (
-        f"Let rank {peer} {way} rank {owner} before {name}{lines[1]}, or let rank {owner} call "
-        f"{collective.signature.op} in place of {message.signature.op}{lines[0]}."
+        f"Let rank {message.peer} {_does(message)} rank {owner} before {name}{lines[1]}, or let "
+        f"rank {owner} call {collective.signature.op} in place of {message.signature.op}{lines[0]}."
     )
+
+
+def _does(message: Operation) -> str:
+    """What the other end of a message has to do."""
+    return "receive from" if message.signature.kind == "send" else "send to"
 
 
 @dataclass(frozen=True)
@@ -203,6 +251,12 @@ def _other_partner(cause: Cause, reports: RankReports) -> _OtherPartner | None:
     if len(astray) != 1 or ready:
         return None
     return _OtherPartner(astray[0], operation.peer, owner, astray[0].peer)
+
+
+def _has_both(other: _OtherPartner | None, cause: Cause, reports: RankReports) -> bool:
+    """Whether the rank that waits has a message with the other partner, too."""
+    is_own = other is not None and other.owner == cause.owner
+    return is_own and other is not None and goes_to_both(cause, other.right, reports)
 
 
 def _give_partner(other: _OtherPartner, assigned: Sequence[AssignedName]) -> str:

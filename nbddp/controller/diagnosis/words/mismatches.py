@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName, assigned_names
+from nbddp.controller.diagnosis.calls_before_mismatches import missed_in_loop, sole_call
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import (
     Divergence,
     call_in_try,
     differing_branches,
+    missing_calls,
     skipped_iterations,
     sole_branch,
 )
@@ -22,6 +24,7 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
     skipped_step,
+    sole_reason,
 )
 from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
@@ -35,8 +38,10 @@ from nbddp.controller.diagnosis.phrases import (
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
+from nbddp.controller.diagnosis.sharded_loops import is_sharded
+from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.words.collectives import call_everywhere
+from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_loop_facts
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -90,15 +95,20 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     )
     extra = sole_branch(branches, len(reports.graph.views))
     skipped: Places = ()
-    if extra is None and not branches and not was_interrupted(cause, reports):
-        guarded = call_in_try(disagreement, reports.graph, reports.sources)
-        skipped = () if guarded is None else (guarded,)
-    if "op" not in disagreement.differences.reported:
-        skipped = ()
-    elif extra is not None:
-        step, change, _ = _missing_call(disagreement, extra, reports)
-    elif skipped:
-        step, change, code = _missing_call(disagreement, skipped[0], reports)
+    missed = cause
+    if "op" in disagreement.differences.reported:
+        missed, skipped = _left_out(
+            cause, disagreement, reports, is_open=extra is None and not branches
+        )
+    if skipped:
+        step, change, code = _missing_call(missed, skipped, reports)
+    elif "op" in disagreement.differences.reported and extra is not None:
+        step, change, _ = _missing_call(_without(disagreement, extra, cause), [extra], reports)
+    elif missed is not cause and missed.operation is not None:
+        step = skipped_step(None, missed.operation, missed.culprits)
+    elif (loop := _shifted(disagreement, reports)) is not None:
+        there = _iterations(loop)
+        step, change = f"{there[0].upper()}{there[1:]}. {_skipped_step(loop, reports)}", None
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
@@ -147,6 +157,31 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     """Ranks called a collective in different iterations of a loop."""
     loop = cause.shifted
     assert loop is not None  # noqa: S101 - each cause of this kind has one
+    since = "Since" if loop.lasts and loop.is_first else "In"
+    since = since if loop.is_first or not loop.lasts else "At the latest since"
+    mixed = (
+        "the results since then combine different iterations"
+        if loop.lasts
+        else "its result combines different iterations"
+    )
+    same = ", for the same reason" if cause.is_consequence else ""
+    return Words(
+        f"{since} {name(cause, reports)}, {_iterations(loop)}{same}: {mixed}.",
+        "the ranks called it at the same line, in different iterations of the loop.",
+        "" if cause.is_consequence else _skipped_step(loop, reports),
+        ranks=_ranks_that_called(
+            loop.operation_by_rank,
+            reports,
+            lambda operation: (
+                f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
+            ),
+        ),
+        begins_with_ranks=False,
+    )
+
+
+def _iterations(loop: ShiftedLoop) -> str:
+    """``rank 2 was at it = 2, the others at it = 1``."""
     by_size = list(loop.clusters)
     if loop.has_majority:
         by_size = [*by_size[1:], by_size[0]]
@@ -160,29 +195,29 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     elif len(by_size) == 2 and len(by_size[1]) > 1:
         other = loop.operation_by_rank[by_size[1].ranks[0]]
         parts[1] = f"the others at {iteration(other, loop.names)}"
-    since = "Since" if loop.lasts and loop.is_first else "In"
-    since = since if loop.is_first or not loop.lasts else "At the latest since"
-    mixed = (
-        "the results since then combine different iterations"
-        if loop.lasts
-        else "its result combines different iterations"
-    )
-    ahead, size = loop.ahead, len(reports.graph.views)
-    same = ", for the same reason" if cause.is_consequence else ""
-    skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)
-    return Words(
-        f"{since} {name(cause, reports)}, {', '.join(parts)}{same}: {mixed}.",
-        "the ranks called it at the same line, in different iterations of the loop.",
-        "" if cause.is_consequence else skipped_step(skipped, loop.operation, ahead),
-        ranks=_ranks_that_called(
-            loop.operation_by_rank,
-            reports,
-            lambda operation: (
-                f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
-            ),
-        ),
-        begins_with_ranks=False,
-    )
+    return ", ".join(parts)
+
+
+def _skipped_step(loop: ShiftedLoop, reports: RankReports) -> str:
+    """The next step where the ranks that are ahead have left out a call in a loop."""
+    site, sources = loop.operation.site, reports.sources
+    size = len(reports.graph.views)
+    skipped = skipped_iterations(site, loop.ahead, size, sources)
+    perhaps = sole_reason(sources(site) if site.line else None, site.line)
+    return skipped_step(skipped, loop.operation, loop.ahead, perhaps)
+
+
+def _shifted(disagreement: Disagreement, reports: RankReports) -> ShiftedLoop | None:
+    """The loop in different iterations of which ranks made calls that do not match; None: none."""
+    calls = disagreement.operation_by_rank
+    graph, sources = reports.graph, reports.sources
+    for loop in find_shifted_loops(graph, reports.run_id):
+        place = loop.operation.pg_id, loop.operation.site.position
+        are_there = all((call.pg_id, call.site.position) == place for call in calls.values())
+        are_apart = len({call.iteration for call in calls.values()}) > 1
+        if are_there and are_apart and not is_sharded(loop, graph, sources):
+            return loop
+    return None
 
 
 def _branches(cause: Cause, disagreement: Disagreement, reports: RankReports) -> Places:
@@ -203,23 +238,52 @@ def _called_places(disagreement: Disagreement, branches: Places, reports: RankRe
     ]
 
 
-def _missing_call(
-    disagreement: Disagreement, there: tuple[RankSet, Divergence], reports: RankReports
-) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:
-    """The next step where only some ranks made a call: by a condition, or since others raised.
+def _left_out(
+    cause: Cause, disagreement: Disagreement, reports: RankReports, *, is_open: bool
+) -> tuple[Cause, Places]:
+    """The call that ranks left out, as a cause, and the reason; the cause itself: none is known.
 
     Args:
+        cause: calls that do not match.
         disagreement: the calls.
-        there: the ranks that made it, and its line.
+        reports: the ranks.
+        is_open: no condition around the calls explains them.
+    """
+    graph, sources = reports.graph, reports.sources
+    if was_interrupted(cause, reports):
+        return cause, ()
+    missed = missed_in_loop(cause, graph, reports.run_id, sources)
+    if missed is not None:
+        places = with_loop_facts(missing_calls(missed, graph, sources), missed, reports)
+        reasons = [one.branches or one.exits or one.left_out for _, one in places]
+        return missed, places if any(reasons) and len(places) == 1 else ()
+    there = sole_call(disagreement, graph, sources) if is_open else None
+    there = there or (call_in_try(disagreement, graph, sources) if is_open else None)
+    return (cause, ()) if there is None else (_without(disagreement, there, cause), [there])
+
+
+def _without(disagreement: Disagreement, there: tuple[RankSet, Divergence], cause: Cause) -> Cause:
+    """The cause by which only some ranks made a call: by a condition, or since others raised."""
+    ranks, _ = there
+    calls = disagreement.operation_by_rank
+    return replace(cause, culprits=RankSet.of(calls) - ranks, operation=calls[ranks.ranks[0]])
+
+
+def _missing_call(
+    missed: Cause, places: Places, reports: RankReports
+) -> tuple[str, CodeChange | None, Sequence[CodeLine]]:
+    """The next step where only some ranks made a call.
+
+    Args:
+        missed: the call, and as culprits the ranks that have not made it.
+        places: the ranks that made it, and its line.
         reports: the ranks.
     """
-    ranks, place = there
-    call = disagreement.operation_by_rank[ranks.ranks[0]]
-    others = RankSet.of(disagreement.operation_by_rank) - ranks
+    call = missed.operation
+    assert call is not None  # noqa: S101 - a collective
     group = reports.graph.group(call)
     is_of_all = group is not None and group.is_default
-    places = [(ranks, place)]
-    return call_everywhere(places, call, others, reports, is_of_all=is_of_all)
+    return call_everywhere(places, call, missed.culprits, reports, is_of_all=is_of_all)
 
 
 def _assigned(

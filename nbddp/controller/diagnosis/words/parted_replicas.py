@@ -66,8 +66,8 @@ def _in_step(parted: PartedReplicas) -> Words:
             f"and not that of '{parted.tensor}'; {reason}"
         )
         step = (
-            f"Add up the gradients of all parameters: {added} leaves out '{steps.left_out[0]}'"
-            f"{more}."
+            "If it is not meant, add up the gradients of all parameters: "
+            f"{added} leaves out '{steps.left_out[0]}'{more}."
         )
     elif steps.copy_site.line and not steps.left_out:
         copied = f"line {steps.copy_site.line}"

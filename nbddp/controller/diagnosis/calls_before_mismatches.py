@@ -1,0 +1,94 @@
+"""Finds the call that some ranks made, or left out, so that calls behind it do not match.
+
+Runs in: the notebook's process. Pure. Two facts show it: a condition about ranks, by which only
+some ranks come to their call; or records of a loop, in which ranks have skipped an iteration.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.callers import frames_or_source
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
+from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.divergence import Divergence, is_met
+from nbddp.controller.diagnosis.sharded_loops import is_sharded
+from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
+
+
+def missed_in_loop(
+    cause: Cause, graph: WaitForGraph, run_id: str, sources: Sources
+) -> Cause | None:
+    """Return the call in a loop that ranks left out in an iteration, as a cause of its own.
+
+    Args:
+        cause: calls that do not match.
+        graph: the ranks.
+        run_id: of the cell.
+        sources: the code.
+
+    Returns:
+        Ranks are in the call, and the culprits made one call less; None: it is not known.
+    """
+    assert cause.disagreement is not None  # noqa: S101 - the caller has looked
+    calls = cause.disagreement.operation_by_rank
+    for loop in find_shifted_loops(graph, run_id):
+        if loop.ends_in(calls) and not is_sharded(loop, graph, sources):
+            inside = RankSet.of(calls) - loop.ahead
+            owner = inside.ranks[0]
+            return replace(
+                cause, kind="missing-rank", culprits=loop.ahead, owner=owner, waiting=inside,
+                direct=inside, operation=calls[owner], disagreement=None,
+            )  # fmt: skip
+    return None
+
+
+def sole_call(
+    disagreement: Disagreement, graph: WaitForGraph, sources: Sources
+) -> tuple[RankSet, Divergence] | None:
+    """Return the call to which only its ranks come, by a condition about ranks.
+
+    Args:
+        disagreement: calls of ranks that belong together and do not match.
+        graph: the ranks.
+        sources: the code.
+
+    Returns:
+        The ranks that made it, and its line, or the line that called its function; None: there is
+        none, or each call has such a condition.
+    """
+    calls = disagreement.operation_by_rank
+    if any(call.signature.kind != "collective" for call in calls.values()):
+        return None
+    by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
+    sole: list[tuple[RankSet, Divergence]] = []
+    for ranks in by_line.values() if len(by_line) > 1 else ():
+        rank, others = ranks.ranks[0], RankSet.of(calls) - ranks
+        for site in frames_or_source(graph, rank, calls[rank], sources):
+            code = sources(site) if site.line else None
+            place = None if code is None else _sole(site, code, ranks, others, len(graph.views))
+            if place is not None:
+                sole.append((ranks, place))
+                break
+    return sole[0] if len(sole) == 1 else None
+
+
+def _sole(
+    site: Site, code: Code, ranks: Iterable[Rank], others: Iterable[Rank], size: int
+) -> Divergence | None:
+    """The line, if a condition lets these ranks come to it, and surely keeps the others away."""
+
+    def parts(branch: Branch, inside: Iterable[Rank], outside: Iterable[Rank]) -> bool:
+        is_theirs = all(is_met(branch, rank, size) is True for rank in inside)
+        return is_theirs and all(is_met(branch, rank, size) is False for rank in outside)
+
+    for leave in code.exits(site.line):
+        if parts(leave.condition, others, ranks):
+            return Divergence(site, code, exits=(leave,), is_certain=True, is_repeated=True)
+    for branch in code.branches(site.line):
+        if branch.kind == "condition" and parts(branch, ranks, others):
+            return Divergence(site, code, branches=(branch,), is_certain=True)
+    return None

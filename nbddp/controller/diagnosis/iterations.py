@@ -1,0 +1,124 @@
+"""The iterations of loops in which ranks have made a call, and such that they have left out.
+
+Runs in: the notebook's process. Pure. Records have the variables of the loops around a call, also
+of loops around the functions that called its function.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from nbddp.controller.diagnosis.code_places import lines_of
+from nbddp.controller.diagnosis.control_flow import Code, Sources
+from nbddp.controller.diagnosis.rank_conditions import number
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
+from nbddp.wire.rank_set import Rank, RankSet
+
+Iteration: TypeAlias = tuple[LoopVariable, ...]
+
+
+def iterations_of(operation: Operation, rank: Rank, graph: WaitForGraph) -> list[Iteration] | None:
+    """Return the iterations in which a rank has made a call; None: not all of them are known."""
+    history = graph.histories[rank]
+    calls = [
+        each.iteration
+        for each in history.operations.values()
+        if (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
+        and each.site.position == operation.site.position
+    ]
+    return calls if history.is_whole(operation.run_id) and all(calls) else None
+
+
+def first_skipped(made: list[Iteration] | None, own: list[Iteration] | None) -> Iteration | None:
+    """Return the first iteration of other ranks in which a rank has not made the call."""
+    if made is None or own is None:
+        return None
+    return next((each for each in made if each not in own), None)
+
+
+def has_gone_on(made: list[Iteration] | None, own: list[Iteration] | None) -> bool:
+    """Return whether a rank made the call in a later iteration than one that it left out."""
+    skipped = first_skipped(made, own)
+    if skipped is None or own is None:
+        return False
+    *around, last = skipped
+    return any([*around] == [*outer] and last.value < inner.value for *outer, inner in own)
+
+
+def has_equal_iterations(loop: ast.stmt, size: int) -> bool:
+    """Return whether a loop is over a ``range`` that is the same on all ranks."""
+    match loop:
+        case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[])):
+            values = [{number(each, rank, size) for rank in range(size)} for each in arguments]
+            return all(len(each) == 1 and None not in each for each in values)
+        case _:
+            return False
+
+
+def loops_around(code: Code, line: int) -> list[ast.stmt]:
+    """Return the loops around a line, up to its function, the innermost first."""
+    loops = ast.For | ast.AsyncFor | ast.While
+    nodes = ast.walk(ast.Module(code.statements, []))
+    by_line = {node.lineno: node for node in nodes if isinstance(node, loops)}
+    lines = (branch.line for branch in code.branches(line) if branch.kind == "loop")
+    return [by_line[each] for each in lines if each in by_line]
+
+
+def has_left_out(
+    operation: Operation, around: Sequence[Site], ranks: RankSet, other: Rank,
+    *, graph: WaitForGraph, sources: Sources,
+) -> bool:  # fmt: skip
+    """Return whether ranks have left out a call in an iteration that they have run.
+
+    Args:
+        operation: the call.
+        around: its line and those of the functions around it.
+        ranks: the ranks that have made it fewer times.
+        other: a rank that waits in it.
+        graph: the ranks.
+        sources: the code.
+
+    Returns:
+        False: a loop may have had fewer iterations on these ranks, or have ended early.
+    """
+    made = iterations_of(operation, other, graph)
+    if all(has_gone_on(made, iterations_of(operation, rank, graph)) for rank in ranks):
+        return True
+    loops = [
+        (site, loop)
+        for site in around
+        if site.line and (code := sources(site)) is not None
+        for loop in loops_around(code, site.line)
+    ]
+    if any(_is_in(loop, site, rank, graph) for site, loop in loops for rank in ranks):
+        return False
+    if _may_end_early(around, sources):
+        return False
+    size = len(graph.views)
+    return bool(loops) and all(has_equal_iterations(loop, size) for _, loop in loops)
+
+
+def _may_end_early(around: Sequence[Site], sources: Sources) -> bool:
+    """Whether a `break`, a `return`, or an exception that is caught outside may end the loops."""
+    is_in_loop = False
+    for site in around:
+        code = sources(site) if site.line else None
+        for branch in () if code is None else code.branches(site.line):
+            if is_in_loop and branch.kind == "try":
+                return True
+            is_in_loop = is_in_loop or branch.kind == "loop"
+        leaving = () if code is None else code.exits(site.line)
+        if is_in_loop and any(not each.is_continue for each in leaving):
+            return True
+    return False
+
+
+def _is_in(loop: ast.stmt, place: Site, rank: Rank, graph: WaitForGraph) -> bool:
+    """Whether a rank is still in a loop, and may come to its call."""
+    view = graph.views[rank]
+    main = view.look.main if view.state == "running" and view.look is not None else None
+    return any(
+        site.position[:2] == place.position[:2] and site.line in lines_of(loop)
+        for site in (() if main is None else main.stack)
+    )

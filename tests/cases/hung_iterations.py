@@ -1,0 +1,216 @@
+"""Cells in which one rank leaves out a call in one iteration, mostly in a function of the loop."""
+
+from nbddp.errors import MismatchError
+from tests.cases.hung_cells import HungCell
+
+_LOOP = "for it in range(3):\n    run(it)\n"
+_RETURN = """\
+def run(it):
+    if it == 1 and rank == 0:
+        return
+    dist.all_reduce(torch.ones(1))
+"""
+_EXCEPT = """\
+def run(it):
+    try:
+        x = torch.ones(1 // int((rank, it) != (0, 1)))
+        dist.all_reduce(x)
+    except ZeroDivisionError:
+        pass
+"""
+_NO_SYNC = """\
+import contextlib
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+def run(it):
+    context = contextlib.nullcontext() if (rank, it) != (0, 1) else net.no_sync()
+    with context:
+        net(torch.ones(1, 2)).sum().backward()
+"""
+_DETACHED = """\
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+def run(it):
+    loss = net(torch.ones(1, 2)).sum()
+    loss = loss if (rank, it) != (0, 1) else loss.detach().requires_grad_()
+    loss.backward()
+"""
+_NESTED = """\
+def run(it):
+    if torch.tensor(float("nan") if (rank, it) == (0, 1) else 1.0).isnan():
+        return
+    inner()
+
+def inner():
+    dist.all_reduce(torch.ones(1))
+"""
+_ON_RANK_0 = """\
+def save():
+    if rank != 0:
+        return
+    print("saved")
+    dist.barrier()
+
+for it in range(3):
+    dist.all_reduce(torch.ones(1))
+    save()
+"""
+
+ITERATIONS = [
+    HungCell(
+        name="return in a function of a loop",
+        n=3,
+        code=f"{_RETURN}{_LOOP}",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 4, 2: 4},
+        quotes="Let all ranks take the `return` in line 3, inside `if it == 1 and rank == 0:`",
+    ),
+    HungCell(
+        name="exception that a function of a loop swallows",
+        n=3,
+        code=f"{_EXCEPT}{_LOOP}",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 4, 2: 4},
+        quotes="Rank 0 skipped line 4 at it = 1: `except ZeroDivisionError:` (line 5) perhaps",
+    ),
+    HungCell(
+        name="no_sync in a function of a loop",
+        n=3,
+        code=f"{_NO_SYNC}{_LOOP}",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 7, 2: 7},
+        quotes="Use `no_sync()` (line 5) in the same iterations on all ranks: rank 0 left out "
+        "gradient averaging in line 7 at it = 1.",
+    ),
+    HungCell(
+        name="detached loss in a function of a loop",
+        n=3,
+        code=f"{_DETACHED}{_LOOP}",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 6, 2: 6},
+        quotes="rank 0 left out gradient averaging in line 6 at it = 1: line 6 has called "
+        "all_reduce (gradients) 2 times on rank 0, 3 times on ranks 1-2",
+    ),
+    HungCell(
+        name="return in a function of a loop, which calls another one",
+        n=3,
+        code=f"{_NESTED}{_LOOP}",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 7, 2: 7},
+        quotes="`return` in line 3, inside `if torch.tensor",
+    ),
+    HungCell(
+        name="function of a loop that a shorter loop calls less often",
+        code="def run(x):\n    if x.isnan():\n        return\n    dist.all_reduce(x)\n"
+        "for x in torch.ones(3 - rank):\n    run(x)\n",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 4},
+        quotes="`for x in torch.ones(3 - rank):` (line 5) had fewer iterations on rank 1",
+    ),
+    HungCell(
+        name="function of a loop that ends early",
+        code="def run(x):\n    if x.isnan():\n        return\n    dist.all_reduce(x)\n"
+        "for it in range(3):\n    value = float(it - rank)\n    if value > 1:\n        break\n"
+        "    run(torch.tensor(value))\n",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={1: 4},
+        quotes="`break` in line 8, inside `if value > 1:` (line 7), skips line 9 on rank 0",
+    ),
+    HungCell(
+        name="function of a loop that an exception ends",
+        code="def run(x):\n    if x.isnan():\n        return\n    dist.all_reduce(x)\n"
+        "try:\n    for it in range(3):\n        run(torch.tensor(1 // (2 + rank - it)))\n"
+        "except ZeroDivisionError:\n    pass\n",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={1: 4},
+        quotes="`for it in range(3):` (line 6) had fewer iterations on rank 0",
+    ),
+    HungCell(
+        name="function of a loop that divides the iterations among the ranks",
+        n=3,
+        code="def run(i):\n    if i % world_size != rank:\n        return\n"
+        "    dist.all_reduce(torch.ones(1))\nfor i in range(7):\n    run(i)\n",
+        kind="missing-rank",
+        culprits="1-2",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 4},
+        quotes="Let `if i % world_size != rank:` (line 2) give all ranks equally many iterations",
+    ),
+    HungCell(
+        name="return in a function of a loop, with another operation behind",
+        n=3,
+        code=f"{_RETURN}{_LOOP}dist.broadcast(torch.ones(2), 0)\n",
+        kind="mismatched-collective",
+        culprits="0",
+        waiting=None,
+        lines={0: 7, 1: 4, 2: 4},
+        error=MismatchError,
+        quotes="Let all ranks take the `return` in line 3, inside `if it == 1 and rank == 0:`",
+    ),
+    HungCell(
+        name="exception that a function of a loop swallows, with another operation behind",
+        n=3,
+        code=f"{_EXCEPT}{_LOOP}dist.barrier()\n",
+        kind="mismatched-collective",
+        culprits="0",
+        waiting=None,
+        lines={0: 9, 1: 4, 2: 4},
+        error=MismatchError,
+        quotes="Rank 0 skipped line 4 at it = 1: `except ZeroDivisionError:` (line 5) perhaps",
+    ),
+    HungCell(
+        name="function that one rank leaves late",
+        n=3,
+        code=_ON_RANK_0,
+        kind="mismatched-collective",
+        culprits="0",
+        waiting=None,
+        lines={0: 5, 1: 8, 2: 8},
+        error=MismatchError,
+        quotes="Call barrier before `if rank != 0:` (line 2), whose `return` skips it",
+    ),
+    HungCell(
+        name="another shape since a call was left out in a loop",
+        n=3,
+        code="""\
+for it in range(3):
+    for size in (2, 3):
+        x = torch.ones(size) if (rank, it, size) != (2, 1, 3) else None
+        if x is not None:
+            dist.all_reduce(x)
+""",
+        kind="mismatched-collective",
+        culprits="2",
+        waiting=None,
+        fields=("input_sizes",),
+        lines=dict.fromkeys(range(3), 5),
+        error=MismatchError,
+        quotes="Rank 2 was at it = 2, the others at it = 1. Look at `if x is not None:` (line 4): "
+        "perhaps rank 2 left out a call by it in an earlier iteration.",
+    ),
+]
