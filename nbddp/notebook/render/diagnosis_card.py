@@ -230,6 +230,7 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         sentences = [(finding.verdict, finding.reason)]
         where = node_sentence(finding.nodes)
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
+        sentences += [("", _wrong_results(finding))]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if number == last_stuck else []
         with_text = [pair for pair in sentences if pair[1]]
@@ -237,6 +238,17 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
+
+
+def _wrong_results(finding: Finding) -> str:
+    """The ranks whose tensors a mismatched operation has written; empty: it has written none."""
+    if not finding.written:
+        return ""
+    # Members may have called different operations.
+    return (
+        f"On {finding.written.describe()} the call had ended before this was found: the tensors "
+        "that it writes have wrong values there."
+    )
 
 
 def _word(finding: Finding) -> str:
@@ -492,13 +504,18 @@ def _now_sentence(
 
 
 def _mismatched(report: Report) -> list[int]:
-    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck."""
+    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck.
+
+    A rank on which the call has ended is freed only if it waits elsewhere.
+    """
     return [
         rank
         for finding in report.proven
         if finding.kind == "mismatched-collective"
         for rank, each in finding.ranks.items()
         if each.predicate.verb is RankVerb.CALLED
+        and each.status != "finished"
+        and rank not in finding.written
     ]
 
 
