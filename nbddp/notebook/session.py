@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -457,7 +457,10 @@ def make_view(
         )
     )
     is_front_end = _goes_to_front_end(sink)
-    began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
+    now = time.monotonic()
+    left = pool.left_cell
+    began = left.began if left is not None and left.run is run else now
+    began_at = f"{datetime.now().astimezone() - timedelta(seconds=now - began):%Y-%m-%d %H:%M:%S}"
     kept = None
     if cell is not None:
         kept = kept_outputs.begin(
@@ -493,6 +496,7 @@ def make_view(
         shows_pictures=not is_console(),
         grids=_grid_by_display_id,
         kept=kept,
+        began=began,
         began_at=began_at,
         sockets=_sockets,
     )

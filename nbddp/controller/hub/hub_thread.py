@@ -58,6 +58,7 @@ from nbddp.controller.state import (
     StopRequested,
     Tick,
     VerdictReached,
+    awaited_text,
 )
 from nbddp.errors import InvalidTransitionError
 from nbddp.wire.channels import AgentsChannel, Frame, Poller, Waker
@@ -277,6 +278,9 @@ class HubThread:
             refusal = None if is_in_cell else self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers.open(transfer)
+                silences = self.snapshot.silences(transfer.ranks, time.monotonic())
+                if silences:
+                    self._do(NotifyUser(None, awaited_text(silences, transfer.ranks)))
             else:
                 self._publish()
                 transfer.refuse(refusal)
