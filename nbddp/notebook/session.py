@@ -25,6 +25,7 @@ from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
+from nbddp.notebook.failed_start import FailedStart
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -55,6 +56,7 @@ from nbddp.wire.rank_set import RankSet
 _current: Pool | None = None
 _start_lock = threading.Lock()
 _default: PoolOptions | None = None  #: options of the pool that `start_soon` starts
+failed_start = FailedStart()
 _start_thread: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a thread looks ended
 _start_progress: PoolSnapshot | None = None  #: of that start
@@ -196,7 +198,11 @@ def start(
         >>> nbddp.start(2) is pool  # the options are the same
         True
     """
-    return start_with_text(_given(locals()), lambda pool: "")
+    arguments = _given(locals())
+    if threading.current_thread() is _start_thread:  # the next cell tries again
+        return start_with_text(arguments, lambda pool: "")
+    with failed_start.noted("nbddp.start", lambda: current_pool() is not None):
+        return start_with_text(arguments, lambda pool: "")
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +257,7 @@ def make_current(
             return current, False
         settings, check_source = Settings.from_env(), source_check.check_source
         _current = Pool(options, settings, make_view, check_source, on_progress, kept=kept)
+        failed_start.forget()
         _current.break_points = break_points
         _connect_listeners(_current)
         write_kernel_file(_current)

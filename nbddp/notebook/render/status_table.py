@@ -121,17 +121,10 @@ def survey(pool: Pool) -> Survey:
     diagnosed = pool.survey()
     snapshot = pool.snapshot
     nodes = _node_lines(snapshot, pool.silences(pool.all_ranks))
+    infos, runs, lost = snapshot.ranks, snapshot.is_running, snapshot.lost_agents
     return Survey(
         headline=headline(pool),
-        rows=[
-            row(
-                info,
-                diagnosed,
-                is_running=snapshot.is_running,
-                is_lost=info.node in snapshot.lost_agents,
-            )
-            for info in snapshot.ranks
-        ],
+        rows=[row(each, diagnosed, is_running=runs, is_lost=each.node in lost) for each in infos],
         log_paths=[*pool.log_path_by_rank.values()],
         notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
@@ -190,7 +183,7 @@ def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool, is_lost: bool
     view = diagnosed.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     dump = diagnosed.peeks.get(info.rank)
     state, is_odd = _state(view, dump, is_running=is_running)
-    is_lost = is_lost or (info.exited is not None and bool(info.exited.lost_agent))
+    is_lost |= info.exited is not None and bool(info.exited.lost_agent)
     if is_lost and info.state is RankState.EXITED:
         state = "lost with its node"  # the line of the node says why
     is_busy = is_running or view.look is None or view.look.activity == "callback"
