@@ -58,7 +58,6 @@ from nbddp.controller.state import (
     StopRequested,
     Tick,
     VerdictReached,
-    awaited_text,
 )
 from nbddp.errors import InvalidTransitionError
 from nbddp.wire.channels import AgentsChannel, Frame, Poller, Waker
@@ -259,9 +258,9 @@ class HubThread:
         """Send a request other than a cell."""
         self._call(lambda: self._send(ranks, request, frames))
 
-    def send_to_agent(self, request: SendToAgent) -> None:
-        """Send a request for an agent itself."""
-        self._call(lambda: self._do(request))
+    def do(self, action: SendToAgent | NotifyUser) -> None:
+        """Send a request for an agent itself, or tell the user something."""
+        self._call(lambda: self._do(action))
 
     def open_transfer(self, transfer: Transfer, at_prompt_of: str = "") -> None:
         """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`.
@@ -278,9 +277,6 @@ class HubThread:
             refusal = None if is_in_cell else self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers.open(transfer)
-                silences = self.snapshot.silences(transfer.ranks, time.monotonic())
-                if silences:
-                    self._do(NotifyUser(None, awaited_text(silences, transfer.ranks)))
             else:
                 self._publish()
                 transfer.refuse(refusal)

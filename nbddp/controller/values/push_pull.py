@@ -6,14 +6,14 @@ Runs in: the thread of the caller.
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import Answer, HubThread, RankRequests, Transfer, WaitInterrupt
-from nbddp.controller.state import Silence, exception_line
+from nbddp.controller.state import NotifyUser, Silence, awaited_text, exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import CALLBACK_THREAD
@@ -183,7 +183,7 @@ class Exchange:
         answered = RankSet.of(set(transfer.ranks) - missing - set(left))
         return WaitInterrupt(answered, left, RankSet.of(missing), self._silences(missing))
 
-    def _silences(self, missing: set[Rank]) -> list[Silence]:
+    def _silences(self, missing: Iterable[Rank]) -> list[Silence]:
         """The silent nodes of ranks that have not answered."""
         return self._hub.snapshot.silences(RankSet.of(missing), time.monotonic())
 
@@ -228,6 +228,9 @@ class Exchange:
     def _open(self, ranks: RankSet) -> Transfer:
         transfer = self._new_transfer(ranks)
         self._hub.open_transfer(transfer)
+        silences = self._silences(ranks)
+        if silences:
+            self._hub.do(NotifyUser(None, awaited_text(silences, ranks)))
         return transfer
 
     def _new_transfer(self, ranks: RankSet) -> Transfer:
