@@ -121,7 +121,8 @@ def survey(pool: Pool) -> Survey:
     diagnosed = pool.survey()
     snapshot = pool.snapshot
     nodes = _node_lines(snapshot, pool.silences(pool.all_ranks))
-    infos, runs, lost = snapshot.ranks, snapshot.is_running, snapshot.lost_agents
+    infos = pool.history.replaced.marked(snapshot.ranks)
+    runs, lost = snapshot.is_running, snapshot.lost_agents
     return Survey(
         headline=headline(pool),
         rows=[row(each, diagnosed, is_running=runs, is_lost=each.node in lost) for each in infos],
@@ -468,7 +469,7 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
-    notes += fresh_notes(snapshot.ranks)
+    notes += fresh_notes(pool.history.replaced.marked(snapshot.ranks))
     notes += left_notes(diagnosed)
     stuck = snapshot.in_state(RankState.BUSY)
     if stuck and not snapshot.is_running:
