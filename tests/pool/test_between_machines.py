@@ -38,6 +38,11 @@ def test_a_mismatch_is_seen_before_data_moves_with_check(pool: Pool):
         with pytest.raises(MismatchError, match=f"disagree in {field}") as caught:
             _run_checked(pool, code)
         assert set(caught.value.by_rank) == {0, 1}  # each of them sees it
+        report = pool.last_report
+        assert report is not None
+        # The error below the card says it.
+        assert "Next:" not in card(report)["text/plain"]
+        assert str(caught.value).count("  next      ") == 1
         view = run_cell(pool, "y = torch.ones(1); dist.all_reduce(y); print(x, y.item())")
         assert view.texts() == {0: "0 2.0\n", 1: "1 2.0\n"}
 

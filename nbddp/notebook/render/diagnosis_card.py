@@ -111,7 +111,7 @@ def card(
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
     first = layouts[0].finding
-    is_above_error = (acted and first.has_error_below) or first.is_error
+    is_above_error = (acted and first.has_error_below) or first.is_error or _is_raised(first)
     is_above_error |= is_over and report.explains_exits
     page = _html(sections, details, injected, is_above_error=is_above_error)
     text = _text(sections, injected, is_above_error=is_above_error)
@@ -126,6 +126,12 @@ def is_told_by_error(report: Report, *, acted: bool) -> bool:
         acted: whether nbddp has freed the ranks that waited.
     """
     return acted and {finding.kind for finding in report.proven} == {"first-error"}
+
+
+def _is_raised(finding: Finding) -> bool:
+    """Whether ranks have raised a mismatch themselves, as all of them do with ``--check``."""
+    is_raised = any(each.status == "raised" for each in finding.ranks.values())
+    return finding.kind == "mismatched-collective" and is_raised
 
 
 def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
