@@ -9,7 +9,7 @@
 On Linux, with the rights of root (in a container, for example), each is a network namespace with a
 name, processes and an sshd of its own. Elsewhere a stand-in for `ssh` starts what it is asked for
 on this machine: the same cells run, but all machines have the same name. `ssh` finds them until
-`stop`, or until the notebook ends.
+`stop`, or until the notebook ends; the hosts end then, too, also if the notebook is killed.
 
 Runs in: the notebook's process.
 """
@@ -89,6 +89,7 @@ class _Namespaces:
         self._resources = ExitStack()
         folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
         network = self._resources.enter_context(network_hosts.HostNetwork(folder))
+        network.remove_at_end(folder)
         self._site = ssh_hosts.SshSite(network, folder)
         self._resources.callback(self._site.close)
         self._hosts = {name: self._site.add_host(name) for name in NAMES}

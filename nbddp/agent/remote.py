@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from nbddp.agent import own_session
@@ -20,10 +21,11 @@ from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.invitation import STDIN, read_invitation
 from nbddp.agent.node_facts import node_facts
-from nbddp.errors import AgentJoinError
+from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
 from nbddp.system import network, pool_folder, process_tree
 from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.message_types import NodeFacts
 
 #: Time limits for the hub and for each address: an engine may be quicker than a network.
 _REACH_S = 15.0
@@ -49,6 +51,13 @@ def reach(invitation: Invitation) -> tuple[str, str]:
 
 def _unreachable_text(host: str, failures: Sequence[tuple[str, str]]) -> str:
     reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
+    if failures and all(reason == network.REFUSED for _, reason in failures):
+        tried = " or ".join(address for address, _ in failures)
+        return (
+            f"{host} reaches the notebook's machine, and nothing listens at {tried}: the pool has "
+            "ended, or the file is of an earlier one. Next: the file or the line that the notebook "
+            "shows now; a firewall that rejects connections says the same"
+        )
     likely = ""
     if all(reason == network.NO_ANSWER for _, reason in failures):
         likely = ": a firewall drops the packets, or the address is not the notebook's"
@@ -67,8 +76,8 @@ def check(source: str) -> list[str]:
     """
     invitation = read_invitation(source)
     address, own = reach(invitation)
-    _meet(invitation, address)
     facts = node_facts(own)
+    needs = _meet(invitation, address, facts)
     lines = [
         f"reached    {address} from {own}"
         f" ({network.interface_towards(network.split_address(address)[0])})",
@@ -76,26 +85,41 @@ def check(source: str) -> list[str]:
         f"versions   Python {facts.python}, torch {facts.torch or 'is not installed'}, "
         f"nbddp {facts.nbddp}",
         f"processors {facts.cpus} of {facts.machine_cpus}, GPUs {facts.gpus}",
+        f"pool       {invitation.pool_id} {needs}",
     ]
     if facts.engine:
         lines.append(f"started by {facts.engine}, node {facts.engine_node}")
     return lines
 
 
-def _meet(invitation: Invitation, address: str) -> None:
-    """Make a connection with the keys of the pool, and end it. Raises `AgentJoinError`."""
-    from nbddp.wire.channels import Poller, RemoteUplink  # noqa: PLC0415 - `serve` loads it later
+def _meet(invitation: Invitation, address: str, facts: NodeFacts) -> str:
+    """Ask the hub whether its pool needs another agent; the answer follows the pool's name.
+
+    Raises:
+        AgentJoinError: the hub does not answer.
+    """
+    # `serve` loads these later.
+    from nbddp.wire import codec  # noqa: PLC0415
+    from nbddp.wire.channels import Poller, RemoteUplink  # noqa: PLC0415
+    from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined, RefuseAgent  # noqa: PLC0415
 
     uplink = RemoteUplink(invitation, address, _REACH_S)
+    token, pid = invitation.token, os.getpid()
+    uplink.send(
+        AgentJoined(version=PROTOCOL_VERSION, token=token, pid=pid, facts=facts, only_asks=True)
+    )
     poller = Poller()
     poller.add(uplink)
     try:
-        while not uplink.has_met_hub:
+        while True:
             if reason := uplink.lost_reason():
                 raise AgentJoinError(f"{socket.gethostname()} could not join: {reason}")
             poller.wait(_RETRY_S)
-            for _ in uplink.receive():
-                pass  # nothing was asked
+            for _, frames in uplink.receive():
+                with suppress(BadMessageError):
+                    answer = codec.decode_agent_request(frames[0])
+                    if isinstance(answer, RefuseAgent):
+                        return answer.reason
     finally:
         uplink.close()
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from nbddp.cli import agent, console, kernels
+from nbddp.controller.options import LINE_OPTIONS, with_joined_values
 from nbddp.errors import NbddpError
 
 
@@ -37,7 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
     kernels.add_to(commands)
     console.add_to(commands)
     agent.add_to(commands)
-    arguments = parser.parse_args(words)
+    known = [flag for option in LINE_OPTIONS.values() for flag in option.flags]
+    joining = [flag for each in LINE_OPTIONS.values() if each.has_options for flag in each.flags]
+    words = sys.argv[1:] if words is None else words
+    arguments = parser.parse_args(with_joined_values(words, joining, known))
     try:
         lines: list[str] = arguments.run(arguments)
     except (NbddpError, OSError) as error:

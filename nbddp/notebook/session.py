@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -25,6 +25,7 @@ from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
+from nbddp.notebook.failed_start import FailedStart
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -55,6 +56,7 @@ from nbddp.wire.rank_set import RankSet
 _current: Pool | None = None
 _start_lock = threading.Lock()
 _default: PoolOptions | None = None  #: options of the pool that `start_soon` starts
+failed_start = FailedStart()
 _start_thread: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a thread looks ended
 _start_progress: PoolSnapshot | None = None  #: of that start
@@ -196,7 +198,11 @@ def start(
         >>> nbddp.start(2) is pool  # the options are the same
         True
     """
-    return start_with_text(_given(locals()), lambda pool: "")
+    arguments = _given(locals())
+    if threading.current_thread() is _start_thread:  # the next cell tries again
+        return start_with_text(arguments, lambda pool: "")
+    with failed_start.noted("nbddp.start", lambda: current_pool() is not None):
+        return start_with_text(arguments, lambda pool: "")
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +257,7 @@ def make_current(
             return current, False
         settings, check_source = Settings.from_env(), source_check.check_source
         _current = Pool(options, settings, make_view, check_source, on_progress, kept=kept)
+        failed_start.forget()
         _current.break_points = break_points
         _connect_listeners(_current)
         write_kernel_file(_current)
@@ -457,7 +464,10 @@ def make_view(
         )
     )
     is_front_end = _goes_to_front_end(sink)
-    began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
+    now = time.monotonic()
+    left = pool.left_cell
+    began = left.began if left is not None and left.run is run else now
+    began_at = f"{datetime.now().astimezone() - timedelta(seconds=now - began):%Y-%m-%d %H:%M:%S}"
     kept = None
     if cell is not None:
         kept = kept_outputs.begin(
@@ -493,6 +503,7 @@ def make_view(
         shows_pictures=not is_console(),
         grids=_grid_by_display_id,
         kept=kept,
+        began=began,
         began_at=began_at,
         sockets=_sockets,
     )

@@ -5,6 +5,7 @@ Runs in: the notebook's process, agents, ranks. IPv4 only.
 
 import errno
 import fcntl
+import os
 import socket
 import struct
 import sys
@@ -18,6 +19,8 @@ _LOOPBACK = "127."
 _PROBE_S = 0.3
 #: What `first_reachable` says of an address from which nothing comes back.
 NO_ANSWER = "no answer"
+#: What it says of one at which nothing listens.
+REFUSED = os.strerror(errno.ECONNREFUSED)
 #: An address that is routed nowhere (RFC 5737): asks for the default route.
 _ELSEWHERE = "192.0.2.1"
 

@@ -66,6 +66,7 @@ class AgentJoined(MessageBase, frozen=True):
     token: str  #: from the invitation
     pid: int
     facts: NodeFacts
+    only_asks: bool = False  #: whether the pool needs it: ``--check``. `RefuseAgent` answers
 
 
 class AgentEnded(MessageBase, frozen=True):

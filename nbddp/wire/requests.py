@@ -94,7 +94,7 @@ class AdmitAgent(MessageBase, frozen=True):
 
 
 class RefuseAgent(MessageBase, frozen=True):
-    """Answer to `AgentJoined`: the agent is not needed, or does not fit. It ends."""
+    """Answer to `AgentJoined`: the agent is not needed, does not fit, or only asks. It ends."""
 
     reason: str
 

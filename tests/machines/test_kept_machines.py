@@ -189,6 +189,14 @@ def test_an_agent_that_ended_meanwhile_is_told(
     (lost,) = poll_until(lambda: pool.snapshot.lost_agents)
     (left,) = {0, 1} - {lost}
     assert pool.pull("x", ranks=left) == left + 10
+    text = survey(pool).bundle()["text/plain"]
+    assert f"\n{lost}     lost with its node" in text
+    assert "()" not in text  # this notebook has never known its address
+    assert f"/rank{left}.log" in text
+    assert f"/rank{lost}.log" not in text
+    assert "./rank" not in text
+    (tail,) = log_tails(pool, RankSet.of([lost]), 100)
+    assert tail.problem == f"node {lost} is lost"
     with pytest.raises(PoolBrokenError, match=f"the agent of node {lost} ended"):
         pool.run("x")
 

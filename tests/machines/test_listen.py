@@ -133,11 +133,22 @@ def test_the_check_reaches_the_hub_and_joins_nothing(
     ).stdout
     assert "reached    tcp://127.0.0.1:" in answer
     assert "(lo)" in answer
+    assert f"pool       {path.stem} waits for 1 of its 1 nodes" in answer
     assert results == []
     agents.append(subprocess.Popen([*AGENT, str(path)]))
     pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
+    kept = home / "kept.json"
+    kept.write_bytes(path.read_bytes())
+    kept.chmod(0o600)
+    words = [*AGENT, str(kept), "--check"]
+    answer = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "has all of its 1 nodes, and takes no further agent" in answer
     pool.stop()
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "nothing listens at tcp://127.0.0.1:" in ended.stderr
+    assert "the pool has ended, or the file is of an earlier one" in ended.stderr
 
 
 def test_the_user_starts_an_agent_in_the_place_of_a_lost_one(

@@ -4,8 +4,10 @@ PBS, LSF and Flux themselves are not here. `tests.support.psij_site` has command
 bindings, that look like theirs to PSI/J and run the job on this machine.
 """
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -151,6 +153,9 @@ def test_the_agents_of_a_job_that_somebody_ends_are_lost(slurm: SlurmSite):
         slurm.ask("scancel", "-n", slurm.jobs()[0])
         poll_until(lambda: pool._processes.snapshot.lost_agents == {0, 1})
         poll_until(lambda: not slurm.jobs())
+        pool.restart()
+        pool.run("dist.barrier()")
+        assert slurm.jobs()
     finally:
         pool.stop()
 
@@ -181,6 +186,28 @@ def test_the_local_executor_runs_agents_here(home: Path):
         assert pool.pull("t.item()") == [2.0, 2.0]
     finally:
         pool.stop()
+    assert not (home / ".nbddp").exists()
+
+
+def test_a_lost_agent_is_replaced_by_a_job_of_one_node(home: Path):
+    options = PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "local"})
+    pool = start(options)
+    try:
+        pool.run("import os\nx = rank + 10")
+        (agent,) = {pool._processes.hub.nodes.pids[1]}
+        os.kill(agent, signal.SIGTERM)
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        pool.restart(1)
+        pool.run("dist.barrier()")
+        assert pool.pull("'x' in globals()") == [True, False]
+        os.kill(pool._processes.hub.nodes.pids[1], signal.SIGTERM)
+        poll_until(lambda: pool.snapshot.lost_agents == {1})
+        pool.restart(1)
+        pool.run("dist.barrier()")
+        pids = pool._processes.hub.nodes.pids
+    finally:
+        pool.stop()
+    poll_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), _GONE_S)
     assert not (home / ".nbddp").exists()
 
 

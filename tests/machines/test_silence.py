@@ -101,3 +101,22 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
         poll_until(lambda: {info.state.name for info in pool.ranks()} == {"IDLE"})
         pool.run("dist.barrier()")
         assert pool.pull("'x' in globals()") == [True, False]
+
+
+def test_a_pull_says_at_once_that_it_waits_for_a_silent_node(site: SshSite):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    told: list[str] = []
+    with ssh_pool(site, one, two, n=1, settings=Settings(silent_after_s=2.0)) as pool:
+        pool.listeners.background = lambda event: told.append(getattr(event, "text", ""))
+        two.set_cable(plugged=False)
+        poll_until(lambda: pool.snapshot.silent_nodes == {1})
+        values: list[object] = []
+        wait = threading.Thread(target=lambda: values.append(pool.pull("rank")))
+        wait.start()
+        poll_until(lambda: any("This waits for it" in text for text in told))
+        text = " ".join("".join(told).split())
+        assert "nbddp: node 1 (n2) is silent for " in text
+        assert "the stop button ends the wait, and -r 0 leaves rank 1 out" in text
+        two.set_cable(plugged=True)
+        wait.join(60.0)
+        assert values == [[0, 1]]

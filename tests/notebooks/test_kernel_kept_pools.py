@@ -36,7 +36,8 @@ def test_a_pool_survives_the_shutdown_of_its_kernel(site: KeptSite):
         attached = second.execute("handle = %ddp attach\nhandle")
         second.wait_text(attached, "[1]   Out: 12")
         cell = second.finish(attached)
-        assert "attached: pool" in cell.text
+        assert cell.text.index("attached: pool") < cell.text.index("of the last kernel, with")
+        assert cell.text.index("of the last kernel, with") < cell.text.index("in\n")
         second.ok("handle.wait()")
         (row,) = (each for each in second.ok("%ddp pools").text.splitlines() if "this one" in each)
         assert second.value("%ddp pull x") == "[11, 12]"

@@ -242,6 +242,26 @@ def test_a_pool_without_options_is_like_the_last_one(living_kernel: Kernel):
     assert cell.stdout.endswith("[2]   3\n")
 
 
+def test_a_cell_after_a_start_that_failed_starts_no_other_pool(living_kernel: Kernel):
+    living_kernel.ok("%ddp stop")
+    for line in (
+        "%ddp start --launcher nothing",
+        "%ddp start -n 2 --nope",
+        "%ddp start --cwd /no/such/folder -n 1",
+        "%ddp listen --nnodes 2 --address 192.0.2.77",
+    ):
+        assert living_kernel.run(line).error
+        cell = living_kernel.run("%%ddp\nprint('ran')")
+        assert f"no pool is running, since {line} failed; this cell ran nowhere" in cell.error
+        assert cell.text == ""
+    assert living_kernel.run("import nbddp; nbddp.start(2, launcher='nothing')").error
+    assert "since nbddp.start failed" in living_kernel.run("%%ddp\nprint('ran')").error
+    living_kernel.ok("%ddp start -n 1")
+    assert living_kernel.run("%ddp start -n 2").error  # a pool is running
+    living_kernel.ok("%ddp stop")
+    assert "one was started: 1 process" in living_kernel.ok("%%ddp\nprint('ran')").text
+
+
 def test_an_interrupt_has_nothing_to_do_without_a_cell(living_kernel: Kernel):
     assert living_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"
 

@@ -38,6 +38,11 @@ def test_a_mismatch_is_seen_before_data_moves_with_check(pool: Pool):
         with pytest.raises(MismatchError, match=f"disagree in {field}") as caught:
             _run_checked(pool, code)
         assert set(caught.value.by_rank) == {0, 1}  # each of them sees it
+        report = pool.last_report
+        assert report is not None
+        # The error below the card says it.
+        assert "Next:" not in card(report)["text/plain"]
+        assert str(caught.value).count("  next      ") == 1
         view = run_cell(pool, "y = torch.ones(1); dist.all_reduce(y); print(x, y.item())")
         assert view.texts() == {0: "0 2.0\n", 1: "1 2.0\n"}
 
@@ -67,6 +72,27 @@ def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
     pool.configure(on_mismatch="warn")
     view = run_cell(pool, _REDUCE_OPS)
     assert any(isinstance(event, VerdictReached) for event in view.events)
+
+
+@pytest.mark.fresh_ranks(2, nnodes=2)
+def test_ranks_on_which_a_mismatched_call_has_ended_are_told_that_their_tensors_are_wrong(
+    pool: Pool,
+):
+    code = "b = torch.ones(4 if rank < 2 else 3) * 10**rank\ndist.all_reduce(b)"
+    view = run_cell(pool, code, check=False)
+    shown = run_cell(pool, "print(b[-1].item())").texts()
+    report = pool.last_report
+    assert report is not None
+    (finding,) = report.findings
+    assert shown[0] == "1.0\n"  # put back
+    assert finding.written
+    assert set(finding.written) == {r for r, text in shown.items() if text != f"{10.0**r}\n"}
+    ranks = finding.written.describe()
+    assert f"\n  except    the tensors that the call writes on {ranks}: " in str(view.error)
+    text = " ".join(card(report, acted=True)["text/plain"].split())
+    assert f"they have ended on {ranks}, and can never complete on" in text
+    assert f"On {ranks} the call had ended before this was found" in text
+    assert f"Now: {report.stuck.describe()} are freed" in text
 
 
 def test_legal_differences_are_no_error_with_or_without_check(pool: Pool):

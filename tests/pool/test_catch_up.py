@@ -5,6 +5,7 @@ import pytest
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp, Pool
 from nbddp.errors import BadOptionError, CellError
+from nbddp.notebook.render.status_table import survey
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
@@ -415,3 +416,24 @@ def test_values_that_were_drawn_without_a_seed_are_told(pool: Pool):
     pool.restart(1)
     assert pool.catch_up().drawn == ("half", "order", "order2")
     assert pool.pull("(seeded, fixed.tolist())") == drawn
+
+
+def test_the_status_marks_a_rank_as_fresh_as_long_as_a_catch_up_is_about_it(pool: Pool):
+    def marked() -> list[str]:
+        return [row.state for row in survey(pool).rows]
+
+    run_cells(pool, "x = rank + 10")
+    pool.restart(1)
+    with pytest.raises(CellError, match="NameError"):
+        pool.run("print(x)")
+    run_cells(pool, "dist.barrier()")
+    assert marked() == ["idle", "idle, fresh", "idle"]
+    assert any(note.startswith("rank 1 is fresh: it was restarted") for note in survey(pool).notes)
+    assert pool.catch_up().ranks == RankSet.of([1])
+    assert marked() == ["idle"] * 3
+    pool.restart(2)
+    assert marked() == ["idle", "idle", "idle, fresh"]
+    run_cells(pool, "y = 1")  # from now on it has values of its own
+    assert marked() == ["idle"] * 3
+    with pytest.raises(BadOptionError, match=r"Next: %ddp catchup -r 2"):
+        pool.catch_up()

@@ -37,7 +37,16 @@ mount --bind {hosts} /etc/hosts
 hostname {name}
 ip link set lo up
 echo up
-exec sleep infinity
+exec cat > /dev/null
+"""
+#: Removes what is left when this process ends without a word, by a kill: then its input ends. A
+#: host ends in the same way.
+_REMAINS = """
+trap '' INT TERM HUP
+while read -r path; do set -- "$@" "$path"; done
+for name in $(ip netns list | cut -d ' ' -f 1 | grep '^nbt{number}-'); do ip netns del "$name"; done
+ip link del nbt{number}b
+rm -rf "$@"
 """
 
 
@@ -84,7 +93,7 @@ class NetworkHost:
                 *("unshare", "--uts", "--pid", "--mount", "--ipc", "--fork", "--kill-child"),
                 *("sh", "-c", _INIT.format(hosts=hosts, name=name)),
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end ends the host
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -198,8 +207,9 @@ class NetworkHost:
         self._init.wait(_UP_S)
         if self._cable is not None:
             self._cable.communicate()
-        if self._init.stdout is not None:
-            self._init.stdout.close()
+        for end in (self._init.stdin, self._init.stdout):
+            if end is not None:
+                end.close()
         subprocess.run(["ip", "netns", "del", self._namespace], capture_output=True, check=False)
 
 
@@ -210,6 +220,7 @@ class HostNetwork:
         self._folder = folder
         self._hosts: list[NetworkHost] = []
         self._number = 0
+        self._remover: subprocess.Popen[str] | None = None
         self.address = ""  #: of this machine
 
     def __enter__(self) -> Self:
@@ -222,9 +233,24 @@ class HostNetwork:
                 if self._number == _NUMBERS[-1]:
                     raise
         self.address = f"198.18.{self._number}.1"
+        self._remover = subprocess.Popen(
+            ["sh", "-c", _REMAINS.format(number=self._number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
         _ip("addr", "add", f"{self.address}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
         return self
+
+    def remove_at_end(self, path: Path) -> None:
+        """Remove a file or folder, too, if this process ends without a word."""
+        assert self._remover is not None
+        assert self._remover.stdin is not None
+        self._remover.stdin.write(f"{path}\n")
+        self._remover.stdin.flush()
 
     def add_host(self, name: str, delay_ms: int = 0) -> NetworkHost:
         """Make a host; each packet to it and from it takes `delay_ms`."""
@@ -233,6 +259,9 @@ class HostNetwork:
         return host
 
     def __exit__(self, *exc: object) -> None:
+        if self._remover is not None:  # it would remove what another process has by then
+            self._remover.kill()
+            self._remover.communicate()
         for host in self._hosts:
             host.kill()
         for host in self._hosts:

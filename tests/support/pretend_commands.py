@@ -80,7 +80,9 @@ def submit(folder: Path, script: Path, scheduler: str) -> str:
     if ("q", "nowhere") in directives or ("q", '"nowhere"') in directives:
         sys.exit(f"{Path(sys.argv[2]).name}: Unknown queue")
     number = len(list(folder.glob("*.script"))) + 1
-    (folder / f"{number}.script").write_text(script.read_text())
+    copy = folder / f"{number}.copy"
+    copy.write_text(script.read_text())
+    copy.rename(folder / f"{number}.script")  # a test that looks for it finds it whole
     job = PretendJob(folder, f"{number}.head" if scheduler == "pbs" else str(number))
     job.begin(scheduler)
     return job.name

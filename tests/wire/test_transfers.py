@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.transfer import RequestRefusedError, Transfer, interrupt_as_error
+from nbddp.controller.hub.transfer import (
+    RequestRefusedError,
+    Transfer,
+    WaitInterrupt,
+    interrupt_as_error,
+)
+from nbddp.controller.state import Silence
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.stimuli import Configured, RunRequested
 from nbddp.controller.values.descriptions import Descriptions
@@ -58,6 +64,18 @@ from tests.support.hub_stage import Stage, finished
 from tests.support.polling import poll_until
 
 BOTH = RankSet.all(2)
+
+
+def test_an_interrupted_pull_from_a_silent_node_proposes_what_is_possible():
+    silence = Silence(1, "n2", 7.0, 60.0, RankSet.of([1]))
+    with pytest.raises(TransferInterruptedError) as caught, interrupt_as_error("pulling 'x'"):
+        raise WaitInterrupt(RankSet.of([0]), {}, RankSet.of([1]), [silence])
+    assert str(caught.value) == (
+        "pulling 'x' was interrupted: rank 0 had answered, node 1 (n2) is silent for 7 s; rank 1 "
+        "goes on there: it is given up at 60 s unless it is heard again before. No variable was "
+        "changed. Next: -r 0 leaves it out, or wait until the node is heard again or given up, or "
+        "%ddp stop"
+    )
 
 
 @pytest.fixture

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from msgspec import structs
+
 from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
 from nbddp.controller.diagnosis import Code
-from nbddp.controller.state import LeftOut, LostNames, MissedCell, RunOutcome
+from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RunOutcome
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
@@ -97,6 +99,16 @@ class ReplacedProcesses:
     def lives_on(self, rank: Rank, pid: int) -> bool:
         """Whether a process has values of its own."""
         return (rank, pid) in self._living
+
+    def is_fresh(self, rank: Rank, pid: int) -> bool:
+        """Whether a process that took the place of another still lacks what that one had."""
+        return not (self.is_whole(rank, pid) or self.lives_on(rank, pid))
+
+    def marked(self, infos: Iterable[RankInfo]) -> list[RankInfo]:
+        """Return the ranks, of which only the fresh ones are marked as `RankInfo.replaced`."""
+        return [
+            i if self.is_fresh(i.rank, i.pid) else structs.replace(i, replaced="") for i in infos
+        ]
 
 
 class CellHistory:

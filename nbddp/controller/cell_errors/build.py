@@ -316,7 +316,8 @@ def _kept(outcome: RunOutcome) -> list[Line]:
         groups = "there is no default process group until init_process_group succeeds"
     if dead:
         groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
-    return [labelled("kept", f"every variable is kept; {groups}"), *_torn(outcome, "except")]
+    lost = [*_torn(outcome, "except"), *evidence.wrong_results(findings)]
+    return [labelled("kept", f"every variable is kept; {groups}"), *lost]
 
 
 def _after_interrupt(outcome: RunOutcome) -> list[Line]:

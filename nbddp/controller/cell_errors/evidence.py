@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors.lines import Line, labelled
@@ -141,6 +142,19 @@ def _node_lines(finding: Finding) -> list[Line]:
     """The nodes of the culprits, if that tells anything."""
     text = node_sentence(finding.nodes)
     return [labelled("where", text)] if text else []
+
+
+def wrong_results(findings: Iterable[Finding]) -> list[Line]:
+    """A line for each mismatched operation that has ended on some ranks all the same."""
+    return [
+        labelled(
+            "except",
+            f"the tensors that the call writes on {finding.written.describe()}: it had ended there "
+            "before the mismatch was found, and they have wrong values",
+        )
+        for finding in findings
+        if finding.written
+    ]
 
 
 def time_of(result: RankResult) -> str:

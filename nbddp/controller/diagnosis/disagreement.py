@@ -23,6 +23,32 @@ class Disagreement:
     culprits: RankSet  #: the minority; without one, all ranks that disagree
     differences: Differences
 
+    @property
+    def ended(self) -> RankSet:
+        """Members on which the operation has ended: between nodes it may move data before."""
+        return RankSet.of(
+            rank for rank, each in self.operation_by_rank.items() if each.state == "completed"
+        )
+
+    @property
+    def written(self) -> RankSet:
+        """Those of them on which it has written a result."""
+        return RankSet.of(
+            rank for rank in self.ended if _writes(self.operation_by_rank[rank].signature, rank)
+        )
+
+
+def _writes(signature: Signature, rank: Rank) -> bool:
+    """Whether a collective writes a tensor of this rank, which may be its root."""
+    is_root = signature.root == rank
+    match signature.op:
+        case "broadcast":
+            return not is_root
+        case "reduce" | "gather":
+            return is_root
+        case _:
+            return signature.tensors > 0 or bool(signature.output_sizes)
+
 
 def find_disagreement(
     point: Point, operation_by_rank: Mapping[Rank, Operation], members: tuple[Rank, ...]

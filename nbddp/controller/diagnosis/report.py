@@ -329,6 +329,8 @@ class Finding:
     since_s: float | None = None  #: the longest wait, in seconds
     #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
     is_error: bool = False
+    #: Of a mismatch: ranks on which the operation has ended all the same, with a wrong result.
+    written: RankSet = field(default_factory=RankSet)
     #: Lines of the user's code around the call that some ranks did not come to; often empty.
     code: tuple[CodeLine, ...] = ()
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
@@ -399,6 +401,7 @@ class Finding:
             "culprits": list(self.culprits),
             "nodes": [part.to_dict() for part in self.nodes],
             "waiting": list(self.waiting),
+            "written": list(self.written),
             "group": None if self.group is None else self.group.to_dict(),
             "op": self.op,
             "origin": self.origin,

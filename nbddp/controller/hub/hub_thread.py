@@ -258,9 +258,9 @@ class HubThread:
         """Send a request other than a cell."""
         self._call(lambda: self._send(ranks, request, frames))
 
-    def send_to_agent(self, request: SendToAgent) -> None:
-        """Send a request for an agent itself."""
-        self._call(lambda: self._do(request))
+    def do(self, action: SendToAgent | NotifyUser) -> None:
+        """Send a request for an agent itself, or tell the user something."""
+        self._call(lambda: self._do(action))
 
     def open_transfer(self, transfer: Transfer, at_prompt_of: str = "") -> None:
         """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`.

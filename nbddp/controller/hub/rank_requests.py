@@ -103,7 +103,7 @@ class RankRequests:
         return hub.replies.ask_within(
             limit_s,
             LogRead,
-            lambda number: hub.send_to_agent(
+            lambda number: hub.do(
                 SendToAgent(node, ReadLog(number=number, rank=rank, max_bytes=max_bytes))
             ),
         )

@@ -166,10 +166,14 @@ class RemoteNodes:
             reason = "it does not show the token of this pool"
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
-        self._job_ends.note(joined.facts, now)
-        self._pids[guest] = joined.pid
         # No node is vacant before all have come.
         vacant = agents.ended if self._lobby.nodes else frozenset[int]()
+        if joined.only_asks:
+            reason = self._lobby.needs(vacant)
+            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+            return ""
+        self._job_ends.note(joined.facts, now)
+        self._pids[guest] = joined.pid
         decision = self._lobby.join(guest, joined, vacant)
         self._carry_out(decision, agents)
         facts = tuple(facts for _, facts in sorted(self._lobby.nodes.items()))

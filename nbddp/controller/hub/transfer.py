@@ -6,10 +6,11 @@ Runs in: the hub thread puts answers in; the thread that asks takes them out.
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from nbddp.controller.state import Silence, silence_text
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
     RankExited,
@@ -149,10 +150,18 @@ class WaitInterrupt(KeyboardInterrupt):
         answered: ranks that had answered before.
         left: ranks that have ended their work for it, and their place in a cell.
         stuck: ranks that have not ended it.
+        silences: the silent nodes of ranks that have not answered.
     """
 
-    def __init__(self, answered: RankSet, left: Mapping[Rank, str], stuck: RankSet) -> None:
+    def __init__(
+        self,
+        answered: RankSet,
+        left: Mapping[Rank, str],
+        stuck: RankSet,
+        silences: Sequence[Silence] = (),
+    ) -> None:
         super().__init__()
+        self.silences = silences
         self.answered = answered
         self.left = left
         self.stuck = stuck
@@ -199,7 +208,14 @@ def _how_far(stopped: WaitInterrupt) -> str:
         where = f"{ranks.verb('was', 'were')} in {place}" if place else "had not answered"
         parts.append(f"{ranks.describe()} {where}")
     steps = []
-    if stopped.stuck:
+    silent = RankSet.of(rank for each in stopped.silences for rank in each.ranks)
+    if silent:
+        parts.append(silence_text(stopped.silences))
+        them = silent.verb("it", "them")
+        steps = [f"-r {stopped.answered} leaves {them} out"] if stopped.answered else []
+        steps += ["wait until the node is heard again or given up", "%ddp stop"]
+        steps = [", or ".join(steps)]
+    elif stopped.stuck:
         one = len(stopped.stuck) == 1
         parts.append(f"{stopped.stuck.describe()} {'does' if one else 'do'} not react")
         steps = [

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import psij
 from psij.executors.batch.batch_scheduler_executor import BatchSchedulerExecutorConfig
 
+from nbddp.controller.launch import driver_report
 from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_process import last_words
@@ -103,7 +105,13 @@ class Driver:
         )
         self._executor = psij.JobExecutor.get_instance(wanted.executor, config=config)
         self._notes = StatusNotes(self._executor)
-        self._job: Any = None
+        #: Jobs by the number of their first agent: that of all nodes, and those in their places.
+        self._jobs: dict[int, Any] = {}
+        self._ended: set[int] = set()  #: numbers of jobs that have ended
+        self._agent: list[str] = []
+        self._name = ""
+        #: Numbers of the agents by node, see `driver_report`.
+        self._numbers = list(range(wanted.nnodes))
 
     def submit(self, agent: list[str], name: str) -> None:
         """Submit the job.
@@ -112,7 +120,12 @@ class Driver:
             agent: the command of an agent.
             name: of the job.
         """
-        wanted = self._wanted
+        self._agent, self._name = agent, name
+        self._submit(0, self._wanted)
+
+    def _submit(self, number: int, wanted: PsijJob) -> None:
+        """Submit a job whose first agent has this number."""
+        agent, name = self._agent, self._name
         program, *arguments = wanted.command(agent, str(self._folder / "hosts"))
         attributes = psij.JobAttributes(
             queue_name=wanted.attribute("queue"),
@@ -132,47 +145,73 @@ class Driver:
             resources=resources(wanted),
             attributes=attributes,
             launcher="multiple" if wanted.executor == "local" else "single",
-            stdout_path=self._folder / "out",
-            stderr_path=self._folder / "err",
+            stdout_path=self._folder / f"out{number}",
+            stderr_path=self._folder / f"err{number}",
         )
-        self._job = psij.Job(spec)
-        self._output.tell_state(f"{self._title()}: is submitted")
-        self._executor.submit(self._job)
+        job = self._jobs[number] = psij.Job(spec)
+        self._output.tell_state(f"{self._title(job)}: is submitted")
+        self._executor.submit(job)
 
     def serve(self) -> None:
-        """Tell states until the standard input, or the job, ends."""
-        while read_input(_LOOK_S) != b"":
-            status = self._job.status
-            note = self._notes.of(self._job)
-            if status.state.final:
-                code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
-                self._output.tell_failure(self._end_text(f"{status.state}{code}", note))
-                return
-            self._output.tell_state(
-                f"{self._title()}: {status.state}{f' ({note})' if note else ''}"
-            )
+        """Tell states until the standard input ends."""
+        while (asked := read_input(_LOOK_S)) != b"":
+            self._follow((asked or b"").decode())
+            living = [number for number in self._jobs if number not in self._ended]
+            states = [self._look(number, self._jobs[number]) for number in living]
+            if latest := next(filter(None, reversed(states)), ""):
+                self._output.tell_state(latest)
+
+    def _look(self, number: int, job: Any) -> str:
+        """Return the state of a job; empty: it has ended, and how is told."""
+        status, note = job.status, self._notes.of(job)
+        if not status.state.final:
+            return f"{self._title(job)}: {status.state}{f' ({note})' if note else ''}"
+        code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
+        how = self._end_text(number, f"{status.state}{code}", note)
+        self._ended.add(number)
+        first = range(self._wanted.nnodes) if number == 0 else [number]
+        for agent in first:
+            self._output.tell_end(agent, how)
+        return ""
+
+    def _follow(self, asked: str) -> None:
+        """Submit or cancel jobs with agents in the places of lost ones."""
+        for is_start, number in driver_report.read_requests(asked):
+            node = number % self._wanted.nnodes
+            if self._numbers[node] >= self._wanted.nnodes:
+                self._cancel(self._numbers[node])
+            if is_start:
+                self._numbers[node] = number
+                try:
+                    self._submit(number, replace(self._wanted, nnodes=1))
+                except (psij.SubmitException, psij.InvalidJobException, OSError) as error:
+                    self._ended.add(number)
+                    self._output.tell_end(number, _reason(error))
 
     def cancel(self) -> None:
-        """Cancel the job unless it has ended."""
-        if self._job is None or self._job.status.state.final:
-            return
-        with suppress(psij.SubmitException):  # it has just ended
-            self._executor.cancel(self._job)
+        """Cancel the jobs that have not ended."""
+        for number in self._jobs:
+            self._cancel(number)
 
-    def _title(self) -> str:
-        name = "" if self._job is None or self._job.native_id is None else self._job.native_id
+    def _cancel(self, number: int) -> None:
+        job = self._jobs.get(number)
+        if job is not None and not job.status.state.final:
+            with suppress(psij.SubmitException):  # it has just ended, or was not submitted
+                self._executor.cancel(job)
+
+    def _title(self, job: Any) -> str:
+        name = "" if job.native_id is None else job.native_id
         return f"{self._wanted.scheduler.title} job {name}".rstrip()
 
-    def _end_text(self, how: str, note: str) -> str:
-        output = b""
-        for name in ("out", "err"):
+    def _end_text(self, number: int, how: str, note: str) -> str:
+        job, output = self._jobs[number], b""
+        for name in (f"out{number}", f"err{number}"):
             with suppress(OSError):
                 output += (self._folder / name).read_bytes()
         look = self._wanted.scheduler.look
-        hint = f". Next: try `{look} {self._job.native_id}` in a terminal" if look else ""
-        return (
-            f"{self._title()} ended: {how}{f' ({note})' if note else ''}{last_words(output)}{hint}"
-        )
+        hint = f". Next: try `{look} {job.native_id}` in a terminal" if look else ""
+        said = f" ({note})" if note else ""
+        return f"{self._title(job)} ended: {how}{said}{last_words(output)}{hint}"
 
 
 def resources(wanted: PsijJob) -> Any:

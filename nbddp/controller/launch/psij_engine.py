@@ -8,7 +8,7 @@ import importlib.util
 from itertools import chain
 
 from nbddp.controller.launch.driver_process import DriverProcess
-from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.psij_job import PsijJob
 from nbddp.errors import PoolStartError
 from nbddp.system import network
@@ -76,8 +76,18 @@ class PsijEngine:
         title = self._job.scheduler.title
         return self._driver.end(node, f"the driver of the {title} job {{how}}. Next: %ddp stop")
 
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Ask the driver for a job of one node, with the same options."""
+        if self._driver is not None:
+            self._driver.replace(lost.node)
+
+    def withdraw(self, node: int) -> None:
+        """Ask the driver to cancel that job."""
+        if self._driver is not None:
+            self._driver.withdraw(node)
+
     def stop(self) -> None:
-        """Cancel the job, also while it is queued."""
+        """Cancel its jobs, also while they are queued."""
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.stop(_STOP_S)

@@ -12,7 +12,7 @@ from nbddp.controller.options.launcher_checks import (
     PSIJ_LAUNCHERS,
     launcher_names,
 )
-from nbddp.controller.options.line_option import duration, seconds
+from nbddp.controller.options.line_option import duration, seconds, with_joined_values
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "duration",
     "launcher_names",
     "seconds",
+    "with_joined_values",
 ]

@@ -4,7 +4,7 @@ Runs in: the notebook's process, or that of the command ``nbddp``. Pure.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ class LineOption:
     #: The values that Tab offers; others may be legal, too.
     legal: Callable[[], Sequence[str]] = tuple
     is_repeated: bool = False  #: takes several pairs, and may be given several times
+    has_options: bool = False  #: its value is options of another program, which begin with a dash
 
     def add_to(self, parser: TakesArguments) -> None:
         """Add the option to a parser, whose result has it only if the user gave it."""
@@ -45,6 +46,29 @@ class LineOption:
         if not self.metavar:
             return [self.flags[0]] if value else []
         return [self.flags[0], *self.write(value)]
+
+
+def with_joined_values(
+    words: Sequence[str], flags: Collection[str], known: Collection[str]
+) -> list[str]:
+    """Join ``--slurm --time=10``, which `argparse` refuses, to ``--slurm=--time=10``.
+
+    >>> with_joined_values(["--slurm", "--time=10", "-n", "2"], ["--slurm"], ["-n"])
+    ['--slurm=--time=10', '-n', '2']
+
+    Args:
+        words: of a command line.
+        flags: of options whose values are options of another program.
+        known: all flags of this command line.
+    """
+    joined: list[str] = []
+    for word in words:
+        is_value = word.startswith("-") and word.partition("=")[0] not in known
+        if joined and joined[-1] in flags and is_value:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 class _Collect(argparse.Action):

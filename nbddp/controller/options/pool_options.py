@@ -219,7 +219,10 @@ class PoolOptions:
     slurm: str = field(
         default="",
         metadata=_on_line(
-            "--slurm", metavar="OPTIONS", help='for srun: "--partition=gpu --time=1:00:00"'
+            "--slurm",
+            metavar="OPTIONS",
+            help='for srun, in quotes: "--partition=gpu --time=1:00:00"',
+            has_options=True,
         ),
     )
     image: str = field(

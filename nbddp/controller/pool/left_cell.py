@@ -19,6 +19,7 @@ class LeftCell:
 
     run: Run  #: gives its output from its beginning on, as far as it was kept
     execute: Execute  #: the request with its code
+    began: float  #: by `time.monotonic` of this process
 
     @property
     def name(self) -> str:

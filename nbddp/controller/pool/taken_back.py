@@ -201,7 +201,7 @@ class Taking:
         cell, run = pool.run, None
         if cell is not None and execute is not None:
             run = Run(cell.run_id, cell.ranks, self.settings.output_backlog_bytes)
-            taken.left_cell = LeftCell(run, execute)
+            taken.left_cell = LeftCell(run, execute, cell.began)
             run.on_shown = partial(hub.settle, run.run_id)
         if self.listeners is not None:
             hub.listeners = self.listeners

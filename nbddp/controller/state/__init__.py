@@ -49,6 +49,7 @@ from nbddp.controller.state.resumed import joining_ranks, kept_cell, resumed_poo
 from nbddp.controller.state.silent_nodes import (
     Silence,
     SilentNode,
+    awaited_text,
     silence_text,
     silent_since_text,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "StopRequested",
     "Tick",
     "VerdictReached",
+    "awaited_text",
     "checks_of",
     "config_error",
     "crash_site",

@@ -38,6 +38,7 @@ class CellRun:
     interrupted: bool = False
     timed_out: bool = False
     is_plain: bool = False
+    was_left: bool = False  #: it began before this hub, and may have ended before it, too
     replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
     asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
@@ -135,6 +136,12 @@ class CellRun:
             sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )
 
+    def _elapsed_s(self, now: float) -> float:
+        """The time until the last rank ended; a hub that came later does not see that moment."""
+        if self.was_left and self.is_complete:
+            return max(result.elapsed_s for result in self.results.values())
+        return now - self.began
+
     def outcome(
         self, now: float, ended_by: str = "", *, at_prompt: RankSet = NO_RANKS
     ) -> RunOutcome:
@@ -146,7 +153,7 @@ class CellRun:
         return RunOutcome(
             run_id=self.run_id,
             results={rank: results[rank] for rank in self.ranks},
-            elapsed_s=now - self.began,
+            elapsed_s=self._elapsed_s(now),
             interrupted=self.interrupted,
             timed_out=self.timed_out,
             timeout_s=self.timeout_s,

@@ -80,6 +80,21 @@ class Lobby:
         self.nodes = {node: guests[number] for number, node in admitted.items()}
         return LobbyDecision(admitted=admitted)
 
+    def needs(self, vacant: Iterable[int] = ()) -> str:
+        """Say for an agent that only asks whether the pool needs another one.
+
+        Args:
+            vacant: nodes whose agents were lost.
+        """
+        if not self.nodes:
+            missing = self._nnodes - len(self._guests)
+            return f"waits for {missing} of its {self._nnodes} nodes"
+        lost = sorted(vacant)
+        if not lost:
+            return f"has all of its {self._nnodes} nodes, and takes no further agent"
+        which = f"node {lost[0]}" if len(lost) == 1 else f"nodes {', '.join(map(str, lost))}"
+        return f"has lost {which} of {self._nnodes}, and takes another agent"
+
     def leave(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node."""
         self._guests.pop(guest, None)

@@ -376,7 +376,7 @@ class PoolMachine:
             return []
         why = f"finished {run_id}"
         known = {} if meshes is None else {"meshes": meshes}
-        self.ranks.move_all(inside, RankState.IDLE, why, run_id=None, replaced="", **known)
+        self.ranks.move_all(inside, RankState.IDLE, why, run_id=None, **known)
         run = self.run
         if run is None or run.run_id != run_id:
             return []  # a cell that the user has abandoned: the ranks have come back

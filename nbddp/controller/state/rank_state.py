@@ -81,7 +81,7 @@ class RankInfo(msgspec.Struct, frozen=True, gc=False):
     run_id: str | None = None  #: of the cell it is in
     exited: RankExited | None = None
     is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
-    replaced: Replaced = ""  #: the end of its predecessor, until its own first cell is over
+    replaced: Replaced = ""  #: the end of its predecessor in this pool; empty: it has none
     is_replacement: bool = False  #: it had a predecessor in this pool, whose variables are gone
     meshes: tuple[Mesh, ...] = ()  #: that its variables hold, as of the end of its last cell
     history: tuple[str, ...] = ()  #: its latest moves

@@ -105,6 +105,7 @@ def _last_cell(
         RankSet.of(inside),
         now - age_s,
         is_plain=machine.spec.plain,
+        was_left=True,
         replacements=RankSet.of(r for r, info in machine.ranks.items() if info.is_replacement),
         asks_at_deadlock=any(point.on == "deadlock" for point in execute.break_points),
         faults=execute.faults,

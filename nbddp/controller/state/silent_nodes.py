@@ -41,6 +41,26 @@ def silent_since_text(silences: Iterable[Silence]) -> str:
     )
 
 
+def awaited_text(silences: Iterable[Silence], asked: RankSet) -> str:
+    """Say that a question to ranks waits for silent nodes, and what a user can do meanwhile.
+
+    Args:
+        silences: the silent nodes of these ranks.
+        asked: the ranks that are asked.
+    """
+    nodes = list(silences)
+    it = "it" if len(nodes) == 1 else "them"
+    steps = steps_beside(nodes, asked)
+    return f"{silence_text(nodes)}. This waits for {it}; the stop button ends the wait{steps}"
+
+
+def steps_beside(silences: Iterable[Silence], asked: RankSet) -> str:
+    """``, and -r 0-1 leaves rank 2 out``; empty: all of the ranks are silent."""
+    silent = RankSet.of(rank for each in silences for rank in each.ranks)
+    others = asked - silent
+    return f", and -r {others} leaves {silent.describe()} out" if others else ""
+
+
 def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> str:
     """Say what is silent since when, and what will happen.
 

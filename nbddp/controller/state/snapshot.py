@@ -53,10 +53,15 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def log_path_by_rank(self) -> dict[int, str]:
-        """The paths of the logs; those on other machines begin with the name of the host."""
+        """The paths of the logs; those on other machines begin with the name of the host.
+
+        Empty: it is not known, as that of a rank whose node was lost before this notebook came.
+        """
         hosts = [f"{facts.host}:" for facts in self.nodes]
         return {
-            info.rank: f"{hosts[info.node]}{info.log_path}" if hosts else info.log_path
+            info.rank: f"{hosts[info.node]}{info.log_path}"
+            if hosts and info.log_path
+            else info.log_path
             for info in self.ranks
         }
 

@@ -6,14 +6,14 @@ Runs in: the thread of the caller.
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import Answer, HubThread, RankRequests, Transfer, WaitInterrupt
-from nbddp.controller.state import exception_line
+from nbddp.controller.state import NotifyUser, Silence, awaited_text, exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import CALLBACK_THREAD
@@ -181,7 +181,11 @@ class Exchange:
                 elif isinstance(answer, ValuePulled):
                     self._discard(answer)
         answered = RankSet.of(set(transfer.ranks) - missing - set(left))
-        return WaitInterrupt(answered, left, RankSet.of(missing))
+        return WaitInterrupt(answered, left, RankSet.of(missing), self._silences(missing))
+
+    def _silences(self, missing: Iterable[Rank]) -> list[Silence]:
+        """The silent nodes of ranks that have not answered."""
+        return self._hub.snapshot.silences(RankSet.of(missing), time.monotonic())
 
     def _push(self, by_name: Mapping[str, Any], ranks: RankSet, arena: Arena | None) -> None:
         try:
@@ -211,7 +215,10 @@ class Exchange:
         except KeyboardInterrupt:
             keep = False
             answered = RankSet.of(set(ranks) - missing)
-            raise WaitInterrupt(answered, dict.fromkeys(sorted(missing), ""), RankSet(())) from None
+            silences = self._silences(missing)
+            silent = {rank for each in silences for rank in each.ranks}
+            left = dict.fromkeys(sorted(missing - silent), "")
+            raise WaitInterrupt(answered, left, RankSet(()), silences) from None
         finally:
             with EarlyInterrupts():
                 self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))
@@ -221,6 +228,9 @@ class Exchange:
     def _open(self, ranks: RankSet) -> Transfer:
         transfer = self._new_transfer(ranks)
         self._hub.open_transfer(transfer)
+        silences = self._silences(ranks)
+        if silences:
+            self._hub.do(NotifyUser(None, awaited_text(silences, ranks)))
         return transfer
 
     def _new_transfer(self, ranks: RankSet) -> Transfer:

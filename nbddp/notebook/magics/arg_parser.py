@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from nbddp.controller.options import with_joined_values
 from nbddp.errors import BadOptionError
 
 #: A number, or a set of ranks such as ``0,2-3`` or ``tp=0``.
@@ -32,6 +33,7 @@ class Parser(argparse.ArgumentParser):
         self._meant = dict(meant or {})
         self._options: list[str] = []
         self._needs: dict[str, str] = {}  # a word for each required argument, by its name
+        self._with_options: list[str] = []
         self._offers: dict[str, Callable[[], Sequence[str]]] = {}
         super().__init__(prog=name, add_help=False, allow_abbrev=False, exit_on_error=False)
 
@@ -58,6 +60,10 @@ class Parser(argparse.ArgumentParser):
         """Let Tab offer the values that this function returns behind an option."""
         self._offers.update(dict.fromkeys(options, values))
 
+    def take_options(self, flags: Iterable[str]) -> None:
+        """Note that the value of an option is options of another program, in quotes."""
+        self._with_options += flags
+
     # --- reading -------------------------------------------------------------------------------
 
     def read(self, text: str) -> argparse.Namespace:
@@ -78,6 +84,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             BadOptionError: the words are not legal; the message says what is.
         """
+        words = with_joined_values(words, self._with_options, self._option_string_actions)
         self._refuse_repetition(words)
         try:
             namespace, rest = self.parse_known_args(words)
@@ -179,6 +186,7 @@ class Parser(argparse.ArgumentParser):
 
     def _guesses(self, words: list[str], rest: list[str]) -> Iterator[list[str]]:
         unknown = set(rest)
+        yield self._quoted(words, unknown)
         corrected = [
             part for word in words for part in (self._correct(word) if word in unknown else [word])
         ]
@@ -189,6 +197,19 @@ class Parser(argparse.ArgumentParser):
             at = next((n for n, word in enumerate(corrected) if _is_bare(word, unknown)), None)
             if at is not None:
                 yield [*corrected[:at], self._bare, *corrected[at:]]
+
+    def _quoted(self, words: list[str], unknown: set[str]) -> list[str]:
+        """The words with ``--slurm "--time=1 -p a"`` in the place of ``--slurm --time=1 -p a``."""
+        quoted: list[str] = []
+        is_open = False
+        for word in words:
+            flag, equals, value = word.partition("=")
+            if is_open and word in unknown:
+                quoted[-1] += f" {word}"
+                continue
+            is_open = flag in self._with_options and bool(equals)
+            quoted += [flag, value] if is_open else [word]
+        return quoted
 
     def _joined(self, words: list[str]) -> list[str]:
         """The words with ``-r 0,1`` in the place of ``-r 0 1``."""

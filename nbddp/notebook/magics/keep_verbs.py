@@ -69,7 +69,8 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
     left = pool.left_cell
     if left is None:
         return None
-    print(f"{left.name} of the last kernel, with the output that was kept:")
+    # Another thread shows the output, which would come before text that waits in a buffer.
+    print(f"{left.name} of the last kernel, with the output that was kept:", flush=True)
     if wait:
         pool.rejoin()
         return None

@@ -43,7 +43,7 @@ def show_logs(shell: InteractiveShell, *, chosen: str | None, ranks: str | None,
 
 def log_text(tail: LogTail, last: int) -> str:
     """A headline with the place of the log, and its last lines."""
-    head = f"rank {tail.rank}: {tail.place}"
+    head = f"rank {tail.rank}: {tail.place or 'its log'}"
     if tail.problem:
         return f"{head} cannot be read: {tail.problem}"
     lines = tail.text.splitlines()

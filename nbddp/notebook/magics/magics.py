@@ -35,7 +35,11 @@ class DdpMagics(Magics):
         """Manage the pool; ``%ddp help`` lists the verbs."""
         session.await_start()
         verb, text = find_verb(line)
-        return verb.run(self.shell, text)
+        if verb.name not in ("start", "listen"):
+            return verb.run(self.shell, text)
+        written = f"%ddp {verb.name} {text}".rstrip()
+        with session.failed_start.noted(written, lambda: session.current_pool() is not None):
+            return verb.run(self.shell, text)
 
     @cell_magic("ddp")  # type: ignore[arg-type]  # as above
     def cell(self, line: str, cell: str, *, first_line: int = 2) -> Any:
@@ -65,6 +69,8 @@ class DdpMagics(Magics):
         count = front_end_request.execution_count(self.shell)
         source_check.check(self.shell, cell, first_line=first_line, execution_count=count)
         current = session.current_pool()
+        if current is None:
+            session.failed_start.refuse()
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if current is None else current.world_size
         ranks = chosen_ranks(command.ranks)

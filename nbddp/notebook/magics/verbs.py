@@ -121,6 +121,8 @@ def _start_parser() -> Parser:
     for option in LINE_OPTIONS.values():
         option.add_to(parser)
         parser.offer(option.flags, option.legal)
+        if option.has_options:
+            parser.take_options(option.flags)
     parser.add_argument(
         "--print",
         action="store_true",

@@ -52,7 +52,7 @@ class OutputSpec:
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
         """Return the files with the whole output of these ranks."""
-        return [self.log_path_by_rank[rank] for rank in ranks if rank in self.log_path_by_rank]
+        return [path for rank in ranks if (path := self.log_path_by_rank.get(rank, ""))]
 
 
 class CellOutput(Protocol):

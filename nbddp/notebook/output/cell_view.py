@@ -95,7 +95,8 @@ class View:
         grids: grids of earlier cells, see `OutputSpec`.
         kept: gets each event, for ``%ddp output``; None: nothing is kept.
         clock: the time in seconds; None: `time.monotonic`.
-        began_at: the time of the beginning, for the live line; empty: it names none.
+        began: the time of the beginning, by ``clock``; None: now.
+        began_at: the same for a reader, for the live line; empty: it names none.
         sockets: gets torch's warnings about connections; None: one of this cell.
         shows_pictures: whether the front end shows pictures, and updates of displays.
     """
@@ -118,6 +119,7 @@ class View:
         grids: dict[str, RankGrid] | None = None,
         kept: KeptOutput | None = None,
         clock: Callable[[], float] | None = None,
+        began: float | None = None,
         began_at: str = "",
         sockets: SocketLog | None = None,
         shows_pictures: bool = True,
@@ -168,7 +170,7 @@ class View:
             run,
             self._labels,
             progress_after_s=settings.progress_after_s,
-            began=self._clock(),
+            began=self._clock() if began is None else began,
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card

@@ -111,7 +111,7 @@ def card(
     sections = _sections(layouts, others, now)
     details = _details(report, layouts, views or {})
     first = layouts[0].finding
-    is_above_error = (acted and first.has_error_below) or first.is_error
+    is_above_error = (acted and first.has_error_below) or first.is_error or _is_raised(first)
     is_above_error |= is_over and report.explains_exits
     page = _html(sections, details, injected, is_above_error=is_above_error)
     text = _text(sections, injected, is_above_error=is_above_error)
@@ -126,6 +126,12 @@ def is_told_by_error(report: Report, *, acted: bool) -> bool:
         acted: whether nbddp has freed the ranks that waited.
     """
     return acted and {finding.kind for finding in report.proven} == {"first-error"}
+
+
+def _is_raised(finding: Finding) -> bool:
+    """Whether ranks have raised a mismatch themselves, as all of them do with ``--check``."""
+    is_raised = any(each.status == "raised" for each in finding.ranks.values())
+    return finding.kind == "mismatched-collective" and is_raised
 
 
 def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
@@ -230,6 +236,7 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         sentences = [(finding.verdict, finding.reason)]
         where = node_sentence(finding.nodes)
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
+        sentences += [("", _wrong_results(finding))]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if number == last_stuck else []
         with_text = [pair for pair in sentences if pair[1]]
@@ -237,6 +244,17 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
+
+
+def _wrong_results(finding: Finding) -> str:
+    """The ranks whose tensors a mismatched operation has written; empty: it has written none."""
+    if not finding.written:
+        return ""
+    # Members may have called different operations.
+    return (
+        f"On {finding.written.describe()} the call had ended before this was found: the tensors "
+        "that it writes have wrong values there."
+    )
 
 
 def _word(finding: Finding) -> str:
@@ -492,13 +510,18 @@ def _now_sentence(
 
 
 def _mismatched(report: Report) -> list[int]:
-    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck."""
+    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck.
+
+    A rank on which the call has ended is freed only if it waits elsewhere.
+    """
     return [
         rank
         for finding in report.proven
         if finding.kind == "mismatched-collective"
         for rank, each in finding.ranks.items()
         if each.predicate.verb is RankVerb.CALLED
+        and each.status != "finished"
+        and rank not in finding.written
     ]
 
 

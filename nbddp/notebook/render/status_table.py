@@ -121,9 +121,11 @@ def survey(pool: Pool) -> Survey:
     diagnosed = pool.survey()
     snapshot = pool.snapshot
     nodes = _node_lines(snapshot, pool.silences(pool.all_ranks))
+    infos = pool.history.replaced.marked(snapshot.ranks)
+    runs, lost = snapshot.is_running, snapshot.lost_agents
     return Survey(
         headline=headline(pool),
-        rows=[row(info, diagnosed, is_running=snapshot.is_running) for info in snapshot.ranks],
+        rows=[row(each, diagnosed, is_running=runs, is_lost=each.node in lost) for each in infos],
         log_paths=[*pool.log_path_by_rank.values()],
         notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
@@ -153,7 +155,9 @@ def node_lines(
         state = f", silent for {silent_s[node]:.0f} s" if node in silent_s else ""
         if node in lost:
             state = f", lost{lost[node]}"
-        names[node] = f"{node} {facts.host} ({facts.address}){state}"
+        # Of a node that was lost before this notebook came, the address is not known.
+        address = f" ({facts.address})" if facts.address else ""
+        names[node] = f"{node} {facts.host}{address}{state}"
     if len(names) <= MAX_NODES:
         return [f"nodes: {'; '.join(names.values())}"] if names else []
     odd = sorted({*silent_s, *lost} & set(names))
@@ -168,18 +172,20 @@ def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
     return "".join(f": {describe_cause(lost)}" for lost in snapshot.lost if lost.node == node)
 
 
-def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool) -> Row:
+def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool, is_lost: bool = False) -> Row:
     """The row of one rank.
 
     Args:
         info: the rank, as the pool knows it.
         diagnosed: the answers of all ranks.
         is_running: a cell runs, on this rank or on others.
+        is_lost: its node is, perhaps since before this notebook came.
     """
     view = diagnosed.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     dump = diagnosed.peeks.get(info.rank)
     state, is_odd = _state(view, dump, is_running=is_running)
-    if info.exited is not None and info.exited.lost_agent and info.state is RankState.EXITED:
+    is_lost |= info.exited is not None and bool(info.exited.lost_agent)
+    if is_lost and info.state is RankState.EXITED:
         state = "lost with its node"  # the line of the node says why
     is_busy = is_running or view.look is None or view.look.activity == "callback"
     place, source = _place(view) if is_busy else ("", "")
@@ -463,7 +469,7 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
-    notes += fresh_notes(snapshot.ranks)
+    notes += fresh_notes(pool.history.replaced.marked(snapshot.ranks))
     notes += left_notes(diagnosed)
     stuck = snapshot.in_state(RankState.BUSY)
     if stuck and not snapshot.is_running:

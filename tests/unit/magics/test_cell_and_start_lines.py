@@ -4,6 +4,7 @@ import pytest
 
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.cell_line import CELL, CellCommand, parse_cell
+from nbddp.notebook.magics.verbs import VERBS
 from tests.support.command_lines import read, refusal
 
 # --- %%ddp ---------------------------------------------------------------------------------------
@@ -222,3 +223,32 @@ def test_the_legal_choices_are_said_once():
         parse_cell("--out all")
     text = "argument --out: invalid choice: 'all'; legal: --out folded|merged|ranks|quiet"
     assert str(caught.value) == f"%%ddp: {text}. Next: %ddp help"
+
+
+# --- options of another program ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "slurm"),
+    [
+        ('--slurm "--time 1:00:00"', "--time 1:00:00"),
+        ('--slurm "--time=1:00:00"', "--time=1:00:00"),
+        ('--slurm="--time=1:00:00" -n 2', "--time=1:00:00"),
+        ('--slurm "--exclusive" -n 2', "--exclusive"),
+        ("-n 2 --slurm -O", "-O"),
+        ('--slurm "-p gpu"', "-p gpu"),
+    ],
+)
+def test_the_options_of_slurm_need_no_equals_sign(line: str, slurm: str):
+    assert VERBS["start"].parser.read(f"--launcher slurm {line}").slurm == slurm
+
+
+def test_options_of_slurm_without_quotes_get_a_guess():
+    start = VERBS["start"].parser
+    with pytest.raises(BadOptionError) as caught:
+        start.read("--launcher slurm --slurm --time=1 --partition gpu")
+    assert str(caught.value).endswith(
+        "Did you mean %ddp start --launcher slurm --slurm '--time=1 --partition gpu'?"
+    )
+    with pytest.raises(BadOptionError, match="argument --slurm: expected one argument"):
+        start.read("--slurm -n 2")

@@ -55,6 +55,7 @@ def make_view(
     *,
     can_redraw: bool = False,
     clock: Callable[[], float] | None = None,
+    began: float | None = None,
     **settings: Any,
 ) -> View:
     return View(
@@ -67,6 +68,7 @@ def make_view(
         display_scope="p",
         can_redraw=can_redraw,
         clock=clock,
+        began=began,
     )
 
 
@@ -144,6 +146,14 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
         "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
         " | interrupted; stop again to get the prompt back"
     ]
+
+
+def test_the_time_of_a_cell_that_was_left_counts_from_its_begin(monkeypatch: pytest.MonkeyPatch):
+    live: list[Live] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    make_view(sink, clock=lambda: 1000.0, began=960.0).tick()
+    assert live[-1].status == ("0/2 ranks done | 40 s",)
 
 
 def test_all_ranks_that_raised_are_in_the_line(monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,7 @@
 """Views of 1,024 ranks on 128 nodes: as short as those of few ranks."""
 
+from msgspec.structs import replace
+
 from nbddp.controller.trace.rows import rows
 from nbddp.controller.values import compare
 from nbddp.notebook.render import diagnosis_card, diff_report, timeline
@@ -44,6 +46,8 @@ def test_of_many_nodes_those_that_stand_out_are_named():
     assert all_silent.endswith("; and 112 more")
     assert node_lines(nodes[:2], {}, {}) == ["nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1)"]
     assert node_lines([], {}, {}) == []
+    unknown = [replace(nodes[0], address="")]
+    assert node_lines(unknown, {}, {0: ": why"}) == ["nodes: 0 n0, lost: why"]
 
 
 def test_a_card_names_a_whole_node_by_its_range():

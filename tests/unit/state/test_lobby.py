@@ -100,3 +100,14 @@ def test_an_agent_that_was_started_for_a_lost_node_gets_that_one():
     lobby, _ = joined(agent("n1"), agent("n2"), agent("n3"))
     assert lobby.join(-4, agent("n5", engine_node=2), vacant=[1, 2]).admitted == {-4: 2}
     assert lobby.join(-5, agent("n6", engine_node=0), vacant=[1]).admitted == {-5: 1}
+
+
+def test_an_agent_that_only_asks_is_told_what_the_pool_needs():
+    lobby = Lobby(2, "3.11")
+    assert lobby.needs() == "waits for 2 of its 2 nodes"
+    lobby.join(-1, agent("n1"))
+    assert lobby.needs() == "waits for 1 of its 2 nodes"
+    lobby.join(-2, agent("n2"))
+    assert lobby.needs() == "has all of its 2 nodes, and takes no further agent"
+    assert lobby.needs([1]) == "has lost node 1 of 2, and takes another agent"
+    assert lobby.needs([1, 0]) == "has lost nodes 0, 1 of 2, and takes another agent"

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from nbddp.controller.state import (
     AgentExited,
+    EndRun,
     Phase,
     RankState,
     RestartRequested,
@@ -94,7 +95,9 @@ def test_ranks_are_in_their_cell_and_its_end_is_the_end_of_the_cell():
     for rank in (0, 1):
         finished = RunFinished(run_id="new", rank=rank, elapsed_s=1.0, error=None)
         actions += pool.handle(finished, 101.0)
-    assert [type(action).__name__ for action in actions] == ["EndRun"]
+    (end,) = actions
+    assert isinstance(end, EndRun)
+    assert end.outcome.elapsed_s == 1.0  # not up to the moment at which this hub was told
     assert pool.refusal(RankSet.all(4)) is None
 
 

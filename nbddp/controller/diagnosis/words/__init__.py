@@ -61,6 +61,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
     waits = [reports.since_s(rank, operation) for rank in cause.waiting]
     has_errors = disagreement is not None and bool(disagreement.differences.hard)
+    has_written = disagreement is not None and cause.kind == "mismatched-collective"
     return Finding(
         kind=cause.kind,
         proven=cause.proven,
@@ -78,6 +79,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         ranks={**reports.ranks(concerned, operation.pg_id if operation else None), **words.ranks},
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
+        written=disagreement.written if disagreement and has_written else RankSet(),
         code=tuple(words.code),
         change=words.change,
         is_consequence=cause.is_consequence,

@@ -73,12 +73,14 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     """Calls that belong together and do not match, so that a cell fails."""
     disagreement = cause.disagreement
     assert disagreement is not None  # noqa: S101 - each mismatch has one
-    reason = "these calls belong together and do not match, so they can never complete."
+    reason = "these calls belong together and do not match, so their results are wrong."
     if not disagreement.differences.blocking:
         reason = (
             "these calls belong together and do not match, so their results would be wrong; "
             "nothing was sent."
         )
+    elif inside := RankSet.of(disagreement.operation_by_rank) - disagreement.ended:
+        reason = _never_completes(disagreement, inside)
     behind = cause.waiting - RankSet.of(disagreement.operation_by_rank)
     if behind:
         reason += f" {subject(behind)} {behind.verb('is', 'are')} blocked because of it."
@@ -117,6 +119,16 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         change=change,
         ranks=_ranks_that_disagree(disagreement, reports),
         places=skipped,
+    )
+
+
+def _never_completes(disagreement: Disagreement, inside: RankSet) -> str:
+    """The reason, with the ranks on which the operation has ended all the same."""
+    if not disagreement.ended:
+        return "these calls belong together and do not match, so they can never complete."
+    return (
+        "these calls belong together and do not match: they have ended on "
+        f"{disagreement.ended.describe()}, and can never complete on {inside.describe()}."
     )
 
 
