@@ -10,7 +10,7 @@ import dis
 import random
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from nbddp.rank import random_states
 
 _SEEDING = {"manual_seed", "manual_seed_all", "seed", "set_seed", "seed_all", "seed_everything"}
-_STORES = ("STORE_NAME", "STORE_GLOBAL")
+_STORES, _LOADS = ("STORE_NAME", "STORE_GLOBAL"), ("LOAD_NAME", "LOAD_GLOBAL")
 #: Values that a statement may fill with random numbers in place: ``random.shuffle(order)``.
 _FILLED = (list, dict, set, torch.Tensor)
 
@@ -55,17 +55,17 @@ class Draws:
             self._note(statement, {name for name in after if after[name] != before.get(name)})
 
     def _note(self, statement: types.CodeType, changed: set[str]) -> None:
-        used, stored = set(_used_names(statement)), _stored_names(statement)
+        used, stored = set(_used_names(statement)), _names_in(statement, _STORES)
         called = (self._namespace.get(name) for name in tuple(used))
         for value in called:
-            if isinstance(value, types.FunctionType):
+            if type(value) is types.FunctionType:
                 used.update(value.__code__.co_names)
         if used & _SEEDING:
             self._seeded |= changed
         if changed - self._seeded:
-            filled = {name for name in used if isinstance(self._namespace.get(name), _FILLED)}
+            filled = {name for name in used if issubclass(type(self._namespace.get(name)), _FILLED)}
             self._drawn |= stored or filled
-        elif self._drawn & used - stored:
+        elif self._drawn & (used - stored | _names_in(statement, _LOADS)):
             self._drawn |= stored
         else:
             self._drawn -= stored
@@ -79,28 +79,32 @@ def _used_names(code: types.CodeType) -> Iterator[str]:
             yield from _used_names(value)
 
 
-def _stored_names(code: types.CodeType) -> set[str]:
-    return {step.argval for step in dis.get_instructions(code) if step.opname in _STORES}
+def _names_in(code: types.CodeType, steps: Collection[str]) -> set[str]:
+    return {step.argval for step in dis.get_instructions(code) if step.opname in steps}
 
 
 def of_user(namespace: Mapping[str, Any]) -> dict[str, str]:
     """Return a hash of the state of each generator that the user has made, by name."""
-    pairs = ((name, _access(value)) for name, value in namespace.items())
+    pairs = ((name, _access(value)) for name, value in tuple(namespace.items()))
     return {name: random_states.digest(access[0]()) for name, access in pairs if access}
 
 
 def _access(value: Any) -> random_states.Access | None:
-    """Return how to get and set the state of a generator; None: it is no generator."""
-    if isinstance(value, torch.Generator):
+    """Return how to get and set the state of a generator; None: it is no generator.
+
+    By the type: `isinstance` asks the user's class for ``__class__``, which may raise.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Generator):
         return value.get_state, value.set_state
-    if type(value) is random.Random:
+    if kind is random.Random:
         return value.getstate, value.setstate
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is None:
         return None
-    if isinstance(value, numpy_random.RandomState):
+    if issubclass(kind, numpy_random.RandomState):
         return value.get_state, value.set_state
-    if isinstance(value, numpy_random.Generator):
+    if issubclass(kind, numpy_random.Generator):
         bits = value.bit_generator
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     return None

@@ -7,6 +7,7 @@ function or a class of a cell is in no file, so the process would end with an At
 own output, and the caller would see an exit code.
 """
 
+import copyreg
 import multiprocessing.context
 from collections.abc import Callable, Iterator
 from multiprocessing import spawn
@@ -52,5 +53,12 @@ def _names_of_cells(process: Any) -> Iterator[str]:
     for value in (target, *args, *kwargs.values()):
         for item in value if isinstance(value, tuple | list) else (value,):
             kind = item if isinstance(item, FunctionType | type) else type(item)
-            if getattr(kind, "__module__", "") == _MAIN:
+            if getattr(kind, "__module__", "") == _MAIN and (kind is item or _needs_class(kind)):
                 yield kind.__qualname__
+
+
+def _needs_class(kind: type) -> bool:
+    """Whether a pickled object has its class, which may have a way of its own instead."""
+    own = (vars(base) for base in kind.__mro__ if base.__module__ == _MAIN)
+    has_own = any("__reduce__" in names or "__reduce_ex__" in names for names in own)
+    return not has_own and kind not in copyreg.dispatch_table

@@ -110,3 +110,11 @@ def test_two_processes_with_one_rank_are_refused(pool: Pool, call: str):
     assert "next: pass rank=rank, world_size=world_size" in refused
     run_cell(pool, "dist.init_process_group('gloo', rank=rank, world_size=world_size)")
     assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+def test_each_rank_may_be_alone_in_a_group(pool: Pool):
+    run_cell(pool, "dist.init_process_group('gloo', rank=0, world_size=1)")
+    run_cell(pool, SUM)
+    alone = run_cell(pool, "dist.group.WORLD.counters.ranks")
+    assert (alone.result(0), alone.result(1)) == ("(0,)", "(1,)")
+    run_cell(pool, "dist.destroy_process_group()")

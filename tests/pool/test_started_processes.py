@@ -67,3 +67,15 @@ def test_the_processes_that_the_error_proposes_run(pool: Pool, tmp_path: Path):
     )
     made = {path.name for path in tmp_path.iterdir() if "-" in path.name}
     assert made == {"0-0", "1-0", "fork0-0", "fork1-0"}
+
+
+def test_an_object_that_is_pickled_without_its_class_is_not_refused(pool: Pool):
+    code = """
+import multiprocessing
+class Number:
+    def __reduce__(self): return int, (5,)
+process = multiprocessing.get_context("spawn").Process(target=divmod, args=(Number(), 2))
+process.start()
+process.join()
+process.exitcode"""
+    assert run_cell(pool, code, ranks=[0]).result(0) == "0"

@@ -150,8 +150,6 @@ class GroupFactory:
                 torch_private.forget_registered(leftover, name)
             if shared_list is not None:
                 shared_list.withdraw()
-            if prefix is not None:
-                member_list.leave()
             self._uncount(name)
             raise
         self._made_counts[name, tuple(ranks)] += 1
@@ -347,9 +345,10 @@ class GroupFactory:
         """Return the key of this group in a store that only ranks of this pool use.
 
         It has the cell, because a rank that came in an earlier cell, and was freed, does not count.
+        In a group of one, all ranks may have rank 0: each is alone there.
         """
         self._begin_cell()
-        members = zlib.crc32(repr(ranks).encode())
+        members = zlib.crc32(repr(ranks if len(ranks) > 1 else [self.recorder.rank, 1]).encode())
         return f"nbddp/{name}/{self._run_id}/{members:08x}/{self._made_counts[name, tuple(ranks)]}"
 
     def _record_creation(

@@ -15,7 +15,6 @@ group with the same name in the same store overwrites these cards.
 import json
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,11 +69,6 @@ class MemberList:
                     "number of the process"
                 )
         self._store.set(key, card)
-
-    def leave(self) -> None:
-        """Remove the card of this process, after the group was not made."""
-        with suppress(RuntimeError, NotImplementedError):
-            self._store.delete_key(self.keys[self._index])
 
     def read(self, pool: str) -> Members | None:
         """Read all cards; None: a member is no rank of this pool, or has written none."""

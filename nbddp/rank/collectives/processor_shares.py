@@ -64,7 +64,7 @@ def _sample() -> _Sample:
     threads_ns = {}
     for thread in threading.enumerate():
         if thread.native_id is not None:
-            with suppress(OSError):  # it has ended meanwhile, or this is no Linux
+            with suppress(OSError, OverflowError):  # it has ended meanwhile, or this is no Linux
                 threads_ns[thread.native_id] = time.clock_gettime_ns(_clock_of(thread.native_id))
     return _Sample(time.monotonic_ns(), time.process_time_ns(), threads_ns)
 

@@ -74,3 +74,13 @@ def test_a_real_thread_is_measured():
     thread.join()
     assert own_ns[0] <= samples[0].threads_ns[thread.native_id or 0] <= own_ns[1]
     assert thread.native_id not in processor_shares._sample().threads_ns
+
+
+def test_a_thread_without_a_clock_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    """Other systems have thread ids that are no ids of clocks."""
+
+    class Foreign:
+        native_id = 1 << 40
+
+    monkeypatch.setattr(threading, "enumerate", lambda: [Foreign()])
+    assert processor_shares._sample().threads_ns == {}
