@@ -57,7 +57,7 @@ def _names_of_cells(process: Any) -> Iterator[str]:
                 yield kind.__qualname__
 
 
-def _needs_class(kind: type) -> bool:
+def _needs_class(kind: Any) -> bool:
     """Whether a pickled object has its class, which may have a way of its own instead."""
     own = (vars(base) for base in kind.__mro__ if base.__module__ == _MAIN)
     has_own = any("__reduce__" in names or "__reduce_ex__" in names for names in own)

@@ -43,13 +43,7 @@ def frames_or_source(
     stack = frames(graph, rank, operation)
     if len(stack) > 1:
         return stack
-    others = (
-        each.site
-        for history in graph.histories.values()
-        for each in history.operations.values()
-        if each.run_id == operation.run_id
-    )
-    return frames_in_source(operation.site, others, sources)
+    return frames_in_source(operation.site, graph.places(operation.run_id), sources)
 
 
 def frames_in_source(site: Site, others: Iterable[Site], sources: Sources) -> tuple[Site, ...]:
@@ -63,6 +57,8 @@ def frames_in_source(site: Site, others: Iterable[Site], sources: Sources) -> tu
     Returns:
         The lines, innermost first. They end at a function that several statements call, or none.
     """
+    if site.function == _MODULE:
+        return (site,)
     stack = [site]
     places = {each.position[:2]: each for each in (site, *others) if each.line}
     codes = [(each, code) for each in places.values() if (code := sources(each)) is not None]

@@ -24,6 +24,7 @@ from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
     RankLook,
+    Site,
     ThreadLook,
     group_name_of,
 )
@@ -91,6 +92,7 @@ class WaitForGraph:
         self._has_not_joined: dict[Point, frozenset[Rank]] = {}
         self._missing: dict[int, tuple[Rank, ...]] = {}  # by the identity of what `absent` returns
         self._failure_counts: dict[tuple[str, str, int], frozenset[int]] = {}
+        self._places: dict[str, tuple[Site, ...]] = {}
         self._everyone = tuple(self.views)
         self._absent: dict[tuple[Rank, int], tuple[Rank, ...] | None] = {}
         self.waits = {rank: tuple(self._waits(view)) for rank, view in self.views.items()}
@@ -107,6 +109,18 @@ class WaitForGraph:
             self.able.update(freed)
             self._missing.clear()
             blocked = [rank for rank in blocked if rank not in self.able]
+
+    def places(self, run_id: str) -> tuple[Site, ...]:
+        """Return a line of each cell and file in which operations of a run were called."""
+        if run_id not in self._places:
+            sites = (
+                each.site
+                for history in self.histories.values()
+                for each in history.operations.values()
+                if each.run_id == run_id and each.site.line
+            )
+            self._places[run_id] = tuple({site.position[:2]: site for site in sites}.values())
+        return self._places[run_id]
 
     @property
     def stuck(self) -> RankSet:
