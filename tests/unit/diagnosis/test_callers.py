@@ -17,7 +17,7 @@ def test_the_lines_around_the_calls_of_many_ranks_cost_no_square_of_their_number
     walks = 0
 
     class Counting(dict[int, Any]):
-        def values(self) -> ValuesView[Any]:
+        def values(self) -> ValuesView[Any]:  # type: ignore[override]
             nonlocal walks
             walks += 1
             return super().values()
