@@ -62,13 +62,19 @@ def _left_early(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet,
 
 
 def _missing_in(cause: Cause) -> list[Cause]:
-    """Each collective of a circle, as a cause: the ranks of the circle that have not called it."""
+    """Each call of a circle, as a cause: the ranks of the circle that have not made it."""
+    waiting: dict[object, list[Rank]] = {}
+    calls: dict[object, tuple[Operation, RankSet]] = {}
+    for rank, operation, missing in cause.circle:
+        key = operation.pg_id, operation.collective_seq_id, operation.site.position, missing
+        waiting.setdefault(key, []).append(rank)
+        calls.setdefault(key, (operation, missing))
     return [
         replace(
-            cause, kind="missing-rank", culprits=missing, waiting=RankSet.of([rank]), owner=rank,
-            direct=RankSet.of([rank]), operation=operation, circle=(),
+            cause, kind="missing-rank", culprits=missing, waiting=RankSet.of(waiting[key]),
+            owner=waiting[key][0], direct=RankSet.of(waiting[key]), operation=operation, circle=(),
         )
-        for rank, operation, missing in cause.circle
+        for key, (operation, missing) in calls.items()
     ]  # fmt: skip
 
 
