@@ -10,6 +10,7 @@ own output, and the caller would see an exit code.
 import copyreg
 import multiprocessing.context
 from collections.abc import Callable, Iterator
+from itertools import islice
 from multiprocessing import spawn
 from types import FunctionType
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 from nbddp.errors import BadOptionError
 
 _MAIN = "__main__"
+#: Items of a list that are looked at: it may be a whole dataset.
+_MAX_ITEMS = 64
 
 
 def install() -> None:
@@ -51,7 +54,8 @@ def _names_of_cells(process: Any) -> Iterator[str]:
     """The functions and classes of cells that a process would import."""
     target, args, kwargs = process._target, process._args, process._kwargs
     for value in (target, *args, *kwargs.values()):
-        for item in value if isinstance(value, tuple | list) else (value,):
+        items = value if isinstance(value, tuple | list) else (value,)
+        for item in islice(items, _MAX_ITEMS):
             kind = item if isinstance(item, FunctionType | type) else type(item)
             if getattr(kind, "__module__", "") == _MAIN and (kind is item or _needs_class(kind)):
                 yield kind.__qualname__
