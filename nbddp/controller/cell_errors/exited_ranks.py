@@ -212,8 +212,11 @@ def freed_memory(outcome: RunOutcome, exited: RankExited) -> str:
 
     Empty: no sanitizer has seen such a line, or the rank has ended in another way.
     """
-    for result in outcome.results.values() if is_of_memory(exited) else ():
-        for fault in () if result.sanitizer is None else result.sanitizer.faults:
+    # What a rank has not told before its end, others tell that ran the same lines.
+    own = outcome.results[exited.rank].sanitizer
+    told = [own] if own is not None else [each.sanitizer for each in outcome.results.values()]
+    for report in told if is_of_memory(exited) else ():
+        for fault in () if report is None else report.faults:
             if fault.kind == "resize":
                 return (
                     f"{fault.site} gave other memory to a tensor that {fault.operation.label()} "

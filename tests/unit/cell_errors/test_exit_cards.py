@@ -250,6 +250,9 @@ def test_memory_of_an_open_operation_that_was_freed_is_the_likely_cause():
     )
     killed = finding_of(outcome_of(died(0, -9), seen))
     assert "all_reduce" not in killed.suspicions[0]
+    # Memory is that of a process: this rank is known to have freed none.
+    innocent = msgspec.structs.replace(died(0, -6), sanitizer=SanitizerReport())
+    assert "all_reduce" not in finding_of(outcome_of(innocent, seen)).suspicions[0]
 
 
 def test_memory_that_glibc_finds_corrupted():
