@@ -62,7 +62,7 @@ def _names_of_cells(process: Any) -> Iterator[str]:
 
 
 def _needs_class(kind: Any) -> bool:
-    """Whether a pickled object has its class, which may have a way of its own instead."""
+    """Whether a process that gets an object needs its class; it may be sent in another way."""
     own = (vars(base) for base in kind.__mro__ if base.__module__ == _MAIN)
     has_own = any("__reduce__" in names or "__reduce_ex__" in names for names in own)
     return not has_own and kind not in copyreg.dispatch_table

@@ -214,8 +214,8 @@ def freed_memory(outcome: RunOutcome, exited: RankExited) -> str:
     """
     # What a rank has not told before its end, others tell that ran the same lines.
     own = outcome.results[exited.rank].sanitizer
-    told = [own] if own is not None else [each.sanitizer for each in outcome.results.values()]
-    for report in told if is_of_memory(exited) else ():
+    reports = [own] if own is not None else [each.sanitizer for each in outcome.results.values()]
+    for report in reports if is_of_memory(exited) else ():
         for fault in () if report is None else report.faults:
             if fault.kind == "resize":
                 return (

@@ -474,22 +474,3 @@ def test_groups_that_are_made_in_another_order():
     finding = only(pool)
     assert finding.kind == "store-wait"
     assert "makes another group meanwhile" in finding.suspicions[0]
-
-
-def test_a_group_that_one_rank_leaves_early_while_several_wait_in_it():
-    pool = Ranks(4)
-    pool.code[CELL] = (
-        "for it in range(4):\n    if rank == 1 and it == 2:\n        break\n"
-        "    dist.all_reduce(x, group=low) if rank < 3 else None\ndist.barrier()"
-    )
-    low = pool.group("low", 0, 1, 2)
-    for it in (0, 1):
-        for rank in (0, 1, 2):
-            pool[rank].done(group=low, line=4, iteration=[("it", it)])
-    for rank in (0, 2):
-        pool[rank].blocked(group=low, line=4, iteration=[("it", 2)])
-    for rank in (1, 3):
-        pool[rank].blocked("barrier", line=5)
-    finding = only(pool)
-    assert finding.kind == "group-cycle"
-    assert finding.next_step.startswith("Let all ranks take the `break` in line 3, inside `if ")

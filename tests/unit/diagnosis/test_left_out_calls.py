@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.diagnosis import Finding
-from tests.support.looks import CELL, Ranks
+from tests.support.looks import CELL, Ranks, only
 
 _DETACHED = """\
 for it in range(4):
@@ -123,3 +123,22 @@ def test_epochs_of_a_shorter_loop_leave_out_no_call():
     pool[1].finished()
     finding = next(each for each in pool.diagnose().findings if each.kind == "missing-rank")
     assert "had fewer iterations on rank 1" in finding.suspicions[0]
+
+
+def test_a_group_that_one_rank_leaves_early_while_several_wait_in_it():
+    pool = Ranks(4)
+    pool.code[CELL] = (
+        "for it in range(4):\n    if rank == 1 and it == 2:\n        break\n"
+        "    dist.all_reduce(x, group=low) if rank < 3 else None\ndist.barrier()"
+    )
+    low = pool.group("low", 0, 1, 2)
+    for it in (0, 1):
+        for rank in (0, 1, 2):
+            pool[rank].done(group=low, line=4, iteration=[("it", it)])
+    for rank in (0, 2):
+        pool[rank].blocked(group=low, line=4, iteration=[("it", 2)])
+    for rank in (1, 3):
+        pool[rank].blocked("barrier", line=5)
+    finding = only(pool)
+    assert finding.kind == "group-cycle"
+    assert finding.next_step.startswith("Let all ranks take the `break` in line 3, inside `if ")
