@@ -69,7 +69,7 @@ def test_the_chips_show_which_ranks_are_at_a_prompt_and_which_one_is_asked(four:
     for rank, line in ((0, "rank 2"), (2, "all p rank"), (2, "all c")):
         four.wait_for(lambda: four.question(cell_id), "the prompt")
         at_prompt = [f"rank {each}: at a prompt" for each in range(3)]
-        at_prompt[rank] = f"rank {rank}: asks you now"
+        at_prompt[rank] = f"rank {rank}: asks you now (the prompt below is its own)"
         four.wait_for(partial(has_chips, cell, at_prompt), f"the row for rank {rank}")
         assert chips(cell)[3].startswith(("rank 3: runs", "rank 3: waits"))
         four.client.input(line)
