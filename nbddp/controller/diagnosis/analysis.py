@@ -8,20 +8,22 @@ Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
 docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from nbddp.controller.diagnosis.causes import Cause, find_causes, shifted_causes
+from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
-from nbddp.controller.diagnosis.report import Finding, Report
+from nbddp.controller.diagnosis.report import TITLES, Finding, Report
 from nbddp.controller.diagnosis.sanitizer_causes import sanitizer_causes
-from nbddp.controller.diagnosis.sharded_loops import is_sharded
 from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import write_finding
 from nbddp.wire.rank_set import Rank
+
+#: Findings with which a report has the different iterations of ranks as evidence.
+_WITH_SHIFTS = ("Deadlock", "Mismatch")
 
 
 def diagnose(
@@ -48,7 +50,8 @@ def diagnose(
     graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id, sources)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
-    causes += _without_shards(shifted_causes(graph, run_id, causes), reports)
+    if any(cause.proven and TITLES[cause.kind] in _WITH_SHIFTS for cause in causes):
+        causes += shifted_causes(graph, run_id, is_evidence=True)
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     blocked = [
@@ -86,8 +89,8 @@ def compare_records(
 ) -> tuple[Finding, ...]:
     """Find errors that showed no sign, after a cell has ended.
 
-    These are operations that ranks called with different arguments, or in different iterations of
-    a loop, operations that some members issued and others never will, and what sanitizers saw.
+    These are operations that ranks called with different arguments, operations that some members
+    issued and others never will, and what sanitizers saw.
 
     Args:
         ranks: every rank of the pool.
@@ -98,28 +101,14 @@ def compare_records(
         has_failed: the cell has not ended well: the records of its ranks end at different places.
 
     Returns:
-        Findings of the kinds ``silent-mismatch`` and ``desynchronized-loop``, and those that only a
-        sanitized cell has.
+        Findings of the kind ``silent-mismatch``, and those that only a sanitized cell has.
     """
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
     causes = sanitizer_causes(graph, run_id, has_failed=has_failed, sources=sources)
     if not only_sanitizer:
-        causes = [
-            *find_silent_mismatches(graph, run_id),
-            *_without_shards(shifted_causes(graph, run_id), reports),
-            *causes,
-        ]
+        causes = [*find_silent_mismatches(graph, run_id), *causes]
     return tuple(write_finding(cause, reports) for cause in causes)
-
-
-def _without_shards(causes: Iterable[Cause], reports: RankReports) -> list[Cause]:
-    """Without the loops whose iterations the code divides among the ranks."""
-    return [
-        cause
-        for cause in causes
-        if cause.shifted is None or not is_sharded(cause.shifted, reports.graph, reports.sources)
-    ]
 
 
 def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:

@@ -12,23 +12,19 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import Divergence, is_met
-from nbddp.controller.diagnosis.sharded_loops import is_sharded
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 
-def missed_in_loop(
-    cause: Cause, graph: WaitForGraph, run_id: str, sources: Sources
-) -> Cause | None:
+def missed_in_loop(cause: Cause, graph: WaitForGraph, run_id: str) -> Cause | None:
     """Return the call in a loop that ranks left out in an iteration, as a cause of its own.
 
     Args:
         cause: calls that do not match.
         graph: the ranks.
         run_id: of the cell.
-        sources: the code.
 
     Returns:
         Ranks are in the call, and the culprits made one call less; None: it is not known.
@@ -36,7 +32,7 @@ def missed_in_loop(
     assert cause.disagreement is not None  # noqa: S101 - the caller has looked
     calls = cause.disagreement.operation_by_rank
     for loop in find_shifted_loops(graph, run_id):
-        if loop.ends_in(calls) and not is_sharded(loop, graph, sources):
+        if loop.ends_in(calls):
             inside = RankSet.of(calls) - loop.ahead
             owner = inside.ranks[0]
             return replace(

@@ -43,7 +43,7 @@ class Cause:
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.
     alike: tuple[RankSet, ...] = ()
-    is_consequence: bool = False  #: another cause of the report has led to it
+    is_consequence: bool = False  #: evidence of another cause, or its result
 
 
 def find_causes(graph: WaitForGraph) -> list[Cause]:
@@ -67,33 +67,25 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
     return causes
 
 
-def shifted_causes(graph: WaitForGraph, run_id: str, others: Iterable[Cause] = ()) -> list[Cause]:
+def shifted_causes(graph: WaitForGraph, run_id: str, *, is_evidence: bool) -> list[Cause]:
     """Ranks that called collectives in different iterations of one loop.
 
     Args:
         graph: the ranks at one moment.
         run_id: only operations of this run count; empty: those of all runs.
-        others: the other causes. Ranks that are ahead have made fewer calls; where such ranks never
-            made the last call, or made another one, both are results of one fault.
+        is_evidence: a fact beside a deadlock or a mismatch; False: a finding of its own, which is
+            never proven: ranks that share the work of a loop are at different iterations, too.
     """
-    others = list(others)
-    mismatched = [each.disagreement.operation_by_rank for each in others if each.disagreement]
-    missing = {
-        (cause.operation.pg_id, rank)
-        for cause in others
-        if cause.kind == "missing-rank" and cause.proven and cause.operation is not None
-        for rank in cause.culprits
-    }
     return [
         Cause(
             "desynchronized-loop",
             loop.culprits,
             RankSet(),
+            proven=is_evidence,
             owner=loop.owner,
             operation=loop.operation,
             shifted=loop,
-            is_consequence=all((loop.operation.pg_id, rank) in missing for rank in loop.ahead)
-            or any(map(loop.ends_in, mismatched)),
+            is_consequence=is_evidence,
         )
         for loop in find_shifted_loops(graph, run_id)
     ]

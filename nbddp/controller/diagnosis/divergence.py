@@ -180,41 +180,6 @@ def is_met(branch: Branch, rank: Rank, world_size: int) -> bool | None:
     return holds(branch.test, rank, world_size)
 
 
-def skipped_iterations(
-    site: Site, ranks: RankSet, world_size: int, sources: Sources
-) -> Divergence | None:
-    """Return the conditions about ranks by which ranks leave out a line in some iterations.
-
-    Args:
-        site: a line in a loop.
-        ranks: the ranks that left it out.
-        world_size: the number of ranks of the pool.
-        sources: the code.
-
-    Returns:
-        The exits and the branches, at most one of them, of the code; None: there is none.
-    """
-    code = sources(site)
-    if code is None:
-        return None
-    exits = tuple(
-        leave
-        for leave in code.exits(site.line)
-        if is_of_ranks(leave.condition)
-        and any(is_met(leave.condition, rank, world_size) is not False for rank in ranks)
-    )
-    branches = tuple(
-        branch
-        for branch in code.branches(site.line)
-        if branch.kind == "condition"
-        and is_of_ranks(branch)
-        and any(is_met(branch, rank, world_size) is not True for rank in ranks)
-    )
-    if not exits and not branches:
-        return None
-    return Divergence(site, code, branches=() if exits else branches[:1], exits=exits[:1])
-
-
 def _best(call: _Call, sources: Sources) -> Divergence | None:
     """The most telling reason, of those in the functions around a call."""
     around = frames_or_source(call.graph, call.rank, call.operation, sources)

@@ -253,33 +253,15 @@ def _shared_break(leaving: Exit) -> str:
     )
 
 
-def skipped_step(
-    divergence: Divergence | None, operation: Operation, ranks: RankSet, perhaps: str = ""
-) -> str:
+def skipped_step(ranks: RankSet) -> str:
     """The next step where ranks left out a call in some iterations of a loop.
 
     Args:
-        divergence: the condition about ranks; None: there is none.
-        operation: the call.
         ranks: the ranks that left it out.
-        perhaps: the one statement that may have skipped it; empty: there are several, or none.
     """
-    if divergence is None and perhaps:
-        return (
-            f"Look at {perhaps}: perhaps {ranks.describe()} left out a call by it in an earlier "
-            "iteration."
-        )
-    if divergence is None:
-        return (
-            f"Look for a `continue`, `break`, `if` or `except` by which {ranks.describe()} left "
-            "out a call in an earlier iteration, or for a loop with more iterations on the others."
-        )
-    if divergence.exits:
-        return _leaving_step(divergence, operation)
-    inside = describe_branch(divergence.branches[0])
     return (
-        f"Move {_place(divergence)} out of {inside}, so that {ranks.describe()} "
-        f"{ranks.verb('runs', 'run')} it in each iteration, too."
+        f"Look for a `continue`, `break`, `if` or `except` by which {ranks.describe()} left "
+        "out a call in an earlier iteration, or for a loop with more iterations on the others."
     )
 
 

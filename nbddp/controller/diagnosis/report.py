@@ -59,7 +59,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "straggler": "Notice",
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
-    "desynchronized-loop": "Warning",
+    "desynchronized-loop": "Notice",
     "not-finite": "Warning",
     "buffer-in-use": "Warning",
     "parted-replicas": "Warning",
@@ -335,7 +335,7 @@ class Finding:
     code: tuple[CodeLine, ...] = ()
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
     now: str = ""  #: the state of the pool after the cell, if the finding is about that
-    is_consequence: bool = False  #: another finding has the same cause, and says what to do
+    is_consequence: bool = False  #: it belongs to another finding, which says what to do
     #: An ``except`` around each rank that waits takes any error: the cell may end without one.
     is_handled: bool = False
     #: The headline begins with "Rank" or "Ranks"; False: perhaps with the name of a function.

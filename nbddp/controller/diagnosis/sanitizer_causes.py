@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Container, Mapping
 
 from nbddp.controller.diagnosis.batch_parts import takes_part_by_rank
-from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.causes import Cause, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
@@ -63,6 +63,7 @@ def sanitizer_causes(
             for parted in find_parted_replicas(graph)
         ),
         *_data(graph, sources, has_failed=has_failed),
+        *([] if has_failed or only_data else shifted_causes(graph, run_id, is_evidence=False)),
         *([] if has_failed or only_data else _crossed(graph, run_id)),
     ]
 

@@ -8,18 +8,13 @@ variable.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.callers import frames_in_source
 from nbddp.controller.diagnosis.code_places import called, lines_of, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Sources
 from nbddp.controller.diagnosis.definitions import Scope, function_at
 from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
-from nbddp.controller.diagnosis.loop_lengths import depends_on_ranks
-from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
-from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Site
 
 #: Names that are followed, one after another.
 _MAX_STEPS = 6
@@ -31,47 +26,6 @@ _NUMBERS = frozenset(
 _CLAIMS = ("add", "compare_set")
 _RANK = "rank"
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
-
-
-def is_sharded(loop: ShiftedLoop, graph: WaitForGraph, sources: Sources) -> bool:
-    """Return whether the code divides the iterations of a loop among the ranks.
-
-    Args:
-        loop: a collective that ranks called in different iterations.
-        graph: the ranks.
-        sources: the code.
-    """
-    operation = loop.operation
-    sites = [
-        each.site
-        for each in graph.histories[loop.owner].operations.values()
-        if each.run_id == operation.run_id
-    ]
-    stack = frames_in_source(operation.site, sites, sources)
-    has_conditions = False  # between the call and the loop
-    for depth, site in enumerate(stack):
-        code = sources(site)
-        if code is None:
-            return False
-        scope = Scope(site, code, sources)
-        branches = code.branches(site.line)
-        if _is_in_loop(stack[depth + 1 :], loop.names, sources):
-            leave = [each.condition for each in code.exits(site.line)]
-            if _dividing_parameter([*branches, *leave], scope) is not None:
-                return True
-        leaving = [leave for leave in code.exits(site.line) if leave.is_continue]
-        for around in _loops(scope, loop.names):
-            inside = [each for each in branches if each.line > around.lineno]
-            conditions = [each for each in inside if each.kind != "loop"]
-            conditions += [each.condition for each in leaving if each.line > around.lineno]
-            if _dividing(conditions, around, scope) is not None:
-                return True
-            is_bare = not conditions and not has_conditions
-            if is_bare and depends_on_ranks(around.iter, scope, stack[depth + 1 :]):
-                return True
-        has_conditions = has_conditions or bool(leaving)
-        has_conditions = has_conditions or any(each.kind != "loop" for each in branches)
-    return False
 
 
 def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | None:
@@ -94,13 +48,6 @@ def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | Non
     return next((each for each in dividing if each is not None), None)
 
 
-def _is_in_loop(sites: Sequence[Site], names: Iterable[str], sources: Sources) -> bool:
-    """Whether a loop with one of these variables is around one of these lines."""
-    codes = ((site, sources(site)) for site in sites)
-    scopes = [Scope(site, code, sources) for site, code in codes if code is not None]
-    return any(True for scope in scopes for _ in _loops(scope, names))
-
-
 def _dividing_parameter(conditions: Iterable[Branch], scope: Scope) -> Branch | None:
     """The condition that compares a parameter with the rank, in a function that a loop calls."""
     function = function_at(scope.code.statements, scope.site.line)
@@ -111,12 +58,10 @@ def _dividing_parameter(conditions: Iterable[Branch], scope: Scope) -> Branch | 
     return next((each for each in conditions if any(map(place.divides, _tests(each)))), None)
 
 
-def _loops(scope: Scope, names: Iterable[str] | None = None) -> Iterator[ast.For]:
-    """The loops around a line; with `names`, those with one of these variables."""
+def _loops(scope: Scope) -> Iterator[ast.For]:
+    """The loops around a line."""
     for node in ast.walk(ast.Module(scope.code.statements, [])):
-        if not isinstance(node, ast.For) or scope.site.line not in lines_of(node):
-            continue
-        if names is None or not names_in(node.target).isdisjoint(names):
+        if isinstance(node, ast.For) and scope.site.line in lines_of(node):
             yield node
 
 

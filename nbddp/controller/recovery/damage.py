@@ -22,7 +22,7 @@ class Damage:
     broken: frozenset[str] = frozenset()  #: ids of groups
     is_suspicious: bool = False  #: ranks may be out of step: their groups are to be compared
     is_unsure: bool = False  #: any group may be broken
-    is_silent: bool = False  #: nothing is broken, but operations or their iterations differed
+    is_silent: bool = False  #: nothing is broken, but operations differed
     is_sanitized: bool = False  #: sanitizers have watched the cell, which ended well
 
     @property
@@ -40,12 +40,10 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
     broken = set(abort.armed)
     has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
     places: dict[str, list[tuple[int, int]]] = {}  # by group, one for each rank with a mark
-    iterations: dict[str, set[tuple[int, int, int]]] = {}
     for result in outcome.results.values():
         for mark in result.marks:
             place = mark.collective_seq_id, mark.digest
             places.setdefault(mark.pg_id, []).append(place)
-            iterations.setdefault(mark.pg_id, set()).add((*place, mark.loop_digest))
             if mark.is_broken or (mark.open and has_failed):
                 broken.add(mark.pg_id)
     if has_failed:
@@ -60,7 +58,7 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
         return Damage(frozenset(broken), is_suspicious, abort.is_unsure)
     is_sanitized = any(result.sanitizer for result in outcome.results.values())
     is_silent = any(
-        len(marks) > len({sequence for sequence, *_ in marks}) for marks in iterations.values()
+        len(set(marks)) > len({sequence for sequence, _ in marks}) for marks in places.values()
     )
     return Damage(
         frozenset(broken),

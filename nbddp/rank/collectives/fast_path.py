@@ -74,7 +74,6 @@ def run(  # noqa: PLR0915 - one function, see above
     iteration = NO_ITERATION
     if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
         iteration = sites.iteration(looping)
-        counters.loop_digest ^= hash((seq, iteration[1:]))
     began = _now()
     record = writer.issue(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,

@@ -534,4 +534,3 @@ class GroupMark(_Part, frozen=True):
     digest: int  #: of the signatures of all collectives so far: equal on all members
     open: int = 0  #: operations issued and not complete
     is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be rebuilt
-    loop_digest: int = 0  #: of the iterations of this cell in which collectives were called

@@ -109,7 +109,7 @@ def test_a_consequence_is_one_line_without_a_next_step():
     found = card(pool.diagnose())["text/plain"]
     assert found.count("Next:") == 1
     assert "Warning" not in found
-    also = "\n  Also: since the 2nd all_reduce (#2), rank 2 was at step 2, the others at step 1,"
+    also = "\n  Also: since the 2nd all_reduce (#2), rank 2 was at step 2, the others at step 1"
     assert also in found
 
 

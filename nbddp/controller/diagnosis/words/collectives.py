@@ -135,10 +135,8 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         step, change, code = call_everywhere(
             places, operation, culprits, reports, is_of_all=_is_of_all(operation, reports)
         )
-        divergence = places[0][1]
-        condition = dividing_condition(divergence, reports.sources)
-        if len(places) == 1 and condition is not None:
-            change, step = None, sharding_step(divergence, condition, ranks, culprits)
+        if uneven := shared_out(places, cause, reports):
+            step, change = uneven, None
     elif passed := _passed_without(cause, reports):
         step = passed
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
@@ -155,6 +153,21 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         change=change,
         places=places,
     )
+
+
+def shared_out(places: Places, cause: Cause, reports: RankReports) -> str:
+    """The next step where a condition divides a loop among the ranks, unevenly; empty: none does.
+
+    Args:
+        places: the lines that ranks have not come to.
+        cause: the call, the ranks that wait in it, and those that have not made it.
+        reports: the ranks.
+    """
+    divergence = places[0][1]
+    condition = dividing_condition(divergence, reports.sources)
+    if len(places) != 1 or condition is None:
+        return ""
+    return sharding_step(divergence, condition, cause.direct, cause.culprits)
 
 
 def with_loop_facts(places: Places, cause: Cause, reports: RankReports) -> Places:

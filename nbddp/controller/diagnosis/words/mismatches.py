@@ -15,7 +15,6 @@ from nbddp.controller.diagnosis.divergence import (
     call_in_try,
     differing_branches,
     missing_calls,
-    skipped_iterations,
     sole_branch,
 )
 from nbddp.controller.diagnosis.divergence_phrases import (
@@ -38,10 +37,13 @@ from nbddp.controller.diagnosis.phrases import (
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
-from nbddp.controller.diagnosis.sharded_loops import is_sharded
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.words.collectives import call_everywhere, with_loop_facts
+from nbddp.controller.diagnosis.words.collectives import (
+    call_everywhere,
+    shared_out,
+    with_loop_facts,
+)
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -104,13 +106,17 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         )
     if skipped:
         step, change, code = _missing_call(missed, skipped, reports)
+        if uneven := shared_out(skipped, missed, reports):
+            step, change = uneven, None
     elif "op" in disagreement.differences.reported and extra is not None:
         step, change, _ = _missing_call(_without(disagreement, extra, cause), [extra], reports)
-    elif missed is not cause and missed.operation is not None:
-        step = skipped_step(None, missed.operation, missed.culprits)
+    elif missed is not cause:
+        step = skipped_step(missed.culprits)
     elif (loop := _shifted(disagreement, reports)) is not None:
         there = _iterations(loop)
-        step, change = f"{there[0].upper()}{there[1:]}. {_skipped_step(loop, reports)}", None
+        shares = f"If each rank has a share of the work, {step[0].lower()}{step[1:]}"
+        step = f"{there[0].upper()}{there[1:]}. {shares} {_same_iteration(loop, reports)}"
+        change = None
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
@@ -171,16 +177,13 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     assert loop is not None  # noqa: S101 - each cause of this kind has one
     since = "Since" if loop.lasts and loop.is_first else "In"
     since = since if loop.is_first or not loop.lasts else "At the latest since"
-    mixed = (
-        "the results since then combine different iterations"
-        if loop.lasts
-        else "its result combines different iterations"
-    )
-    same = ", for the same reason" if cause.is_consequence else ""
+    there = f"{since} {name(cause, reports)}, {_iterations(loop)}"
+    if not cause.is_consequence:
+        there += ": if each rank has a share of the work, nothing is wrong"
     return Words(
-        f"{since} {name(cause, reports)}, {_iterations(loop)}{same}: {mixed}.",
-        "the ranks called it at the same line, in different iterations of the loop.",
-        "" if cause.is_consequence else _skipped_step(loop, reports),
+        f"{there}.",
+        "records cannot tell ranks that share the work from a rank that skipped an iteration.",
+        "" if cause.is_consequence else _same_iteration(loop, reports),
         ranks=_ranks_that_called(
             loop.operation_by_rank,
             reports,
@@ -210,24 +213,22 @@ def _iterations(loop: ShiftedLoop) -> str:
     return ", ".join(parts)
 
 
-def _skipped_step(loop: ShiftedLoop, reports: RankReports) -> str:
-    """The next step where the ranks that are ahead have left out a call in a loop."""
-    site, sources = loop.operation.site, reports.sources
-    size = len(reports.graph.views)
-    skipped = skipped_iterations(site, loop.ahead, size, sources)
-    perhaps = sole_reason(sources(site) if site.line else None, site.line)
-    return skipped_step(skipped, loop.operation, loop.ahead, perhaps)
+def _same_iteration(loop: ShiftedLoop, reports: RankReports) -> str:
+    """The next step where all ranks should be at the same iteration."""
+    site = loop.operation.site
+    reason = sole_reason(reports.sources(site) if site.line else None, site.line)
+    reason = reason or "`continue`, `break`, `if` and `except` around the call"
+    return f"If all ranks should be at the same iteration, look at {reason}."
 
 
 def _shifted(disagreement: Disagreement, reports: RankReports) -> ShiftedLoop | None:
     """The loop in different iterations of which ranks made calls that do not match; None: none."""
     calls = disagreement.operation_by_rank
-    graph, sources = reports.graph, reports.sources
-    for loop in find_shifted_loops(graph, reports.run_id):
+    for loop in find_shifted_loops(reports.graph, reports.run_id):
         place = loop.operation.pg_id, loop.operation.site.position
         are_there = all((call.pg_id, call.site.position) == place for call in calls.values())
         are_apart = len({call.iteration for call in calls.values()}) > 1
-        if are_there and are_apart and not is_sharded(loop, graph, sources):
+        if are_there and are_apart:
             return loop
     return None
 
@@ -264,7 +265,7 @@ def _left_out(
     graph, sources = reports.graph, reports.sources
     if was_interrupted(cause, reports):
         return cause, ()
-    missed = missed_in_loop(cause, graph, reports.run_id, sources)
+    missed = missed_in_loop(cause, graph, reports.run_id)
     if missed is not None:
         places = with_loop_facts(missing_calls(missed, graph, sources), missed, reports)
         reasons = [one.branches or one.exits or one.left_out for _, one in places]

@@ -29,9 +29,6 @@ class GroupCounters:
     epoch: int = 0  #: number of the `RebuildGroups` that rebuilt it last
     seq: int = 0
     digest: int = 0  #: of the signatures and numbers of all collectives so far
-    #: Of the iterations in which the cell called collectives. It only says when it is worthwhile to
-    #: compare the records, so that calls that were withdrawn may stay in it.
-    loop_digest: int = 0
     #: Up to this collective each record has its iteration, later ones only each `SPARSE` th.
     dense_until: int = DENSE
     #: Messages so far by direction, peer and tag; all begin at `p2p_base`.

@@ -117,7 +117,6 @@ class Recorder:
         self.torn = []
         for counters in list(self.counters_by_group.values()):
             counters.used_before = counters.used
-            counters.loop_digest = 0
             counters.dense_until = counters.seq + DENSE
         self._newest_before = self.writer.newest
         self.sites.forget()
@@ -152,7 +151,6 @@ class Recorder:
                 digest=counters.digest,
                 open=open_by_group[counters.info.pg_id],
                 is_broken=counters.is_broken,
-                loop_digest=counters.loop_digest,
             )
             for counters in list(self.counters_by_group.values())
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
@@ -199,7 +197,6 @@ class Recorder:
         iteration = NO_ITERATION
         if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
             iteration = self.sites.iteration(looping)
-            counters.loop_digest ^= hash((seq, iteration[1:]))
         record = self._issue(counters, known, site, iteration, seq, 0, -1, 0, timeout_ms, is_async)
         if self.board.is_on and counters.has_peers:
             wrong = self.board.check(counters, seq, known, record)
