@@ -210,7 +210,7 @@ for it in range(3):
         fields=("input_sizes",),
         lines=dict.fromkeys(range(3), 5),
         error=MismatchError,
-        quotes="Rank 2 was at it = 2, the others at it = 1. Look at `if x is not None:` (line 4): "
-        "perhaps rank 2 left out a call by it in an earlier iteration.",
+        quotes="reduce their sum and their number. If all ranks should be at the same iteration, "
+        "look at `if x is not None:` (line 4).",
     ),
 ]

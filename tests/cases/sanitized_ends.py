@@ -48,6 +48,24 @@ for step in range(2):
 
 ENDS = [
     _end(
+        "step that one rank leaves out, after an average by hand",
+        _AVERAGED.replace(_STEP, "    if rank == 0 or step != 1:\n        optimizer.step()\n"),
+        ("Rank 1 made 2 steps of SGD", "rank 0 made 3", "replicas of Linear"),
+        (11,),
+        ("rank == 0 or step != 1", "True"),
+        next_words=("Let all ranks step equally often",),
+    ),
+    _end(
+        "optimizer that lacks a parameter on one rank, after an average by hand",
+        _AVERAGED.replace(
+            "SGD(model.parameters()", "SGD(list(model.parameters())[: 1 + (rank == 0)]"
+        ),
+        ("Rank 1 has an optimizer without 'bias' of",),
+        (10,),
+        ("[: 1 + (rank == 0)]", "[:2]"),
+        next_words=("Give SGD the same parameters on all ranks", "broadcast"),
+    ),
+    _end(
         "last step that one rank skips",
         TRAIN.replace(_STEP, f"    if rank == 1 and step == 3:\n        continue\n{_STEP}"),
         ("Rank 1 made 3 steps of SGD", "rank 0 made 4", "Sequential are not equal"),

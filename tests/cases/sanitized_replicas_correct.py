@@ -242,6 +242,55 @@ for epoch in range(2):
             model(torch.randn(4, 4)).square().mean().backward()
             optimizer.step()
 """,
+    "uneven inputs of other lengths in each epoch": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(4):
+    with model.join():
+        for step in range(2 + (rank + epoch) % 2):
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+""",
+    "an optimizer of each rank for its parameters": """\
+model = net()
+parameters = list(model.parameters())
+optimizer = torch.optim.Adam(parameters[rank::world_size], 0.1)
+for step in range(3):
+    model.zero_grad()
+    (model(torch.randn(4, 4)) + rank).square().mean().backward()
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    for number, parameter in enumerate(parameters):
+        dist.broadcast(parameter.data, number % world_size)
+""",
+    "ranks that take turns to step": """\
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    (model(torch.randn(4, 4)) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    if rank == step % world_size:
+        optimizer.step()
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, step % world_size)
+""",
+    "a body that all ranks train, and a head of each rank": """\
+model = net()
+head = torch.nn.Linear(2, 2)
+both = torch.nn.Sequential(model, head)
+optimizer = torch.optim.SGD(both[0].parameters(), 0.1)
+own = torch.optim.SGD(head.parameters(), 0.1)
+for step in range(3):
+    both.zero_grad()
+    (both(torch.randn(4, 4)) + rank).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    own.step()
+""",
     "steps of each rank alone, and then the weights of one": """\
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), 0.1)

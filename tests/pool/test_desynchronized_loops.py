@@ -1,4 +1,4 @@
-"""Ranks in different iterations of a loop: a fact beside a deadlock, a notice of a sanitized cell."""
+"""Ranks in different iterations of a loop: evidence of a deadlock, a notice of a sanitized cell."""
 
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool

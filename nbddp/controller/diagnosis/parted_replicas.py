@@ -81,16 +81,30 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         model = some.pg_id, some.number
         parted = _parted(by_rank) if len(by_rank) > 1 else None
         ends = whole.get(model, {})
+        if len({each.tensors for each in ends.values()}) > 1:
+            ends = {}  # ranks train other parameters
         if parted is not None and (parted.beside or not _are_equal_at_end(ends, by_rank)):
             parted = _explained(parted, ends, _step_counts(ends, steps_of[model]))
             partings_of.setdefault(model, []).append(parted)
     for model, ends in whole.items():
         if len(ends) < 2 or any(not each.beside for each in partings_of.get(model, ())):
             continue
+        if model in steps_of and not _may_be_replicas(ends):
+            continue
         parted = _parted_at_end(ends, steps_of.get(model, {}))
         if parted is not None:
             partings_of[model] = [parted]
     return [each for partings in partings_of.values() for each in partings]
+
+
+def _may_be_replicas(ends: Mapping[Rank, ReplicaSteps]) -> bool:
+    """Whether ranks step the same parameters: of a DDP model, or equal ones before the first step.
+
+    The first steps of ranks may be those of different iterations, as where they take turns.
+    """
+    if all(each.is_ddp for each in ends.values()):
+        return True
+    return len({(each.tensors, _part(each.digests, 0)) for each in ends.values()}) == 1
 
 
 def _are_equal_at_end(
@@ -161,6 +175,8 @@ def _parted_at_end(
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)
+    if not all(each.is_ddp for each in ends.values()):
+        return None  # the code may have given the ranks models of their own after its steps
     is_stepped = any(parted.tensor in names for names in stepped.values())
     return replace(parted, is_after=True, is_stepped=is_stepped)
 

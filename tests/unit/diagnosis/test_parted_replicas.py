@@ -149,6 +149,34 @@ def test_an_optimizer_without_a_tensor():
     assert (parted.tensor, str(parted.without_tensor)) == ("bias", "1")
 
 
+def averaged(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
+    """The parameters of an optimizer whose gradients the code averages, in the same way."""
+    return replace(whole(first, last), is_ddp=False)
+
+
+def test_first_steps_in_different_iterations_are_compared_at_the_end():
+    """Ranks take turns to step, and then broadcast."""
+    turns = (steps((1, 1), (2, 2)), averaged((1, 1), (3, 3)))
+    later = (steps((2, 2), (3, 3)), averaged((2, 2), (3, 3)))
+    assert found_in(turns, later) == []
+    (parted,) = found_in(turns, (later[0], averaged((2, 2), (4, 4))))
+    assert parted.step == 0
+
+
+def test_an_average_by_hand():
+    right = steps((1, 1), (2, 2)), averaged((1, 1), (2, 2))
+    part = replace(right[0], tensors=("weight",))
+    assert found_in(right, (part, right[1])) == []
+    (parted,) = found_in(right, (part, averaged((1, 1), (2, 1))), right)
+    assert (parted.tensor, str(parted.without_tensor)) == ("bias", "1")
+    assert found_in(right, (right[0], averaged((1, 1), (5, 5)))) == []  # after the last step
+    fewer = steps((1, 1)), averaged((1, 1), (1, 1))
+    (parted,) = found_in(right, fewer, right)
+    assert parted.step_counts == {0: 1, 1: 0, 2: 1}
+    other = replace(averaged((3, 3), (4, 4)), tensors=("weight", "other"))
+    assert found_in(right, (part, other)) == []
+
+
 def test_weights_that_are_changed_after_the_last_step():
     right = steps((1, 1), (2, 2)), whole((1, 1), (2, 2))
     (parted,) = found_in(right, (right[0], whole((1, 1), (2, 3))), right)

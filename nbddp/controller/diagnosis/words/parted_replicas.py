@@ -184,7 +184,8 @@ def _other_tensors(parted: PartedReplicas) -> Words:
         "those of the other ranks step: its replicas are not equal at the end of the cell.",
         "hashes of all parameters were taken at the end of the cell, and differ; so do the lists "
         "of parameters that optimizers have stepped.",
-        f"Give {steps.optimizer} the same parameters on all ranks, where it is made.",
+        f"Give {steps.optimizer} the same parameters on all ranks, where it is made. If ranks "
+        "share them, broadcast each after the step, from the rank that steps it.",
         code=code_of((parted.site, without)),
     )
 

@@ -105,6 +105,17 @@ def module_of(parameters: Iterable[torch.Tensor]) -> torch.nn.Module | None:
     return modules[0] if len(modules) == 1 else None
 
 
+def module_with(parameters: Iterable[torch.Tensor]) -> torch.nn.Module | None:
+    """Return the module that has these parameters and others; None: there is none, or several."""
+    mine = {id(each) for each in parameters}
+    modules = [
+        module
+        for module in root_modules()
+        if mine <= {id(parameter) for parameter in module.parameters()}
+    ]
+    return modules[0] if len(modules) == 1 else None
+
+
 def _is_in(gradient: torch.Tensor, spans: Sequence[Any]) -> bool:
     span = span_of(gradient)
     return span is not None and any(overlap(span, each) for each in spans)

@@ -152,6 +152,13 @@ class ReducedGradients:
             reductions, key=lambda each: each.number
         )
 
+    def is_of_group(self, gradient: torch.Tensor | None, pg_id: str) -> bool:
+        """Return whether a group has reduced this very tensor."""
+        if gradient is None or not _is_plain(gradient):
+            return False
+        known = self._reduced.get(dispatch_watch.storage_of(gradient).cdata)
+        return known is not None and known[1].pg_id == pg_id
+
     def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:
         """Return the last reduction of these gradients; None: one of them went through none.
 

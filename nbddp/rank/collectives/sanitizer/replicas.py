@@ -337,18 +337,41 @@ class Replicas:
                 return
             number = self._next_plain(reduction)
             module = finite.module_of(parameters)
-            tensors: Mapping[str, torch.Tensor]
-            if module is None:
-                tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
-            else:
-                tensors = dict(module.named_parameters())
-            self._begin(key, Model(module, reduction.pg_id, number), optimizer, tensors)
+            tensors, trained = self._named(module, parameters, reduction.pg_id)
+            model = Model(module, reduction.pg_id, number)
+            if unused is None:
+                self._whole.note_tensors(model, trained, reduction)
+            self._begin(key, model, optimizer, tensors)
             self._steps[key].unused = unused
             early = self._early_of(parameters[0]) if unused is None else None
             self._steps[key].early_site = None if early is None else early[1]
         elif is_before:
             return
         self._add(self._steps[key])
+
+    def _named(
+        self, module: torch.nn.Module | None, parameters: Sequence[torch.Tensor], pg_id: str
+    ) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
+        """Return the parameters of an optimizer by their names, and all that its model trains.
+
+        Args:
+            module: has exactly these parameters; None: there is none.
+            parameters: those of the optimizer. Ranks may share those of one model among them.
+            pg_id: of the group that has reduced their gradients.
+        """
+        tensors: Mapping[str, torch.Tensor]
+        if module is not None:
+            tensors = dict(module.named_parameters())
+            return tensors, tensors
+        root = finite.module_with(parameters)
+        if root is None:
+            tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
+            return tensors, tensors
+        mine = set(map(id, parameters))
+        named = list(root.named_parameters())
+        tensors = {name: one for name, one in named if id(one) in mine}
+        reduced = {name: one for name, one in named if self._gradients.is_of_group(one.grad, pg_id)}
+        return tensors, reduced if reduced.keys() >= tensors.keys() else tensors
 
     def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """Begin with the layers in which the code has reduced some of the gradients only."""

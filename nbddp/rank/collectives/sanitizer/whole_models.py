@@ -98,6 +98,19 @@ class WholeModels:
             return
         named = model.module.named_parameters()
         tensors = {name: one for name, one in named if name not in model.ignored}
+        self.note_tensors(model, tensors, reduction)
+
+    def note_tensors(
+        self, model: Model, tensors: Mapping[str, torch.Tensor], reduction: Reduction | None
+    ) -> None:
+        """Take the hashes of parameters.
+
+        Args:
+            model: of which they are.
+            tensors: the parameters.
+            reduction: of their gradients; None: an optimizer is about to step them.
+        """
+        key = model.pg_id, model.number
         before = {name: self._digest(one) for name, one in tensors.items()}
         self._known[key] = _Whole(model, reduction, tensors, before)
 
