@@ -67,7 +67,7 @@ def test_a_loop_that_goes_on_without_hanging():
     ]
     assert finding.next_step == (
         "If all ranks should be at the same iteration, look at `continue`, `break`, `if` and "
-        "`except` around the call."
+        "`except` around the call, and at the lengths of its loops."
     )
 
 

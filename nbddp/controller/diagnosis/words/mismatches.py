@@ -217,7 +217,10 @@ def _same_iteration(loop: ShiftedLoop, reports: RankReports) -> str:
     """The next step where all ranks should be at the same iteration."""
     site = loop.operation.site
     reason = sole_reason(reports.sources(site) if site.line else None, site.line)
-    reason = reason or "`continue`, `break`, `if` and `except` around the call"
+    around = (
+        "`continue`, `break`, `if` and `except` around the call, and at the lengths of its loops"
+    )
+    reason = reason or around
     return f"If all ranks should be at the same iteration, look at {reason}."
 
 

@@ -130,7 +130,7 @@ def _advice(parted: PartedReplicas) -> str:
         )
     return (
         f"Look for what {_alone(parted)} alone before {line}: a backward under `no_sync()`, "
-        f"weights that are loaded or changed. {_DIFF}"
+        f"gradients or weights that are changed, weights that are loaded. {_DIFF}"
     )
 
 
