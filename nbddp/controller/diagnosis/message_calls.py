@@ -6,16 +6,15 @@ of a call that is still to come, its argument does, if it depends on the rank on
 
 import ast
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis.code_places import called
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Scope, function_at, nodes_of
-from nbddp.controller.diagnosis.divergence import is_met
-from nbddp.controller.diagnosis.rank_conditions import number
+from nbddp.controller.diagnosis.rank_conditions import holds, number
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import OperationKind, Site
+from nbddp.wire.flight_recorder import Operation, OperationKind, Site
 from nbddp.wire.rank_set import Rank
 
 #: The kind of each function of torch.distributed, and the position of its peer.
@@ -88,6 +87,24 @@ def message_calls(
     return sorted(calls, key=lambda call: (call.node.lineno, call.node.col_offset))
 
 
+def peer_of(message: Operation, code: Code) -> ast.expr | None:
+    """Return the argument with the other end of a message; None: the line shows not one of them.
+
+    Args:
+        message: an operation that was called by this code.
+        code: the text of its cell or file.
+    """
+    found = [
+        peer
+        for statement in code.statements
+        for node in ast.walk(statement)
+        if getattr(node, "lineno", 0) <= message.site.line <= getattr(node, "end_lineno", 0)
+        if (pair := _kind_and_peer(node))[0] == message.signature.kind
+        if (peer := pair[1]) is not None
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def _kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:
     """The kind of a message, and the argument with its other end; None: it is none, or has none."""
     match node:
@@ -129,19 +146,46 @@ def _peers(
 ) -> dict[Rank, Rank] | None:
     """The other end of a call on each rank that makes it; None: it is not known of all of them."""
     size, peers = len(graph.views), {}
-    around = [each for each in call.code.branches(call.node.lineno) if each.kind == "condition"]
     here = call.site, call.code, sources
     value = expanded(call.peer, Scope(Site(*_at(call)), *here[1:]))
     for rank in ranks:
-        met = {is_met(branch, rank, size) for branch in around}
-        if False in met:
+        is_made = runs(call.node, call.code, rank, size)
+        if is_made is False:
             continue
         peer = _recorded(call, rank, graph, run_id)
-        if None in met and peer is None:
+        if is_made is None and peer is None:
             return None
         peers[rank] = number(value, rank, size) if peer is None else peer
     known = {rank: peer for rank, peer in peers.items() if peer is not None}
     return known if len(known) == len(peers) else None
+
+
+def runs(call: ast.Call, code: Code, rank: Rank, size: int) -> bool | None:
+    """Return whether a rank makes a call, by the conditions around it; None: that is not known.
+
+    Args:
+        call: a node of the code.
+        code: the text of a cell or file.
+        rank: the rank.
+        size: the number of ranks.
+    """
+    branches = (each for each in code.branches(call.lineno) if each.kind == "condition")
+    is_unknown = any(each.test is None and each.other is None for each in branches)
+    met: set[bool | None] = {None} if is_unknown else set()
+    for test, wanted in _conditions(call, code.statements):
+        value = holds(test, rank, size)
+        met.add(None if value is None else value is wanted)
+    return False if False in met else (None if None in met else True)
+
+
+def _conditions(node: ast.AST, statements: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, bool]]:
+    """The conditions around a node, and whether it runs where each holds, or where it does not."""
+    for each in (inner for statement in statements for inner in ast.walk(statement)):
+        if isinstance(each, ast.If | ast.IfExp):
+            for part, wanted in ((each.body, True), (each.orelse, False)):
+                nodes = part if isinstance(part, list) else [part]
+                if any(node is inner for one in nodes for inner in ast.walk(one)):
+                    yield each.test, wanted
 
 
 def _at(call: _Call) -> tuple[str, int, str, str, int]:

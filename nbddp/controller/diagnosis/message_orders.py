@@ -22,6 +22,7 @@ class OtherOrder:
 
     first: str  #: these ranks: ``the even ranks``, ``rank 0``; empty: all wait later
     code_change: CodeChange
+    ranks: RankSet  #: the ranks that are meant by ``first``
 
 
 def other_order(cause: Cause, graph: WaitForGraph, sources: Sources) -> OtherOrder | None:
@@ -51,7 +52,9 @@ def other_order(cause: Cause, graph: WaitForGraph, sources: Sources) -> OtherOrd
     rank_name = "rank" if site.cell and site.function == "<module>" else "dist.get_rank()"
     lowest = min(rank for rank, *_ in circle)
     condition, first = f"{rank_name} == {lowest}", f"rank {lowest}"
+    ranks = RankSet.of([lowest])
     if is_even:
+        ranks = RankSet.of(rank for rank in cause.culprits if rank % 2 == 0)
         condition, first = f"{rank_name} % 2 == 0", "the even ranks"
     elif alike:
         return None
@@ -60,9 +63,10 @@ def other_order(cause: Cause, graph: WaitForGraph, sources: Sources) -> OtherOrd
         here = condition.replace(rank_name, "rank" if inside else "dist.get_rank()")
         lines = () if code is None else in_two_orders(code, place.line, here)
         if lines:
-            return OtherOrder(first, CodeChange(place.cell, place.file, lines))
+            return OtherOrder(first, CodeChange(place.cell, place.file, lines), ranks)
     lines = wait_later(sources(site) or Code(""), site.line)
-    return OtherOrder("", CodeChange(site.cell, site.file, lines)) if lines else None
+    change = CodeChange(site.cell, site.file, lines)
+    return OtherOrder("", change, RankSet()) if lines else None
 
 
 def _caller(cause: Cause, graph: WaitForGraph) -> tuple[Site, ...]:
@@ -89,5 +93,5 @@ def _in_one_branch(
         lines = swapped(code, site.line) if code is not None and is_own else ()
         if lines:
             change = CodeChange(site.cell, site.file, lines)
-            return OtherOrder(RankSet.of(ranks).describe(), change)
+            return OtherOrder(RankSet.of(ranks).describe(), change, RankSet.of(ranks))
     return None

@@ -247,7 +247,7 @@ def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:
     return not reads.isdisjoint(bound(before))
 
 
-def bound(statements: Sequence[ast.stmt]) -> set[str]:
+def bound(statements: Sequence[ast.AST]) -> set[str]:
     """The names that statements may bind."""
     binds: set[str] = set()
     for node in (node for each in statements for node in ast.walk(each)):

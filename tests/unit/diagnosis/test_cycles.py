@@ -68,8 +68,7 @@ def test_a_message_for_another_rank():
             "rank 1 has called send to rank 2, not to rank 0: is `dst` right?",
         )
         assert finding.next_step == (
-            "Give send `dst=0` on rank 1 (line 1), since rank 0 receives from it, or let rank 2 "
-            "receive from rank 1."
+            "Give send `dst=0` on rank 1 (line 1), since rank 0 receives from it."
         )
 
 

@@ -88,7 +88,7 @@ def test_one_rank_with_another_partner():
     assert finding.change is None
     assert finding.next_step == (
         "Rank 2 receives from rank 1 (line 3), but rank 1 sends to rank 0 (line 2): let rank 1 "
-        "send to rank 2, which receives from it."
+        "send to rank 2, which receives from it. Then let rank 0 receive first."
     )
 
 
@@ -96,7 +96,6 @@ def test_one_rank_with_another_partner():
     "code",
     [
         f"{SEND}\ndist.recv(y, src=left())",
-        f"{SEND}\n{RECV}\ndist.recv(y, src=(rank - 1) % world_size)",
         f"{SEND}\nif ready:\n    {RECV}",
         f"for peer in peers:\n    {SEND}\n    dist.recv(y, src=peer)",
         f"{SEND}\ndist.recv(y)",
@@ -106,6 +105,13 @@ def test_one_rank_with_another_partner():
 def test_partners_that_are_not_known(code: str):
     line = code.splitlines().index(next(each for each in code.splitlines() if SEND in each)) + 1
     assert "all send first" in ring(code, first="send", line=line).headline
+
+
+def test_a_receive_too_many():
+    code = f"{SEND}\n{RECV}\ndist.recv(y, src=(rank - 1) % world_size)"
+    finding = ring(code, first="send", line=1)
+    assert finding.headline.endswith("their sends and receives do not match each other.")
+    assert finding.next_step.startswith("Give each send its recv")
 
 
 def test_the_assignment_that_gave_a_message_another_partner_is_named():
@@ -123,7 +129,7 @@ def test_the_assignment_that_gave_a_message_another_partner_is_named():
     pool[2].blocked("recv", peer=1, line=5)
     (finding,) = pool.diagnose().proven
     assert finding.next_step == (
-        "Give send `dst=2` on rank 1 (line 4), since rank 2 receives from it, or let rank 0 "
-        "receive from rank 1. Rank 1 changed `dst` in line 3, inside `if rank == 1:` (line 2)."
+        "Give send `dst=2` on rank 1 (line 4), since rank 2 receives from it. Rank 1 "
+        "changed `dst` in line 3, inside `if rank == 1:` (line 2)."
     )
     assert [line.site.line for line in finding.code] == [2, 3, 4]

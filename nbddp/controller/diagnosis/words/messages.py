@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -18,9 +18,15 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
 )
-from nbddp.controller.diagnosis.left_out_messages import LeftOutEnd, goes_to_both, left_out_end
+from nbddp.controller.diagnosis.left_out_messages import LeftOutEnd, left_out_end
 from nbddp.controller.diagnosis.message_orders import other_order
 from nbddp.controller.diagnosis.message_partners import Partners, changed_lines, partners
+from nbddp.controller.diagnosis.message_simulation import Simulation, simulate
+from nbddp.controller.diagnosis.other_partners import (
+    OtherPartner,
+    other_partner,
+    partner_of_cycle,
+)
 from nbddp.controller.diagnosis.phrases import describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
@@ -48,15 +54,40 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         all_of_them = "all" if len(operations) > 2 or cause.alike else "both"
         problem = f"{all_of_them} {does} first, and nobody {other}"
     first = "send" if kinds == {"recv"} else "receive"
+    simulation = simulate(reports)
+    if simulation.at_once().ends() is False:
+        return _other_ends(cause, reports)
     change = other_order(cause, reports.graph, reports.sources)
+    first_ranks = _first_of_each(cause) if change is None else change.ranks
+    ends = simulation.with_other_order(first_ranks).ends()
     who = f"rank {cause.circle[0][0]}" if not cause.alike else "one side"
     who = who if change is None else change.first
     step = f"Let {who} {first} first, or use batch_isend_irecv."
     sources = [operation.site.source for operation in operations]
+    has_source = all(reports.sources(each.site) is not None for each in operations)
     is_later = change is None or not change.first
     if is_later and any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."
+    elif ends is False or (ends is None and change is None and has_source):
+        change, step = None, "Use batch_isend_irecv: each rank waits when all have begun."
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
+
+
+def _first_of_each(cause: Cause) -> list[Rank]:
+    """The lowest rank of each circle."""
+    return [cause.circle[0][0], *(ranks.ranks[0] for ranks in cause.alike)]
+
+
+def _other_ends(cause: Cause, reports: RankReports) -> Words:
+    """Ranks wait for messages that have no other end, in whatever order they are called."""
+    problem = "their sends and receives do not match each other"
+    other = partner_of_cycle(cause, reports)
+    if other is None:
+        return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
+    size = len(reports.graph.views)
+    assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
+    words = cycle(cause, reports, problem, _give_partner(other, assigned))
+    return replace(words, code=_lines_of(other, assigned, reports))
 
 
 def _wrong_partners(cause: Cause, known: Partners, reports: RankReports) -> Words:
@@ -76,13 +107,10 @@ def _wrong_partners(cause: Cause, known: Partners, reports: RankReports) -> Word
     if known.source:
         right = f"`{receive.argument}={known.source}`"
         fix = f"let each rank receive from the one that sends to it, {right}"
-    elif not wanted and send is not None:
-        fix = f"let rank {sender} send to rank {stray}, which receives from it"
-    elif len(wanted) == 1:
-        fix = f"let rank {stray} receive from rank {wanted[0]}, which sends to it"
-        if send is not None:
-            fix += f", or rank {sender} send to rank {stray}"
-    step, change = f"{nobody[0].upper()}{nobody[1:]}: {fix}.", None
+    then = ""
+    if not known.source:
+        fix, then = _shown_fix(known, stray, wanted, reports) or (fix, "")
+    step, change = f"{nobody[0].upper()}{nobody[1:]}: {fix}.{then}", None
     corrected = known.corrected()
     if corrected is not None:
         change = code_change(known.site, changed_lines(known.code, corrected))
@@ -107,6 +135,36 @@ def _wrong_partners(cause: Cause, known: Partners, reports: RankReports) -> Word
     return replace(words, code=differing_excerpt(places))
 
 
+def _shown_fix(
+    known: Partners, stray: Rank, wanted: Sequence[Rank], reports: RankReports
+) -> tuple[str, str] | None:
+    """Other partners with which all messages meet, and a sentence on their order; None: none is."""
+    simulation, sender = simulate(reports), known.peer("recv", stray)
+    fixes: list[tuple[str, Simulation]] = []
+    if len(wanted) == 1:
+        changed = simulation.with_partner("recv", stray, sender, wanted[0])
+        fix = f"rank {stray} receive from rank {wanted[0]}, which sends to it"
+        fixes.append((fix, changed))
+    if sender in known.ranks:
+        to = known.peer("send", sender)
+        changed = simulation.with_partner("send", sender, to, stray)
+        which = "" if wanted else ", which receives from it"
+        fixes.append((f"rank {sender} send to rank {stray}{which}", changed))
+    shown = [fix for fix, changed in fixes if changed.ends() is True]
+    if shown:
+        return f"let {', or '.join(shown)}", ""
+    for fix, changed in fixes:
+        if changed.at_once().ends() is True:
+            first = min(known.ranks)
+            is_enough = changed.with_other_order([first]).ends()
+            calls = (known.call(kind, first).node for kind in ("send", "recv"))
+            sends, receives = ((call.lineno, call.col_offset) for call in calls)
+            does = "receive" if sends < receives else "send"
+            order = f"let rank {first} {does} first" if is_enough else "use batch_isend_irecv"
+            return f"let {fix}", f" Then {order}."
+    return None
+
+
 def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     """A rank waits for a message whose other end no rank can call."""
     operation = cause.operation
@@ -118,10 +176,11 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     now = ""
     if len(partners) == 1:
         now = f": rank {partners} {reports.rank(partners.ranks[0]).predicate.main_clause()}"
-    other = _other_partner(cause, reports)
+    other = other_partner(cause, reports)
     step = _GIVE_EACH_ITS_RECV
-    if operation is not None and _has_both(other, cause, reports):
-        step = f"Let rank {operation.peer} {_does(operation)} rank {cause.owner}."
+    if other is not None and not other.is_shown:
+        if other.may_stay:
+            step = f"Let rank {other.wrong} {_does(other.message)} rank {other.owner}."
         other = None
     left_out = None if other is not None else left_out_end(cause, reports)
     assigned: Sequence[AssignedName] = ()
@@ -216,65 +275,23 @@ def _does(message: Operation) -> str:
     return "receive from" if message.signature.kind == "send" else "send to"
 
 
-@dataclass(frozen=True)
-class _OtherPartner:
-    """A message that goes to another rank than the one that waits for it."""
-
-    message: Operation
-    owner: Rank
-    right: Rank
-    wrong: Rank
-
-
-def _other_partner(cause: Cause, reports: RankReports) -> _OtherPartner | None:
-    """The message where the other end of a message, or this end, has another partner."""
-    operation, owner = cause.operation, cause.owner
-    if operation is None or operation.peer < 0:
-        return None
-    is_send = operation.signature.kind == "send"
-    wanted: Literal["send", "recv"] = "recv" if is_send else "send"
-    ready = {
-        rank
-        for rank, history in reports.graph.histories.items()
-        for other in history.operations.values()
-        if (other.state, other.signature.kind) == ("scheduled", wanted)
-        if (other.peer, other.pg_id) == (owner, operation.pg_id) and rank != operation.peer
-    }
-    if len(ready) == 1:
-        (rank,) = ready
-        return _OtherPartner(operation, owner, rank, operation.peer)
-    astray = [
-        message
-        for message in unmet_messages(reports.graph, operation.peer, wanted)
-        if message.peer not in (owner, -1) and message.pg_id == operation.pg_id
-    ]
-    if len(astray) != 1 or ready:
-        return None
-    return _OtherPartner(astray[0], operation.peer, owner, astray[0].peer)
-
-
-def _has_both(other: _OtherPartner | None, cause: Cause, reports: RankReports) -> bool:
-    """Whether the rank that waits has a message with the other partner, too."""
-    is_own = other is not None and other.owner == cause.owner
-    return is_own and other is not None and goes_to_both(cause, other.right, reports)
-
-
-def _give_partner(other: _OtherPartner, assigned: Sequence[AssignedName]) -> str:
+def _give_partner(other: OtherPartner, assigned: Sequence[AssignedName]) -> str:
     """Sentences: let a message go to the rank that waits for it."""
     message, owner, right = other.message, other.owner, other.right
     is_send = message.signature.kind == "send"
     argument, does = ("dst", "receives from") if is_send else ("src", "sends to")
     other_way = "receive from" if is_send else "send to"
+    or_other = f", or let rank {other.wrong} {other_way} rank {owner}" if other.may_stay else ""
     line = f" (line {message.site.line})" if message.site.line else ""
     changed = "".join(f" {_capital(describe_assigned(each))}." for each in assigned[:1])
     return (
         f"Give {message.signature.op} `{argument}={right}` on rank {owner}{line}, since rank "
-        f"{right} {does} it, or let rank {other.wrong} {other_way} rank {owner}.{changed}"
+        f"{right} {does} it{or_other}.{changed}"
     )
 
 
 def _lines_of(
-    other: _OtherPartner, assigned: Sequence[AssignedName], reports: RankReports
+    other: OtherPartner, assigned: Sequence[AssignedName], reports: RankReports
 ) -> Sequence[CodeLine]:
     """The line of the message, and those that gave it another partner."""
     site = other.message.site

@@ -1,0 +1,155 @@
+"""Finds a message that needs another partner, so that all that wait can go on.
+
+Runs in: the notebook's process. Pure. A change is shown to help if all messages meet when they
+are played to their end with it.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from nbddp.controller.diagnosis.callers import frames
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.code_places import names_in
+from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.definitions import Scope, function_at
+from nbddp.controller.diagnosis.iterations import loops_around
+from nbddp.controller.diagnosis.left_out_messages import goes_to_both
+from nbddp.controller.diagnosis.message_calls import expanded, peer_of
+from nbddp.controller.diagnosis.message_simulation import Message, Simulation, simulate
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.suggested_change import bound
+from nbddp.controller.diagnosis.suspicions import unmet_messages
+from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.rank_set import Rank
+
+
+@dataclass(frozen=True)
+class OtherPartner:
+    """A message that goes to another rank than the one that waits for it."""
+
+    message: Operation
+    owner: Rank
+    right: Rank
+    wrong: Rank
+    is_shown: bool = True  #: with ``right`` as its other end all messages meet
+    may_stay: bool = False  #: or the rank ``wrong`` may be its other end
+
+
+def other_partner(cause: Cause, reports: RankReports) -> OtherPartner | None:
+    """Return the message where the other end of a message, or this end, has another partner.
+
+    Args:
+        cause: a message that a rank waits for.
+        reports: the ranks.
+    """
+    operation, owner = cause.operation, cause.owner
+    if operation is None or operation.peer < 0:
+        return None
+    wanted = _other_kind(operation)
+    ready = {rank for rank in _ready(operation, owner, reports) if rank != operation.peer}
+    if len(ready) == 1:
+        (rank,) = ready
+        has_both = goes_to_both(cause, rank, reports)
+        return _checked(operation, owner, rank, reports, has_both=has_both)
+    astray = [
+        message
+        for message in unmet_messages(reports.graph, operation.peer, wanted)
+        if message.peer not in (owner, -1) and message.pg_id == operation.pg_id
+    ]
+    if len(astray) != 1 or ready:
+        return None
+    return _checked(astray[0], operation.peer, owner, reports)
+
+
+def partner_of_cycle(cause: Cause, reports: RankReports) -> OtherPartner | None:
+    """Return the one message of a circle that needs another partner; None: none is shown to help.
+
+    Args:
+        cause: a cycle of messages.
+        reports: the ranks.
+    """
+    shown = [
+        other
+        for owner, operation, _ in cause.circle
+        for rank in _ready(operation, owner, reports)
+        if rank != operation.peer
+        if (other := _checked(operation, owner, rank, reports)).is_shown
+    ]
+    return shown[0] if len(shown) == 1 else None
+
+
+def _other_kind(operation: Operation) -> Literal["send", "recv"]:
+    return "recv" if operation.signature.kind == "send" else "send"
+
+
+def _ready(operation: Operation, owner: Rank, reports: RankReports) -> list[Rank]:
+    """The ranks that have called the other end of such a message with a rank."""
+    wanted = _other_kind(operation)
+    return [
+        rank
+        for rank, history in reports.graph.histories.items()
+        if any(
+            (each.state, each.signature.kind) == ("scheduled", wanted)
+            and (each.peer, each.pg_id) == (owner, operation.pg_id)
+            for each in history.operations.values()
+        )
+    ]
+
+
+def _checked(
+    message: Operation, owner: Rank, right: Rank, reports: RankReports, *, has_both: bool = False
+) -> OtherPartner:
+    wrong, simulation = message.peer, simulate(reports)
+    is_shown = (
+        not has_both
+        and not _changes(message, owner, reports)
+        and simulation.with_peer(owner, message, right).ends() is True
+    )
+    may_stay = _with_other_end(simulation, message, owner).ends() is not False
+    return OtherPartner(message, owner, right, wrong, is_shown, may_stay)
+
+
+def _with_other_end(simulation: Simulation, message: Operation, owner: Rank) -> Simulation:
+    """Let the rank at the other end of a message call it."""
+    kind = _other_kind(message)
+    return simulation.with_message(Message(kind, message.peer, owner, message.pg_id, message.tag))
+
+
+def _changes(message: Operation, owner: Rank, reports: RankReports) -> bool:
+    """Whether the call of a message has another partner in each iteration of a loop."""
+    code = reports.sources(message.site) if message.site.line else None
+    if code is None:
+        return False
+    peer = peer_of(message, code)
+    if peer is None:
+        return any(_loop_names(reports, owner, message))
+    names = names_in(expanded(peer, Scope(message.site, code, reports.sources))) | names_in(peer)
+    return any(not names.isdisjoint(bound_) for bound_ in _loop_names(reports, owner, message))
+
+
+def _loop_names(reports: RankReports, owner: Rank, message: Operation) -> Iterator[set[str]]:
+    """The names that loops around a call change, as its own function calls them."""
+    parameters: set[str] | None = None
+    for site in frames(reports.graph, owner, message):
+        code = reports.sources(site) if site.line else None
+        if code is None:
+            continue
+        for loop in [*loops_around(code, site.line), *_comprehensions(code, site.line)]:
+            yield bound([loop]) if parameters is None else parameters
+        function = function_at(code.statements, site.line)
+        if parameters is None and function is not None:
+            arguments = function.args
+            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            parameters = {each.arg for each in every}
+
+
+def _comprehensions(code: Code, line: int) -> list[ast.AST]:
+    kinds = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+    return [
+        node
+        for statement in code.statements
+        for node in ast.walk(statement)
+        if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]

@@ -1,0 +1,165 @@
+"""A message gets another partner, or another order, only where all messages then meet."""
+
+import msgspec
+import pytest
+
+from tests.support.looks import CELL, Ranks, only, site
+
+GATHER = """\
+if rank == 0:
+    for r in (1, 2):
+        dist.recv(y, r)
+elif rank != 1:
+    dist.send(x, 0)
+"""
+CHAIN = """\
+if rank == 0:
+    dist.send(x, 1)
+elif rank == 1:
+    dist.recv(y, 2)
+    dist.send(y, 2)
+else:
+    dist.recv(y, 1)
+"""
+STAGES = """\
+if rank == 0:
+    dist.send(x, 1); dist.recv(y, 3)
+elif rank == 1:
+    dist.recv(y, 0); dist.send(x, 2)
+elif rank == 2:
+    dist.recv(y, 3); dist.send(x, 3)
+else:
+    dist.recv(y, 2); dist.send(x, 0)
+"""
+SCATTER = """\
+if rank == 0:
+    for r in (1, 2):
+        dist.send(x, r)
+else:
+    dist.recv(y, 0 if rank == 2 else 2)
+"""
+TO_ALL = """\
+for r in range(world_size):
+    if r != rank:
+        dist.send(x, r)
+for r in range(world_size):
+    if r != rank:
+        dist.recv(y, r)
+"""
+
+
+def pool_of(code: str, size: int = 3) -> Ranks:
+    pool = Ranks(size)
+    pool.code[CELL] = code
+    return pool
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        GATHER,
+        GATHER.replace("dist.recv(y, r)", "dist.recv(y, src=r)"),
+        GATHER.replace("r in (1, 2)", "each in (1, 2)").replace("y, r)", "y, peers[each])"),
+    ],
+)
+def test_the_next_iteration_of_a_loop_is_no_other_partner(code: str):
+    pool = pool_of(code)
+    pool[0].blocked("recv", peer=1, line=3)
+    pool[1].finished()
+    pool[2].blocked("send", peer=0, line=5)
+    assert only(pool).next_step == "Let rank 1 send to rank 0."
+
+
+def test_the_next_iteration_of_a_sender_is_no_other_partner():
+    pool = pool_of(GATHER.replace("recv(y, r)", "send(y, r)").replace("send(x, 0)", "recv(x, 0)"))
+    pool[0].blocked("send", peer=1, line=3)
+    pool[1].finished()
+    pool[2].blocked("recv", peer=0, line=5)
+    assert only(pool).next_step == "Let rank 1 receive from rank 0."
+
+
+def test_a_loop_around_a_helper():
+    code = "def get(r):\n    dist.recv(y, r)\n[get(r) for r in (1, 2)] if rank == 0 else put()"
+    pool = pool_of(code)
+    record = pool[0].issue("recv", peer=1, line=2)
+    inner = site(2, function="get")
+    pool[0].operations[-1] = msgspec.structs.replace(pool[0].operations[-1], site=inner)
+    pool[0].waits(record, stack=(inner, site(3)))
+    pool[1].finished()
+    pool[2].blocked("send", peer=0, line=3)
+    assert only(pool).next_step == "Let rank 1 send to rank 0."
+
+
+@pytest.mark.parametrize("loop", ["", "for i in range(3):\n    "])
+def test_a_call_with_one_partner_may_have_another(loop: str):
+    code = f"{loop}dist.recv(y, 1) if rank == 0 else dist.send(y, 0)"
+    pool = pool_of(code)
+    line = len(code.splitlines())
+    pool[0].blocked("recv", peer=1, line=line)
+    pool[1].finished()
+    pool[2].blocked("send", peer=0, line=line)
+    assert "Give recv `src=2` on rank 0" in only(pool).next_step
+
+
+def test_no_partner_that_leaves_another_rank_waiting():
+    """After rank 1 has sent, rank 0 does not receive from rank 2: only one change helps."""
+    pool = pool_of("if rank == 0:\n    dist.recv(y, 1)\nelif rank == 2:\n    dist.send(x, 0)")
+    pool[0].blocked("recv", peer=1, line=2)
+    pool[1].finished()
+    pool[2].blocked("send", peer=0, line=4)
+    assert only(pool).next_step == (
+        "Give recv `src=2` on rank 0 (line 2), since rank 2 sends to it."
+    )
+
+
+def test_a_circle_because_of_a_wrong_source():
+    pool = pool_of(CHAIN)
+    pool[0].blocked("send", peer=1, line=2)
+    pool[1].blocked("recv", peer=2, line=4)
+    pool[2].blocked("recv", peer=1, line=7)
+    finding = only(pool)
+    assert finding.headline == (
+        "Ranks 1-2 wait for each other: their sends and receives do not match each other."
+    )
+    assert finding.next_step == ("Give recv `src=0` on rank 1 (line 4), since rank 0 sends to it.")
+
+
+def test_a_circle_of_stages_because_of_a_wrong_source():
+    pool = pool_of(STAGES, 4)
+    pool[0].done("send", peer=1, line=2)
+    pool[1].done("recv", peer=0, line=4)
+    pool[0].blocked("recv", peer=3, line=2)
+    pool[1].blocked("send", peer=2, line=4)
+    pool[2].blocked("recv", peer=3, line=6)
+    pool[3].blocked("recv", peer=2, line=8)
+    assert only(pool).next_step == (
+        "Rank 2 receives from rank 3 (line 6), but rank 3 sends to rank 0 (line 8): let rank 2 "
+        "receive from rank 1, which sends to it."
+    )
+
+
+def test_a_rank_without_a_receive_is_not_told_to_receive_first():
+    pool = pool_of(SCATTER)
+    pool[0].blocked("send", peer=1, line=3)
+    pool[1].blocked("recv", peer=2, line=5)
+    pool[2].blocked("recv", peer=0, line=5)
+    finding = only(pool)
+    assert finding.next_step.startswith("Give each send its recv")
+    assert finding.suspicions == (
+        "rank 1 has called recv from rank 2, not from rank 0: is `src` right?",
+    )
+
+
+def test_ranks_that_all_send_to_all_others_first():
+    pool = pool_of(TO_ALL)
+    pool[0].blocked("send", peer=1, line=3)
+    pool[1].blocked("send", peer=0, line=3)
+    pool[2].blocked("send", peer=0, line=3)
+    assert only(pool).next_step == ("Use batch_isend_irecv: each rank waits when all have begun.")
+
+
+def test_pairs_that_receive_first_need_another_order():
+    pool = pool_of("dist.recv(x, rank ^ 1)\ndist.send(x, rank ^ 1)", 4)
+    for rank in range(4):
+        pool[rank].blocked("recv", peer=rank ^ 1, line=1)
+    assert only(pool).next_step == "Let one side send first, or use batch_isend_irecv."
