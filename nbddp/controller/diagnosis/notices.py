@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
@@ -118,12 +118,13 @@ def _slow_rank(
     culprits: set[Rank],
     waiting: set[Rank],
 ) -> Cause:
-    owner, operation = next(
-        (rank, operation)
-        for rank in sorted(waiting)
-        for operation in waits[rank]
-        if culprits.intersection(graph.absent(rank, operation) or ())
-    )
+    ranks_by_call: dict[Hashable, list[tuple[Rank, Operation]]] = {}
+    for rank in sorted(waiting):
+        for operation in waits[rank]:
+            if culprits.intersection(graph.absent(rank, operation) or ()):
+                ranks_by_call.setdefault(_call(operation), []).append((rank, operation))
+    together = max(ranks_by_call.values(), key=len)
+    owner, operation = together[0]
     are_outside = all(is_outside(graph.views[rank]) for rank in culprits)
     return Cause(
         "stuck-outside" if are_outside else "straggler",
@@ -132,7 +133,14 @@ def _slow_rank(
         proven=False,
         owner=owner,
         operation=operation,
+        direct=RankSet.of(rank for rank, _ in together),
     )
+
+
+def _call(operation: Operation) -> Hashable:
+    """A key that is equal for the operations that one sentence names: two receives from a rank."""
+    kind, pg_id = operation.signature.kind, operation.pg_id
+    return kind, operation.signature.op, pg_id, operation.collective_seq_id, operation.peer
 
 
 def _awaited(

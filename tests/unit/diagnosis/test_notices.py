@@ -184,6 +184,49 @@ def test_separate_stragglers_give_two_notices_and_joined_ones_one():
     assert notices(pool) == [("straggler", "1,3", "0,2")]
 
 
+def test_a_rank_that_waits_for_a_waiting_rank_is_named_apart():
+    pool = Ranks(3)
+    pool[0].runs("dist.send(x, 1)", innermost=AT_PROMPT)
+    pool[1].blocked("recv", peer=0)
+    pool[2].blocked("recv", peer=1)
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == "Rank 1 waits in recv from rank 0, at a prompt."
+    assert finding.explanation == (
+        "Not proven: it goes on when you say so. Rank 2 waits for rank 1 in turn."
+    )
+    assert (str(finding.culprits), str(finding.waiting)) == ("0", "1-2")
+
+
+def test_ranks_that_wait_for_one_in_several_operations():
+    pool = Ranks(3)
+    pool.group("pair", 0, 1)
+    pool[0].blocked(group="pair")
+    pool[1].runs("dist.all_reduce(x, group=pair)", innermost=AT_PROMPT)
+    pool[2].blocked()
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == "Rank 0 waits in all_reduce of group 'pair' for rank 1, at a prompt."
+    assert finding.explanation.endswith("Rank 2 waits in another operation.")
+
+
+def test_the_operation_of_most_ranks_and_the_ranks_that_it_misses_are_named():
+    pool = Ranks(5)
+    pool[0].blocked("recv", peer=1)
+    pool.group("a", 1, 2, 3)
+    pool[1].runs("work()")
+    pool[2].blocked("barrier", group="a")
+    pool[3].blocked("barrier", group="a")
+    (finding,) = pool.diagnose().findings
+    assert (
+        finding.headline == "Ranks 2-3 wait in barrier of group 'a' for rank 1, which still runs."
+    )
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=1)
+    pool[1].runs("work()")
+    pool[2].blocked("recv", peer=1)
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == "Ranks 0,2 wait in recv from rank 1, which still runs."
+
+
 def test_a_verdict_for_some_and_a_notice_for_others():
     pool = Ranks(5)
     pool.group("a", 0, 1)

@@ -15,7 +15,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, acting_threads, can_act
-from nbddp.controller.diagnosis.words.shared import Words, name
+from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
@@ -28,7 +28,7 @@ _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 
 def straggler(cause: Cause, reports: RankReports) -> Words:
     """Ranks wait for ranks that may still come, or for an operation that all have joined."""
-    ranks, culprits, operation = cause.waiting, cause.culprits, cause.operation
+    ranks, culprits, operation = cause.direct or cause.waiting, cause.culprits, cause.operation
     if not culprits and operation is not None and operation.peer >= 0:
         return _slow_message(cause, operation, reports)
     if not culprits:
@@ -38,6 +38,7 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
             "Wait, or interrupt the cell.",
             begins_with_ranks=False,
         )
+    others, culprits = _others(cause, reports), _awaited(cause, reports)
     # The call is left out of a sentence that has one line on the screen, and ends with the place.
     call = (
         "an operation"
@@ -53,16 +54,39 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
     if "" not in places:
         return Words(
             f"{they}, {' or '.join(sorted(places))}.",
-            f"{culprits.verb('it goes', 'they go')} on when you say so.",
+            f"{culprits.verb('it goes', 'they go')} on when you say so.{others}",
             "Answer, step or continue at the prompt; an interrupt ends the cell and keeps the "
             "variables.",
         )
     return Words(
         f"{they}, {_activity(views, is_outside=cause.kind == 'stuck-outside')}.",
-        f"{culprits.verb('it', 'they')} may still come.",
+        f"{culprits.verb('it', 'they')} may still come.{others}",
         "Wait; `%ddp stacks` shows where every rank is; an interrupt ends the cell and keeps "
         "the variables.",
     )
+
+
+def _awaited(cause: Cause, reports: RankReports) -> RankSet:
+    """The ranks, of the culprits, that the operation of the sentence misses."""
+    missing = None
+    if cause.operation is not None:
+        missing = reports.graph.absent(cause.owner, cause.operation)
+    return RankSet.of(rank for rank in cause.culprits if rank in (missing or ())) or cause.culprits
+
+
+def _others(cause: Cause, reports: RankReports) -> str:
+    """A sentence on the ranks that wait in other operations, with a blank in front."""
+    others = cause.waiting - cause.direct
+    if not others or not cause.direct:
+        return ""
+    if any(
+        not set(cause.culprits).isdisjoint(reports.graph.absent(rank, operation) or ())
+        for rank in others
+        for waiting in reports.graph.waits[rank][:1]
+        for operation in waiting.operations
+    ):
+        return f" {subject(others)} {others.verb('waits', 'wait')} in another operation."
+    return in_turn(cause)
 
 
 def _slow_message(cause: Cause, operation: Operation, reports: RankReports) -> Words:
