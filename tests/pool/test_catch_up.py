@@ -217,7 +217,7 @@ def test_pools_without_fresh_ranks_or_without_others(pool: Pool):
         pool.catch_up(1, cells=[9])
     assert pool.catch_up(1).cells == ()
     pool.restart("0-1")
-    with pytest.raises(BadOptionError, match="every rank is fresh"):
+    with pytest.raises(BadOptionError, match=r"no rank is left .*%ddp catchup -r 0-1$"):
         pool.catch_up("0-2")
 
 
@@ -396,6 +396,21 @@ def test_generators_in_variables_begin_again_or_go_on(pool: Pool):
     pool.restart(1)
     assert pool.catch_up().restarted == ("bits", "dice", "own")
     numbers = pool.pull("torch.rand(2, generator=alike).tolist()")
+    assert numbers[0] == numbers[1] == numbers[2]
+
+
+def test_generators_that_got_the_state_of_the_others_are_not_told_to_differ(pool: Pool):
+    draws = "[torch.rand(1, generator=net_rng).item(), bits.random(), dice.random()]"
+    run_cells(
+        pool,
+        "import random, numpy\nnet_rng = torch.Generator().manual_seed(11)\n"
+        "bits, dice = numpy.random.default_rng(3), random.Random(4)",
+        draws,
+    )
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.different, result.restarted) == ((), ())
+    numbers = pool.pull(draws)
     assert numbers[0] == numbers[1] == numbers[2]
 
 

@@ -219,14 +219,19 @@ class CellHistory:
         return max(missed, key=lambda each: each[:2])[2] if missed else None
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:
-        """The names of good cells that no process of all ``ranks`` has run; all are newer."""
+        """The names of good cells that no process of all ``ranks`` has run; all are newer.
+
+        A name of a cell of some ranks is not meant if another rank is as old as that cell.
+        """
         lost: set[str] = set()
         if not all(self._births.get(rank) for rank in ranks):
             return lost
         for index, cell in enumerate(self._cells, self._count - len(self._cells)):
             if cell.is_ok:
-                has_run = any(self._has_run(rank, index) for rank in cell.ranks)
-                lost = lost - cell.names.binds if has_run else lost | cell.names.binds
+                if any(self._has_run(rank, index) for rank in cell.ranks):
+                    lost -= cell.names.binds
+                elif not any(self._has_run(rank, index) for rank in ranks):
+                    lost |= cell.names.binds
                 lost -= cell.names.deletes
         return lost
 

@@ -53,7 +53,8 @@ def choose_roles(
         named: the ranks that the user has named; None: none.
 
     Raises:
-        BadOptionError: no rank is fresh, or every rank is, or none has a variable.
+        BadOptionError: no rank is fresh, or every rank is, or none has a variable, or none is left
+            beside those that were named.
     """
     all_ranks = RankSet.of(had)
     replaced = history.replaced
@@ -69,14 +70,15 @@ def choose_roles(
     if not (named or behind):
         raise BadOptionError(_ALL_FRESH if _are_all_fresh(history, had) else _NO_FRESH)
     if not base:
-        raise BadOptionError(_ALL_FRESH)
+        are_fresh = named is None or _are_all_fresh(history, had)
+        raise BadOptionError(_ALL_FRESH if are_fresh else _without_others(history, had))
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
     if named is not None:
         return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
-    if not fresh and _are_all_fresh(history, had):
+    if not fresh and not passed_over and _are_all_fresh(history, had):
         raise BadOptionError(_ALL_FRESH)
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
@@ -100,6 +102,19 @@ def _are_all_fresh(history: CellHistory, had: Mapping[int, Collection[str]]) -> 
     known = {*PREDEFINED_NAMES, *(name for names in had.values() for name in names)}
     lost = history.lost_by_all(RankSet.of(had))
     return any(name not in known for name in lost if not name.startswith("_"))
+
+
+def _without_others(history: CellHistory, had: Mapping[int, Collection[str]]) -> str:
+    richest = max(had, key=lambda rank: len(had[rank]))
+    lacking = RankSet.of(
+        rank for rank, own in had.items() if _lost(history, rank, had[richest], own)
+    )
+    if not lacking:
+        return _NO_FRESH
+    return (
+        "no rank is left that could give its variables to those that you name. Next: name only "
+        f"ranks that lack some, %ddp catchup -r {lacking}"
+    )
 
 
 def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str:

@@ -206,7 +206,12 @@ def catch_up(
         failed_aside=tuple(each for each in replayed.failed if each not in failed),
         not_synced=not_synced,
         copied=tuple(sorted(copied)),
-        different=tuple(name for name in behind if name not in {*copied, *missing}),
+        # A generator that has got the state of the others since is equal now.
+        different=tuple(
+            name
+            for name in behind
+            if name not in {*copied, *missing} and not (name in own and name in random.own_alike)
+        ),
         initial=tuple(
             name for name in regained if name not in copied and compared.is_initial(name, plan)
         ),

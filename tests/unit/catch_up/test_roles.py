@@ -110,6 +110,43 @@ def test_every_rank_is_fresh_though_a_cell_has_run_since():
         choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
 
 
+def test_a_name_that_was_of_one_rank_makes_no_rank_fresh():
+    """All ranks were replaced in turn; rank 1 had a name alone, and was replaced again."""
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, "model = steps = 1", replaced=NO_RANKS)
+    for rank in ALL:
+        history.note_restart(RankSet.of([rank]))
+        history.replaced.note_catch_up([(rank, 10 + rank)], is_whole=True)
+    results = {1: RankResult(1, "ok")}
+    history.begin("1", PastCell(2, "alone = 1", 1, one), [(0, 10), (1, 11), (2, 12)])
+    history.end(RunOutcome("1", results, 0.0))
+    history.note_restart(one)
+    results = {rank: RankResult(rank, "ok") for rank in ALL}
+    history.begin("2", PastCell(3, "steps = 2", 1, ALL), [(0, 10), (1, 21), (2, 12)])
+    history.end(RunOutcome("2", results, 0.0))
+    processes = [
+        RankInfo(rank=rank, node=0, pid=pid, is_replacement=True)
+        for rank, pid in enumerate((10, 21, 12))
+    ]
+    had = {0: WHOLE, 1: ("steps",), 2: WHOLE}
+    with pytest.raises(BadOptionError, match=r"rank 1 lacks model.*Next: %ddp catchup -r 1"):
+        choose_roles(history, processes, had, None)
+    history.replaced.note_catch_up([(1, 21)], is_whole=True)
+    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+        choose_roles(history, processes, dict.fromkeys(ALL, WHOLE), None)
+
+
+def test_all_ranks_are_named():
+    history = CellHistory()
+    run(history, "model = steps = 1", replaced=NO_RANKS)
+    for rank in ALL:
+        history.replaced.note_catch_up([(rank, 10 + rank)], is_whole=True)
+    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+        choose(history, ALL, {}, ALL)
+    with pytest.raises(BadOptionError, match=r"no rank is left .*Next: .* %ddp catchup -r 1$"):
+        choose(history, ALL, {1: ("steps",)}, ALL)
+
+
 def test_all_ranks_died_at_once_and_are_no_replacements():
     history, had = CellHistory(), dict.fromkeys(ALL, ("x",))
     run(history, "if rank == 5: never = 1", replaced=NO_RANKS)
