@@ -251,8 +251,9 @@ def _later(rank: Rank, reports: RankReports) -> tuple[Sequence[Step], bool]:
     )
     site = newest.site
     code = reports.sources(site) if site.line else None
-    if code is None or _is_in_loop(code, site.line):
+    if code is None:
         return (), False
+    loops = _loops(code, site.line)
     calls = message_calls(site, [rank], reports.graph, reports.run_id, reports.sources)
     own = [call for call in calls if rank in call.peer_by_rank]
     here = [
@@ -266,16 +267,17 @@ def _later(rank: Rank, reports: RankReports) -> tuple[Sequence[Step], bool]:
     steps: list[Step] = []
     call_by_place = {_place(call.node): call for call in own}
     passed = {_place(call.node) for call in calls} - call_by_place.keys()
-    passed |= {_place(call.node) for call in own if _is_made(call, newest, rank, reports)}
+    if not loops:
+        passed |= {_place(call.node) for call in own if _is_made(call, newest, rank, reports)}
     for node in _calls_behind(here[0].node, code, rank, len(reports.graph.views)):
         if _place(node) in passed:
             continue
         call = call_by_place.get(_place(node))
-        if call is None or not _is_plain(call) or _is_in_loop(code, node.lineno):
+        if call is None or not _is_plain(call) or _loops(code, node.lineno) != loops:
             return steps, False
         message = Message(call.kind, rank, call.peer_by_rank[rank], newest.pg_id)
         steps.append(Step((message,), waits=called(node) not in _STARTS))
-    return steps, bool(site.cell) and site.function == "<module>"
+    return steps, bool(site.cell) and site.function == "<module>" and not loops
 
 
 def _place(node: ast.Call) -> tuple[int, int]:
@@ -299,23 +301,24 @@ def _calls_behind(start: ast.Call, code: Code, rank: Rank, size: int) -> Iterato
     calls = [
         node
         for node in nodes_of(body)
-        if isinstance(node, ast.Call) and _place(node) > _place(start) and not _is_harmless(node)
+        if isinstance(node, ast.Call) and _place(node) > _place(start) and may_communicate(node)
     ]
     for node in sorted(calls, key=_place):
         if runs(node, code, rank, size) is not False:
             yield node
 
 
-def _is_harmless(call: ast.Call) -> bool:
+def may_communicate(call: ast.Call) -> bool:
+    """Return whether a call may send or receive, as far as its name shows."""
     match call.func:
         case ast.Name(id=name):
-            return hasattr(builtins, name)
+            return not hasattr(builtins, name)
         case ast.Attribute(value=ast.Name(id="torch")):
-            return True
-        case ast.Attribute(attr=name):
-            return name in _HARMLESS
-        case _:
             return False
+        case ast.Attribute(attr=name):
+            return name not in _HARMLESS
+        case _:
+            return True
 
 
 def _is_plain(call: MessageCall) -> bool:
@@ -324,5 +327,6 @@ def _is_plain(call: MessageCall) -> bool:
     return call.argument != "peer" and not named and len(call.node.args) <= _PLAIN_ARGUMENTS
 
 
-def _is_in_loop(code: Code, line: int) -> bool:
-    return any(branch.kind == "loop" for branch in code.branches(line))
+def _loops(code: Code, line: int) -> list[int]:
+    """The lines of the loops around a line."""
+    return [branch.line for branch in code.branches(line) if branch.kind == "loop"]

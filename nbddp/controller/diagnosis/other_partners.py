@@ -6,22 +6,27 @@ are played to their end with it.
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.code_places import names_in
 from nbddp.controller.diagnosis.control_flow import Code
-from nbddp.controller.diagnosis.definitions import Scope, function_at
+from nbddp.controller.diagnosis.definitions import Scope, function_at, nodes_of
 from nbddp.controller.diagnosis.iterations import loops_around
 from nbddp.controller.diagnosis.left_out_messages import goes_to_both
-from nbddp.controller.diagnosis.message_calls import expanded, peer_of
-from nbddp.controller.diagnosis.message_simulation import Message, Simulation, simulate
+from nbddp.controller.diagnosis.message_calls import MessageCall, expanded, message_calls, peer_of
+from nbddp.controller.diagnosis.message_simulation import (
+    Message,
+    Simulation,
+    may_communicate,
+    simulate,
+)
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.suggested_change import bound
 from nbddp.controller.diagnosis.suspicions import unmet_messages
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import Rank
 
 
@@ -77,7 +82,52 @@ def partner_of_cycle(cause: Cause, reports: RankReports) -> OtherPartner | None:
         if rank != operation.peer
         if (other := _checked(operation, owner, rank, reports)).is_shown
     ]
-    return shown[0] if len(shown) == 1 else None
+    return replace(shown[0], may_stay=False) if len(shown) == 1 else None
+
+
+def lacks_other_end(cause: Cause, reports: RankReports) -> bool:
+    """Return whether a message of a circle has no other end in the code of the rank at that end.
+
+    Args:
+        cause: a cycle of messages.
+        reports: the ranks.
+    """
+    site_by_rank = {rank: operation.site for rank, operation, _ in cause.circle}
+    return any(
+        operation.peer in site_by_rank
+        and _calls_none(operation, owner, site_by_rank[operation.peer], reports)
+        for owner, operation, _ in cause.circle
+    )
+
+
+def _calls_none(message: Operation, owner: Rank, site: Site, reports: RankReports) -> bool:
+    """Whether no call of the function of a site is the other end of a message."""
+    code, wanted = reports.sources(site) if site.line else None, _other_kind(message)
+    calls = message_calls(site, [message.peer], reports.graph, reports.run_id, reports.sources)
+    if code is None or not calls:
+        return False
+    function = function_at(code.statements, site.line)
+    if function is not None and not any(call.kind == wanted for call in calls):
+        return False  # another function calls the other ends
+    known = {(call.node.lineno, call.node.col_offset) for call in calls}
+    is_known = all(
+        not isinstance(node, ast.Call)
+        or (node.lineno, node.col_offset) in known
+        or not may_communicate(node)
+        for node in nodes_of(code.statements if function is None else function.body)
+    )
+    return is_known and not any(
+        call.peer_by_rank.get(message.peer) == owner or _is_repeated(call, code)
+        for call in calls
+        if call.kind == wanted and message.peer in call.peer_by_rank
+    )
+
+
+def _is_repeated(call: MessageCall, code: Code) -> bool:
+    """Whether a loop, or the caller, changes a name in the argument with the other end."""
+    loops = [*loops_around(code, call.line), *_comprehensions(code, call.line)]
+    changed = bound(loops) | _parameters(function_at(code.statements, call.line))
+    return not names_in(call.peer).isdisjoint(changed)
 
 
 def _other_kind(operation: Operation) -> Literal["send", "recv"]:
@@ -107,7 +157,13 @@ def _checked(
         and not _changes(message, owner, reports)
         and simulation.with_peer(owner, message, right).ends() is True
     )
-    may_stay = _with_other_end(simulation, message, owner).ends() is not False
+    # Else the rank that has called the other end needs another end for that.
+    may_stay = _with_other_end(simulation, message, owner).ends() is not False and not any(
+        _calls_none(each, right, message.site, reports)
+        for each in reports.graph.histories[right].operations.values()
+        if each.peer == owner and each.state == "scheduled"
+        if each.signature.kind == _other_kind(message)
+    )
     return OtherPartner(message, owner, right, wrong, is_shown, may_stay)
 
 
@@ -140,9 +196,15 @@ def _loop_names(reports: RankReports, owner: Rank, message: Operation) -> Iterat
             yield bound([loop]) if parameters is None else parameters
         function = function_at(code.statements, site.line)
         if parameters is None and function is not None:
-            arguments = function.args
-            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-            parameters = {each.arg for each in every}
+            parameters = _parameters(function)
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> set[str]:
+    if function is None:
+        return set()
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return {each.arg for each in every}
 
 
 def _comprehensions(code: Code, line: int) -> list[ast.AST]:

@@ -48,6 +48,10 @@ for r in range(world_size):
 """
 
 
+def in_loop(code: str) -> str:
+    return "for i in range(3):\n" + "".join(f"    {line}\n" for line in code.splitlines())
+
+
 def pool_of(code: str, size: int = 3) -> Ranks:
     pool = Ranks(size)
     pool.code[CELL] = code
@@ -101,15 +105,14 @@ def test_a_call_with_one_partner_may_have_another(loop: str):
     assert "Give recv `src=2` on rank 0" in only(pool).next_step
 
 
-def test_no_partner_that_leaves_another_rank_waiting():
-    """After rank 1 has sent, rank 0 does not receive from rank 2: only one change helps."""
-    pool = pool_of("if rank == 0:\n    dist.recv(y, 1)\nelif rank == 2:\n    dist.send(x, 0)")
-    pool[0].blocked("recv", peer=1, line=2)
+@pytest.mark.parametrize("is_in_loop", [False, True])
+def test_the_other_end_that_leaves_a_sender_waiting_is_not_advised(is_in_loop: bool):
+    code = "if rank == 0:\n    dist.recv(y, 1)\nelif rank == 2:\n    dist.send(x, 0)"
+    pool = pool_of(in_loop(code) if is_in_loop else code)
+    pool[0].blocked("recv", peer=1, line=2 + is_in_loop)
     pool[1].finished()
-    pool[2].blocked("send", peer=0, line=4)
-    assert only(pool).next_step == (
-        "Give recv `src=2` on rank 0 (line 2), since rank 2 sends to it."
-    )
+    pool[2].blocked("send", peer=0, line=4 + is_in_loop)
+    assert only(pool).next_step.endswith("since rank 2 sends to it.")
 
 
 def test_a_circle_because_of_a_wrong_source():
@@ -163,3 +166,51 @@ def test_pairs_that_receive_first_need_another_order():
     for rank in range(4):
         pool[rank].blocked("recv", peer=rank ^ 1, line=1)
     assert only(pool).next_step == "Let one side send first, or use batch_isend_irecv."
+
+
+def test_a_circle_in_a_loop_because_of_a_wrong_source():
+    pool = pool_of(in_loop(CHAIN))
+    pool[0].blocked("send", peer=1, line=3)
+    pool[1].blocked("recv", peer=2, line=5)
+    pool[2].blocked("recv", peer=1, line=8)
+    assert only(pool).next_step == (
+        "Give recv `src=0` on rank 1 (line 5), since rank 0 sends to it."
+    )
+
+
+def test_an_order_in_a_loop():
+    pool = pool_of(in_loop("dist.recv(x, 1 - rank)\ndist.send(y, 1 - rank)"), 2)
+    for rank in range(2):
+        pool[rank].done("recv", peer=1 - rank, line=2, run_id="before")
+        pool[rank].blocked("recv", peer=1 - rank, line=2)
+    finding = only(pool)
+    assert finding.next_step.startswith("Let the even ranks send first")
+    assert finding.change is not None
+
+
+def test_a_helper_may_be_the_other_end():
+    code = (
+        "def put():\n    dist.send(y, 1 - rank)\nwhile True:\n    dist.recv(x, 1 - rank)\n    put()"
+    )
+    pool = pool_of(code, 2)
+    for rank in range(2):
+        pool[rank].blocked("recv", peer=1 - rank, line=4)
+    assert "both receive first, and nobody sends" in only(pool).headline
+    assert "batch_isend_irecv" in only(pool).next_step
+
+
+def test_helpers_that_send_and_receive_need_another_order():
+    code = (
+        "def get(r):\n    dist.recv(x, r)\ndef put(r):\n    dist.send(y, r)\n"
+        "get(1 - rank)\nput(1 - rank)"
+    )
+    pool = pool_of(code, 2)
+    for rank in range(2):
+        record = pool[rank].issue("recv", peer=1 - rank, line=2)
+        inner = site(2, function="get")
+        operations = pool[rank].operations
+        operations[-1] = msgspec.structs.replace(operations[-1], site=inner)
+        pool[rank].waits(record, stack=(inner, site(5)))
+    finding = only(pool)
+    assert finding.next_step.startswith("Let the even ranks send first")
+    assert finding.change is not None

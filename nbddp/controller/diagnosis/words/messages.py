@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis.message_partners import Partners, changed_lines,
 from nbddp.controller.diagnosis.message_simulation import Simulation, simulate
 from nbddp.controller.diagnosis.other_partners import (
     OtherPartner,
+    lacks_other_end,
     other_partner,
     partner_of_cycle,
 )
@@ -56,7 +57,10 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     first = "send" if kinds == {"recv"} else "receive"
     simulation = simulate(reports)
     if simulation.at_once().ends() is False:
-        return _other_ends(cause, reports)
+        problem = "their sends and receives do not match each other"
+        return _other_ends(cause, reports, problem)
+    if lacks_other_end(cause, reports):
+        return _other_ends(cause, reports, problem)
     change = other_order(cause, reports.graph, reports.sources)
     first_ranks = _first_of_each(cause) if change is None else change.ranks
     ends = simulation.with_other_order(first_ranks).ends()
@@ -78,9 +82,8 @@ def _first_of_each(cause: Cause) -> list[Rank]:
     return [cause.circle[0][0], *(ranks.ranks[0] for ranks in cause.alike)]
 
 
-def _other_ends(cause: Cause, reports: RankReports) -> Words:
+def _other_ends(cause: Cause, reports: RankReports, problem: str) -> Words:
     """Ranks wait for messages that have no other end, in whatever order they are called."""
-    problem = "their sends and receives do not match each other"
     other = partner_of_cycle(cause, reports)
     if other is None:
         return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
