@@ -94,7 +94,7 @@ def peer_of(message: Operation, code: Code) -> ast.expr | None:
         message: an operation that was called by this code.
         code: the text of its cell or file.
     """
-    found = [
+    peers = [
         peer
         for statement in code.statements
         for node in ast.walk(statement)
@@ -102,7 +102,7 @@ def peer_of(message: Operation, code: Code) -> ast.expr | None:
         if (pair := _kind_and_peer(node))[0] == message.signature.kind
         if (peer := pair[1]) is not None
     ]
-    return found[0] if len(found) == 1 else None
+    return peers[0] if len(peers) == 1 else None
 
 
 def _kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:
@@ -180,12 +180,12 @@ def runs(call: ast.Call, code: Code, rank: Rank, size: int) -> bool | None:
 
 def _conditions(node: ast.AST, statements: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, bool]]:
     """The conditions around a node, and whether it runs where each holds, or where it does not."""
-    for each in (inner for statement in statements for inner in ast.walk(statement)):
-        if isinstance(each, ast.If | ast.IfExp):
-            for part, wanted in ((each.body, True), (each.orelse, False)):
+    for choice in (inner for statement in statements for inner in ast.walk(statement)):
+        if isinstance(choice, ast.If | ast.IfExp):
+            for part, wanted in ((choice.body, True), (choice.orelse, False)):
                 nodes = part if isinstance(part, list) else [part]
                 if any(node is inner for one in nodes for inner in ast.walk(one)):
-                    yield each.test, wanted
+                    yield choice.test, wanted
 
 
 def _at(call: _Call) -> tuple[str, int, str, str, int]:

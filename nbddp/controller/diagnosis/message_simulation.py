@@ -6,7 +6,7 @@ those that come behind them. A rank whose next calls are not known may call anyt
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.code_places import called
@@ -155,7 +155,9 @@ class _Play:
 
     scripts: Mapping[Rank, Script]
     position: dict[Rank, int] = field(default_factory=dict)
-    unmet: list[Message] = field(default_factory=list)
+    unmet: dict[int, Message] = field(default_factory=dict)  #: by identity
+    #: The same by kind and channel, the oldest first.
+    unmet_by_channel: dict[Hashable, list[Message]] = field(default_factory=dict)
     issued: set[int] = field(default_factory=set)  #: by identity
     is_certain: bool = True
 
@@ -175,7 +177,7 @@ class _Play:
                 step = script.steps[at]
                 for message in step.messages:
                     self._issue(message)
-                if step.waits and any(each is one for each in self.unmet for one in step.messages):
+                if step.waits and any(id(one) in self.unmet for one in step.messages):
                     break
                 at += 1
             self.position[rank] = at
@@ -185,11 +187,13 @@ class _Play:
         if id(message) in self.issued:
             return
         self.issued.add(id(message))
-        for other in self.unmet:
-            if other.kind != message.kind and other.channel == message.channel:
-                self.unmet = [each for each in self.unmet if each is not other]
-                return
-        self.unmet.append(message)
+        other_kind = "recv" if message.kind == "send" else "send"
+        others = self.unmet_by_channel.get((other_kind, message.channel), [])
+        if others:
+            self.unmet.pop(id(others.pop(0)), None)
+            return
+        self.unmet[id(message)] = message
+        self.unmet_by_channel.setdefault((message.kind, message.channel), []).append(message)
 
     def _hopes(self) -> bool:
         """Let ranks whose next calls are not known be the other ends of messages."""
@@ -198,11 +202,21 @@ class _Play:
             for rank, script in self.scripts.items()
             if self.position[rank] == len(script.steps) and not script.is_whole
         }
-        left = [each for each in self.unmet if each.peer not in free and each.peer in self.scripts]
-        has_met = len(left) < len(self.unmet)
-        self.unmet = left
-        self.is_certain = self.is_certain and not has_met
-        return has_met
+        met = [
+            each
+            for each in self.unmet.values()
+            if each.peer in free or each.peer not in self.scripts
+        ]
+        for message in met:
+            self._meet(message)
+        self.is_certain = self.is_certain and not met
+        return bool(met)
+
+    def _meet(self, message: Message) -> None:
+        """Take out a message, which any rank may be the other end of."""
+        del self.unmet[id(message)]
+        left = self.unmet_by_channel[message.kind, message.channel]
+        left[:] = [other for other in left if other is not message]
 
 
 def simulate(reports: RankReports) -> Simulation:
