@@ -24,6 +24,8 @@ _STARTS = ("isend", "irecv")
 _HARMLESS = frozenset(("wait", "clone", "item", "append", "get_rank", "get_world_size"))
 #: Arguments of a message: the tensor and the other end.
 _PLAIN_ARGUMENTS = 2
+#: The code of more ranks is not read: what they call next counts as unknown.
+_MAX_READ = 128
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _script(rank: Rank, reports: RankReports) -> Script:
     if is_over:
         return Script(steps, is_whole=True)
     is_plain = len(waits) == 1 and rank in graph.stuck and waits[0].thread.is_main
-    if not is_plain or len(blocking) < len(waited):
+    is_read = is_plain and len(blocking) == len(waited) and len(graph.views) <= _MAX_READ
+    if not is_read:
         return Script(steps)
     later, is_whole = _later(rank, reports)
     return Script((*steps, *later), is_whole)
