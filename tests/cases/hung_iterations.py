@@ -172,6 +172,43 @@ ITERATIONS = [
         "else 2):` (line 2)",
     ),
     HungCell(
+        name="function with a loop that one rank has called twice",
+        code="def train():\n    for x in [1, 2]:\n        dist.all_reduce(torch.ones(1))\n"
+        "def warm():\n    if rank == 1:\n        train()\nwarm()\ntrain()\n",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={1: 3},
+        quotes="rank 0 left it out. Look at the calls of `train` in lines 6, 8.",
+    ),
+    HungCell(
+        name="turn of a rank that it leaves out itself",
+        n=3,
+        code="x = torch.ones(1)\nfor src in range(world_size):\n    if src == rank == 1:\n"
+        "        continue\n    dist.broadcast(x, src)\n",
+        kind="mismatched-collective",
+        culprits="1",
+        waiting=None,
+        fields=("root",),
+        lines=dict.fromkeys(range(3), 5),
+        error=MismatchError,
+        quotes="Call broadcast before `if src == rank == 1:` (line 3), whose `continue` skips it",
+    ),
+    HungCell(
+        name="ReduceOp beside a tensor that only one rank changes",
+        n=3,
+        code="ops = [dist.ReduceOp.SUM, dist.ReduceOp.SUM, dist.ReduceOp.MAX]\n"
+        "x = torch.ones(1)\nif rank == 2:\n    x = x * 2\ndist.all_reduce(x, op=ops[rank])\n",
+        kind="mismatched-collective",
+        culprits="2",
+        waiting=None,
+        fields=("reduce_op",),
+        lines=dict.fromkeys(range(3), 5),
+        error=MismatchError,
+        quotes="Use the same ReduceOp on all ranks of the group.",
+    ),
+    HungCell(
         name="return in a function in the last iteration, with another operation behind",
         code=f"{_RETURN}for it in range(2):\n    run(it)\ndist.barrier()\n",
         kind="mismatched-collective",

@@ -163,9 +163,15 @@ def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
     does = culprits.verb("skips", "skip")
     return (
         f"Look at {handlers}: perhaps it swallows an exception of {culprits.describe()}, which "
-        f"then {does} {_call(divergence)}. Put `raise` at its end to see that exception; all ranks "
-        "must make the call, or none."
+        f"then {does} {_call(divergence)}. {_uncover(divergence.branches[0])} to see that "
+        "exception; all ranks must make the call, or none."
     )
+
+
+def _uncover(branch: Branch) -> str:
+    """The change by which an exception is seen that a ``try`` or a ``with suppress`` takes."""
+    is_with = any(handler.line == branch.line for handler in branch.handlers)
+    return "Take that `with` away" if is_with else "Put `raise` first in its body"
 
 
 def _handlers(branch: Branch) -> str:
