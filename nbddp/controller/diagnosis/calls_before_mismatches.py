@@ -61,7 +61,7 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
     if any(call.signature.kind != "collective" for call in calls.values()):
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
-    found: list[Cause] = []
+    missed: list[Cause] = []
     for ranks in by_line.values() if len(by_line) > 1 else ():
         owner, behind = ranks.ranks[0], RankSet.of(calls) - ranks
         operation = calls[owner]
@@ -71,13 +71,13 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
             is_in_loop(loop.statement, loop.site, rank, graph) for loop in loops for rank in behind
         )
         if loops and is_behind and all(0 < made.get(rank, 0) <= made[owner] for rank in behind):
-            found.append(
+            missed.append(
                 replace(
                     cause, kind="missing-rank", culprits=behind, owner=owner, waiting=ranks,
                     direct=ranks, operation=operation, disagreement=None,
                 )
             )  # fmt: skip
-    return found[0] if len(found) == 1 else None
+    return missed[0] if len(missed) == 1 else None
 
 
 def sole_call(

@@ -155,6 +155,8 @@ def _of_callers(site: Site, code: Code, codes: Sequence[Code]) -> Iterator[Possi
         (each is code, line)
         for each in distinct
         for line in sorted(set(lines_that_call(each, site.function)))
+        # The statements of a cell outside of functions belong to its own run.
+        if each is codes[-1] or function_at(each.statements, line) is not None
     ]
     if len(lines) > 1:
         here = tuple(line for is_here, line in lines if is_here)
