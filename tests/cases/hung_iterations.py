@@ -193,7 +193,7 @@ ITERATIONS = [
         fields=("root",),
         lines=dict.fromkeys(range(3), 5),
         error=MismatchError,
-        quotes="Call broadcast before `if src == rank == 1:` (line 3), whose `continue` skips it",
+        quotes="look at `continue` in line 4, inside `if src == rank == 1:` (line 3).",
     ),
     HungCell(
         name="ReduceOp beside a tensor that only one rank changes",
