@@ -4,12 +4,12 @@ Runs in: the notebook's process. Pure.
 """
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from nbddp.controller.diagnosis.code_places import find_place, names_in
+from nbddp.controller.diagnosis.code_places import Simple, called, find_place, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
@@ -18,6 +18,24 @@ from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 _Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
+
+
+#: The names of the root of an operation, and its position among the arguments.
+_ROOT: Mapping[str, tuple[tuple[str, ...], int]] = {
+    **dict.fromkeys(("broadcast", "broadcast_object_list"), (("src", "group_src"), 1)),
+    **dict.fromkeys(("reduce",), (("dst", "group_dst"), 1)),
+    **dict.fromkeys(("gather", "gather_object"), (("dst", "group_dst"), 2)),
+    **dict.fromkeys(("scatter", "scatter_object_list"), (("src", "group_src"), 2)),
+}
+#: The position of the ``ReduceOp``.
+_REDUCTION: Mapping[str, int] = {
+    "all_reduce": 1,
+    "reduce": 2,
+    "reduce_scatter": 2,
+    "reduce_scatter_tensor": 2,
+}
+#: A position that no call has.
+_NONE = 9
 
 
 @dataclass(frozen=True)
@@ -52,8 +70,9 @@ def assigned_names(
     if code is None or place is None:
         return []
     assignments = _assignments_before(code, site.line)
-    names = _used(names_in(place.statement.value), assignments)
+    names = _used(_names_that_differ(place.statement, disagreement), assignments)
     around_call = code.branches(site.line)
+    is_of_sizes = set(disagreement.differences.reported) <= {"input_sizes", "output_sizes"}
     candidates = [
         AssignedName(
             name,
@@ -63,6 +82,7 @@ def assigned_names(
         )
         for index, each in enumerate(assignments)
         for name in sorted(_targets(each) & names)
+        if not (is_of_sizes and _is_factor(each.value))
         if (earlier := assignments[:index]) is not None
         if (around := _conditions(code, each.lineno, site.line))
         if not _is_bound(name, assignments[index + 1 :], code, around_call)
@@ -118,6 +138,46 @@ def names_assigned_on(
         for name, each, around in candidates
         if all(is_met(branch, rank, world_size) for branch in around)
     ]
+
+
+def _is_factor(value: ast.expr | None) -> bool:
+    """Whether a value is a number with a fraction, which sets no shape."""
+    return isinstance(value, ast.Constant) and isinstance(value.value, float)
+
+
+def _names_that_differ(statement: Simple, disagreement: Disagreement) -> set[str]:
+    """The names in the arguments of a call that differ; those of all, if it is not in the line."""
+    op = next(iter(disagreement.operation_by_rank.values())).signature.op
+    call = next((node for node in ast.walk(statement) if called(node).startswith(op)), None)
+    fields = set(disagreement.differences.reported)
+    if not isinstance(call, ast.Call) or "op" in fields:
+        return names_in(statement.value)
+    by_name = {each.arg: each.value for each in call.keywords}
+    roots = _arguments(call, by_name, *_ROOT.get(called(call), ((), _NONE)))
+    reductions = _arguments(call, by_name, ("op",), _REDUCTION.get(called(call), _NONE))
+    if fields <= {"root"}:
+        return {name for each in roots for name in names_in(each)}
+    if fields <= {"reduce_op"}:
+        return {name for each in reductions for name in names_in(each)}
+    others = [each for each in (*call.args, *by_name.values()) if each not in (*roots, *reductions)]
+    is_dtype = fields <= {"input_dtypes", "output_dtypes"}
+    return {name for each in others for name in names_in(_dtype_of(each) if is_dtype else each)}
+
+
+def _arguments(
+    call: ast.Call, by_name: Mapping[str | None, ast.expr], names: Sequence[str], position: int
+) -> list[ast.expr]:
+    """The argument of a call with one of these names, or at a position."""
+    return [*(by_name[name] for name in names if name in by_name), *call.args[position:][:1]]
+
+
+def _dtype_of(value: ast.expr) -> ast.expr:
+    """The part of an expression that sets its dtype: ``dtype`` of ``x.to(dtype)``."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="to" | "type"), args=[dtype], keywords=[]):
+            return dtype
+        case _:
+            return value
 
 
 def assigned_by_ranks(name: str, site: Site, code: Code) -> tuple[int, ...]:

@@ -11,8 +11,10 @@ from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import Divergence, is_met
+from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_met
+from nbddp.controller.diagnosis.iterations import is_in_loop
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
+from nbddp.controller.diagnosis.shorter_loops import loops_of
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
@@ -40,6 +42,42 @@ def missed_in_loop(cause: Cause, graph: WaitForGraph, run_id: str) -> Cause | No
                 direct=inside, operation=calls[owner], disagreement=None,
             )  # fmt: skip
     return None
+
+
+def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> Cause | None:
+    """Return the call in a loop that ranks behind the loop made fewer times, as a cause of its own.
+
+    Args:
+        cause: calls that do not match.
+        graph: the ranks.
+        sources: the code.
+
+    Returns:
+        Ranks are in the call, and the culprits are past the loop. They have made it before, as
+        often or fewer times; None: there are no such ranks.
+    """
+    assert cause.disagreement is not None  # noqa: S101 - the caller has looked
+    calls = cause.disagreement.operation_by_rank
+    if any(call.signature.kind != "collective" for call in calls.values()):
+        return None
+    by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
+    missed: list[Cause] = []
+    for ranks in by_line.values() if len(by_line) > 1 else ():
+        owner, behind = ranks.ranks[0], RankSet.of(calls) - ranks
+        operation = calls[owner]
+        loops = loops_of(frames_or_source(graph, owner, operation, sources), sources)
+        made = calls_of(graph, operation)
+        is_behind = not any(
+            is_in_loop(loop.statement, loop.site, rank, graph) for loop in loops for rank in behind
+        )
+        if loops and is_behind and all(0 < made.get(rank, 0) <= made[owner] for rank in behind):
+            missed.append(
+                replace(
+                    cause, kind="missing-rank", culprits=behind, owner=owner, waiting=ranks,
+                    direct=ranks, operation=operation, disagreement=None,
+                )
+            )  # fmt: skip
+    return missed[0] if len(missed) == 1 else None
 
 
 def sole_call(

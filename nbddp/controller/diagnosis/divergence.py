@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
@@ -35,6 +35,39 @@ class LeftOut:
     line: int  #: a line with ``no_sync()``; 0: none
 
 
+#: ``way``: the caller's line does not name the function; ``callers``: several lines call it.
+SkipKind: TypeAlias = Literal[
+    "exit", "branch", "decorator", "expression", "no_sync", "way", "callers"
+]
+
+
+@dataclass(frozen=True)
+class PossibleSkip:
+    """Something between a loop and a call in it by which a rank may have left out the call."""
+
+    kind: SkipKind
+    place: Site  #: its line
+    leaving: Exit | None = None  #: of ``exit``
+    branch: Branch | None = None  #: of ``branch``
+    name: str = ""  #: of ``way`` and ``callers``: the function that is called
+    lines: tuple[int, ...] = ()  #: of ``callers``: the lines that call it
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """What may have kept ranks from a call in a loop, where nothing tells which."""
+
+    caller: int  #: a line in the loop by which ranks come to the call; 0: the line of the call
+    skips: tuple[PossibleSkip, ...]
+    loops: tuple[tuple[Site, Branch], ...]  #: those that may be shorter; none: they are not
+    iteration: LoopVariable | None = None  #: the first one without the call; None: not known
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the loops are as long on all ranks."""
+        return bool(self.skips) and not self.loops
+
+
 @dataclass(frozen=True)
 class Divergence:
     """A line that ranks have come to, and the statements that may have kept others from it."""
@@ -52,6 +85,7 @@ class Divergence:
     left_out: LeftOut | None = None  #: the loop is as long on the other ranks
     is_repeated: bool = False  #: a loop calls the function of the line
     is_over_data: bool = False  #: the loop iterates over data, which may be split unevenly
+    unsettled: Unsettled | None = None  #: there are several possible reasons; the others are empty
 
     @property
     def lines(self) -> tuple[int, ...]:

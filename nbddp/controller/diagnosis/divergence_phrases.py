@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
-from nbddp.controller.diagnosis.divergence import Divergence, is_of_ranks
+from nbddp.controller.diagnosis.divergence import Divergence, PossibleSkip, Unsettled, is_of_ranks
 from nbddp.controller.diagnosis.helper_barriers import HelperCall
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.loop_phrases import left_out_call, left_out_step, length_step
@@ -21,11 +21,11 @@ from nbddp.controller.diagnosis.phrases import (
     quote_branch,
 )
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
+from nbddp.controller.diagnosis.unsettled_phrases import unsettled_step, unsettled_suspicion
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _BREAK = re.compile(r"\bbreak\s*(?:#|$)")
-_MORE = ", which perhaps has more iterations there"
 #: The ranks at each place, and the reason.
 Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
 
@@ -69,7 +69,7 @@ def next_step(
         return f"{inside}: let every rank, {culprits.describe()} too, make one call."
     ((_, divergence),) = places
     line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
-    if step := _uneven_step(divergence, operation, is_of_all=is_of_all):
+    if step := _uneven_step(divergence, operation, culprits, is_of_all=is_of_all):
         return step
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
@@ -105,10 +105,14 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
     )
 
 
-def _uneven_step(divergence: Divergence, operation: Operation, *, is_of_all: bool) -> str:
+def _uneven_step(
+    divergence: Divergence, operation: Operation, culprits: RankSet, *, is_of_all: bool
+) -> str:
     """The next step where ranks have made a call in more iterations; empty: that is not proven."""
     if divergence.is_extra:
         return _extra_step(divergence, operation)
+    if divergence.unsettled is not None:
+        return unsettled_step(divergence.unsettled, operation, culprits)
     if divergence.left_out is not None:
         return left_out_step(divergence, divergence.left_out, operation)
     if divergence.is_repeated and divergence.exits:
@@ -159,9 +163,15 @@ def _handled_step(divergence: Divergence, culprits: RankSet) -> str:
     does = culprits.verb("skips", "skip")
     return (
         f"Look at {handlers}: perhaps it swallows an exception of {culprits.describe()}, which "
-        f"then {does} {_call(divergence)}. Put `raise` at its end to see that exception; all ranks "
-        "must make the call, or none."
+        f"then {does} {_call(divergence)}. {_uncover(divergence.branches[0])} to see that "
+        "exception; all ranks must make the call, or none."
     )
+
+
+def _uncover(branch: Branch) -> str:
+    """The change by which an exception is seen that a ``try`` or a ``with suppress`` takes."""
+    is_with = any(handler.line == branch.line for handler in branch.handlers)
+    return "Take that `with` away" if is_with else "Put `raise` first in its body"
 
 
 def _handlers(branch: Branch) -> str:
@@ -296,6 +306,8 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
             f"{_handlers(divergence.branches[0])} has swallowed an exception, which skipped "
             f"{_place(divergence)} on {culprits.describe()}{called}"
         )
+    elif divergence.unsettled is not None:
+        yield f"{unsettled_suspicion(divergence.unsettled, operation, culprits)}{called}"
     elif divergence.left_out is not None:
         yield f"{left_out_call(divergence, divergence.left_out, operation)}{called}"
     elif divergence.loop is not None and not divergence.exits:
@@ -310,12 +322,35 @@ def excerpt(places: Places, operation: Operation, sources: Sources) -> list[Code
         return differing_excerpt(places)
     ((waiting, divergence),) = places
     lines = differing_excerpt([(RankSet() if divergence.is_extra else waiting, divergence)])
+    if divergence.unsettled is not None:
+        return _with_reasons(lines, divergence.unsettled, sources)
     if _is_at(divergence, operation):
         return lines
     call = [_line(operation.site, sources(operation.site), operation.site.line, waiting)]
     if divergence.site.position[:2] == operation.site.position[:2]:
         return sorted({line.site.line: line for line in (*lines, *call)}.values(), key=_number)
     return [*call, *lines] if divergence.is_inner else [*lines, *call]
+
+
+def _with_reasons(
+    lines: Sequence[CodeLine], unsettled: Unsettled, sources: Sources
+) -> list[CodeLine]:
+    """The line of a call, with those of all possible reasons."""
+    places = [(skip.place, line) for skip in unsettled.skips for line in _lines_of_skip(skip)]
+    places += [(site, line) for site, loop in unsettled.loops for line in loop.headers]
+    more = [_line(site, sources(site), line, RankSet()) for site, line in places]
+    by_position = {each.site.position: each for each in (*more, *lines)}
+    return [by_position[key] for key in sorted(by_position)]
+
+
+def _lines_of_skip(skip: PossibleSkip) -> tuple[int, ...]:
+    if skip.branch is not None:
+        return skip.branch.headers
+    if skip.leaving is not None:
+        return (*skip.leaving.condition.headers, skip.leaving.line)
+    if skip.kind == "callers":
+        return skip.lines
+    return (skip.place.line,)
 
 
 def differing_excerpt(places: Places) -> list[CodeLine]:
@@ -380,7 +415,6 @@ def differing_lines(places: Places) -> str:
     parts = [
         f"{_place(divergence)} ({ranks.describe()}) is inside "
         f"{describe_branch(divergence.branches[-1])}"
-        f"{_MORE if divergence.branches[-1].kind == 'loop' else ''}"
         for ranks, divergence in places
         if divergence.branches
     ][:3]

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from nbddp.controller.diagnosis.code_places import lines_of
 from nbddp.controller.diagnosis.control_flow import Code, Sources
-from nbddp.controller.diagnosis.rank_conditions import number
+from nbddp.controller.diagnosis.definitions import Scope
+from nbddp.controller.diagnosis.item_counts import item_count
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet
@@ -46,14 +47,18 @@ def has_gone_on(made: list[Iteration] | None, own: list[Iteration] | None) -> bo
     return any([*around] == [*outer] and last.value < inner.value for *outer, inner in own)
 
 
-def has_equal_iterations(loop: ast.stmt, size: int) -> bool:
-    """Return whether a loop is over a ``range`` that is the same on all ranks."""
-    match loop:
-        case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[])):
-            values = [{number(each, rank, size) for rank in range(size)} for each in arguments]
-            return all(len(each) == 1 and None not in each for each in values)
-        case _:
-            return False
+def has_equal_iterations(loop: ast.stmt, scope: Scope, size: int) -> bool:
+    """Return whether a loop has the same number of iterations on all ranks, as the code tells.
+
+    Args:
+        loop: the loop.
+        scope: a line in it.
+        size: the number of ranks of the pool.
+    """
+    if not isinstance(loop, ast.For):
+        return False
+    counts = {item_count(loop.iter, scope, rank, size) for rank in range(size)}
+    return len(counts) == 1 and None not in counts
 
 
 def loops_around(code: Code, line: int) -> list[ast.stmt]:
@@ -91,12 +96,16 @@ def has_left_out(
         if site.line and (code := sources(site)) is not None
         for loop in loops_around(code, site.line)
     ]
-    if any(_is_in(loop, site, rank, graph) for site, loop in loops for rank in ranks):
+    if any(is_in_loop(loop, site, rank, graph) for site, loop in loops for rank in ranks):
         return False
     if _may_end_early(around, sources):
         return False
     size = len(graph.views)
-    return bool(loops) and all(has_equal_iterations(loop, size) for _, loop in loops)
+    return bool(loops) and all(
+        has_equal_iterations(loop, Scope(site, code, sources), size)
+        for site, loop in loops
+        if (code := sources(site)) is not None
+    )
 
 
 def _may_end_early(around: Sequence[Site], sources: Sources) -> bool:
@@ -114,8 +123,15 @@ def _may_end_early(around: Sequence[Site], sources: Sources) -> bool:
     return False
 
 
-def _is_in(loop: ast.stmt, place: Site, rank: Rank, graph: WaitForGraph) -> bool:
-    """Whether a rank is still in a loop, and may come to its call."""
+def is_in_loop(loop: ast.stmt, place: Site, rank: Rank, graph: WaitForGraph) -> bool:
+    """Return whether a rank is still in a loop, and may come to its call.
+
+    Args:
+        loop: the loop.
+        place: a line of its cell or file.
+        rank: the rank.
+        graph: the ranks.
+    """
     view = graph.views[rank]
     main = view.look.main if view.state == "running" and view.look is not None else None
     return any(

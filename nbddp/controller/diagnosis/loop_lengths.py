@@ -73,6 +73,8 @@ def loop_length(
     items = resolved(unwrapped(loop.iter), scope).value
     is_of_loader = called(items) == "DataLoader"
     has_own_batches = is_of_loader and "batch_sampler=" in ast.unparse(items)
+    if _is_filtered(loop.iter):
+        return LoopLength(last, is_of_loader, has_own_batches)
     path = _path(loop.iter, _Place(scope, tuple(callers)), _MAX_STEPS)
     for line in path or ():
         name, value = _assigned(line.site.source)
@@ -84,6 +86,12 @@ def loop_length(
                 last, is_of_loader, has_own_batches, lines, line.site, name, is_number
             )
     return LoopLength(last, is_of_loader, has_own_batches)
+
+
+def _is_filtered(items: ast.expr) -> bool:
+    """Whether a condition leaves out items, whose values may then set the length."""
+    comprehensions = (node for node in ast.walk(items) if isinstance(node, ast.comprehension))
+    return called(items) == "filter" or any(each.ifs for each in comprehensions)
 
 
 def depends_on_ranks(items: ast.expr, scope: Scope, callers: Sequence[Site]) -> bool:

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from nbddp.controller.diagnosis.control_flow import Code, Exit, Sources
-from nbddp.controller.diagnosis.definitions import function_at
+from nbddp.controller.diagnosis.control_flow import Code, Exit, Sources, no_sources
+from nbddp.controller.diagnosis.definitions import Scope, function_at
 from nbddp.controller.diagnosis.divergence import Divergence, LeftOut, is_met, names_ranks
 from nbddp.controller.diagnosis.iterations import (
     first_skipped,
@@ -49,7 +49,8 @@ def skipping_exit(
     loop = loop_of(divergence)
     if loop is None or not is_only:
         return None
-    is_taken = has_equal_iterations(loop, size) or all(
+    scope = Scope(divergence.site, divergence.code, no_sources)
+    is_taken = has_equal_iterations(loop, scope, size) or all(
         _has_left_out(divergence.site, loop, graph.histories[rank].operations.values(), run_id)
         for rank in ranks
     )

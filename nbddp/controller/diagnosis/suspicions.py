@@ -90,7 +90,9 @@ def _of_collective(
     if places:
         ranks = cause.culprits
         if cause.disagreement is not None:
-            ranks = RankSet.of(cause.disagreement.operation_by_rank) - places[0][0]
+            by_rank = cause.disagreement.operation_by_rank
+            ranks = RankSet.of(by_rank) - places[0][0]
+            operation = next((by_rank[each] for each in places[0][0] if each in by_rank), operation)
         yield from in_the_code(places, operation, ranks)
     elif cause.kind == "missing-rank" and not find_shifted_loops(graph, operation.run_id):
         yield from _fewer_iterations(cause, operation, graph)
@@ -180,9 +182,8 @@ def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -
     )
     if ranks:
         yield (
-            f"{ranks.describe()} {ranks.verb('has', 'have')} run this line, and fewer times: a "
-            f"loop with fewer iterations, perhaps because the data is split unevenly, or "
-            f"iterations that an exception has left"
+            f"{ranks.describe()} {ranks.verb('has', 'have')} run this line, and fewer times: "
+            f"something has left it out, or a loop had fewer iterations"
         )
 
 

@@ -1,5 +1,7 @@
 """Ranks that bring different tensors to one line: the assignments that only some of them ran."""
 
+from typing import Any
+
 import pytest
 
 from nbddp.controller.diagnosis.report import Finding
@@ -46,6 +48,33 @@ def test_both_sides_are_named():
 def test_a_value_that_the_tensor_is_made_of():
     code = "n = 3\nif rank == 1:\n    n = 2\ng = torch.ones(n)\ndist.all_reduce(g)"
     assert "rank 1 changed `n` in line 3" in finding(code, 1).next_step
+
+
+@pytest.mark.parametrize(
+    ("call", "fields", "is_named"),
+    [
+        ("dist.broadcast(g, roots[rank])", {"root": (0, 2)}, False),
+        ("dist.broadcast(h, src=g)", {"root": (0, 2)}, True),
+        ("dist.all_reduce(h, op=g)", {"input_sizes": ((4,), (5,))}, False),
+        ("dist.all_reduce(g, op=h)", {"input_sizes": ((4,), (5,))}, True),
+    ],
+)
+def test_only_names_of_the_argument_that_differs_explain_it(
+    call: str, fields: dict[str, tuple[Any, Any]], is_named: bool
+):
+    pool = Ranks(3)
+    pool.code[CELL] = f"g = f()\nif rank == 1:\n    g = g + 1\n{call}"
+    op = call.partition(".")[2].partition("(")[0]
+    for rank in range(3):
+        own = {name: values[rank == 1] for name, values in fields.items()}
+        own = {name: (value,) if name == "input_sizes" else value for name, value in own.items()}
+        pool[rank].blocked(op, line=4, **own)
+    assert ("rank 1 changed `g` in line 3" in only(pool).next_step) == is_named
+
+
+def test_a_factor_sets_no_shape():
+    code = "n = 1.0\nif rank == 1:\n    n = 2.0\ng = torch.ones(3 + rank) * n\ndist.all_reduce(g)"
+    assert finding(code, 1).next_step == f"{_SAME}."
 
 
 def test_in_a_function():

@@ -142,6 +142,15 @@ def test_a_return():
     )
 
 
+def test_a_suppressed_exception_is_seen_without_its_with():
+    source = (
+        "for x in data:\n    with contextlib.suppress(KeyError):\n        f(x)\n"
+        "        dist.all_reduce(x)"
+    )
+    finding = missing(source, {0: [4], 1: [4], 2: [4]}, 4)
+    assert "Take that `with` away to see that exception" in finding.next_step
+
+
 def test_a_loop_with_fewer_iterations():
     source = "for batch in data:\n    dist.all_reduce(x)"
     finding = missing(source, {0: [2, 2], 1: [2, 2], 2: [2, 2]}, 2)
@@ -182,8 +191,8 @@ def test_an_exception_in_a_loop():
     )
     assert finding.next_step == (
         "Look at `except ValueError:` (line 4): perhaps it swallows an exception of rank 1, which "
-        "then skips line 3, `dist.all_reduce(x)`. Put `raise` at its end to see that exception; "
-        "all ranks must make the call, or none."
+        "then skips line 3, `dist.all_reduce(x)`. Put `raise` first in its body to see that "
+        "exception; all ranks must make the call, or none."
     )
     assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
 

@@ -46,7 +46,7 @@ def test_a_rank_that_takes_no_part_is_missing():
     assert str(finding.ranks[1]) == "rank 1 takes no part in this cell"
 
 
-def test_a_loop_with_fewer_iterations_is_suspected():
+def test_a_line_that_has_run_fewer_times_is_suspected():
     pool = Ranks(3)
     for state in pool:
         state.done(line=4)
@@ -54,7 +54,7 @@ def test_a_loop_with_fewer_iterations_is_suspected():
         pool[rank].blocked(line=4)
     pool[1].finished()
     (suspicion,) = only(pool).suspicions
-    assert suspicion.startswith("rank 1 has run this line, and fewer times: a loop with fewer")
+    assert suspicion.startswith("rank 1 has run this line, and fewer times: something has left")
 
 
 def test_several_missing_ranks_of_a_sub_group():

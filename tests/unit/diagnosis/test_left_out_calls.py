@@ -99,13 +99,27 @@ def test_no_sync_that_depends_on_the_rank_needs_no_record():
 
 def test_a_call_of_the_cell_itself():
     assert left_out(_CALLED, 2).next_step == (
-        "Let all ranks call all_reduce in line 2 in the same iterations: rank 1 left it out at "
-        "it = 2."
+        "Let all ranks call all_reduce in line 2 equally often: rank 1 left it out at it = 2. Look "
+        "at the condition in line 2."
     )
 
 
-def test_a_loop_that_ended_earlier_is_shorter():
+def test_a_call_that_is_missing_at_the_end_may_be_left_out_or_the_loop_is_shorter():
     finding = left_out(_CALLED, 2, skips=3)
+    assert finding.next_step == (
+        "Let all ranks call all_reduce in line 2 equally often: look at the condition in line 2, "
+        "by which rank 1 may have left it out, and at `for it, x in enumerate(loader):` (line 1), "
+        "which may be shorter there."
+    )
+    assert finding.suspicions == (
+        "rank 1 left out all_reduce in line 2, by the condition in line 2, or `for it, x in "
+        "enumerate(loader):` (line 1) had fewer iterations there: line 2 has called all_reduce "
+        "3 times on rank 1, 4 times on ranks 0,2",
+    )
+
+
+def test_a_loop_that_ended_earlier_is_shorter_if_nothing_can_leave_out_its_call():
+    finding = left_out("for it, x in enumerate(loader):\n    dist.all_reduce(x)", 2, skips=3)
     assert finding.next_step.startswith("Give every rank the same number of iterations of `for it")
     assert "had fewer iterations on rank 1" in finding.suspicions[0]
 

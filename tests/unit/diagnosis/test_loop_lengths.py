@@ -141,15 +141,12 @@ def test_the_line_that_depends_on_the_rank(source: str, name: str, line: int):
 @pytest.mark.parametrize(
     "source",
     [
-        "data = [torch.ones(2) * rank for _ in range(5)]",  # the items differ, and not their number
-        "data = [rank, rank]",
         "data = torch.full((5,), rank)",
         "data = load()",
         "data = load().to(rank)",
         "data = load(seed=rank)",
         "data = load()\ndata = data[rank:]",  # two assignments: either may hold
         "sampler = DistributedSampler(items, rank=rank)\ndata = DataLoader(items, sampler=sampler)",
-        "n = 5\ndata = range(n)",
         "data = data",
     ],
 )

@@ -26,6 +26,7 @@ from nbddp.controller.diagnosis.suggested_change import (
 )
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
+from nbddp.controller.diagnosis.unsettled_reasons import with_all_reasons
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
@@ -57,7 +58,10 @@ def _left_early(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet,
         return None
     missing = missing_calls(cause, reports.graph, reports.sources)
     places = with_loop_facts(missing, cause, reports)
-    has_reason = any(one.branches or one.exits or one.left_out for _, one in places)
+    has_reason = any(
+        one.branches or one.exits or one.left_out or (one.unsettled and one.unsettled.is_left_out)
+        for _, one in places
+    )
     return (operation, culprits, places) if len(places) == 1 and has_reason else None
 
 
@@ -190,6 +194,12 @@ def with_loop_facts(places: Places, cause: Cause, reports: RankReports) -> Place
         divergence, operation, around, cause.culprits, waiting, graph=graph, sources=sources
     )
     code = sources(operation.site)
+    if left_out is None or left_out.line == 0:
+        divergence = with_all_reasons(
+            divergence, operation, around, cause.culprits, waiting, graph=graph, sources=sources
+        )
+        if divergence.unsettled is not None:
+            return [(waiting, divergence)]
     if left_out is None or code is None:
         is_data = is_over_data(divergence, sources)
         return [(waiting, replace(divergence, is_over_data=is_data))]

@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName, assigned_names
-from nbddp.controller.diagnosis.calls_before_mismatches import missed_in_loop, sole_call
+from nbddp.controller.diagnosis.calls_before_mismatches import (
+    missed_behind_loop,
+    missed_in_loop,
+    sole_call,
+)
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import (
@@ -102,7 +106,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     missed = cause
     if "op" in disagreement.differences.reported:
         missed, skipped = _left_out(
-            cause, disagreement, reports, is_open=extra is None and not branches
+            cause, disagreement, reports, is_open=extra is None and not _has_condition(branches)
         )
     if skipped:
         step, change, code = _missing_call(missed, skipped, reports)
@@ -271,11 +275,21 @@ def _left_out(
     missed = missed_in_loop(cause, graph, reports.run_id)
     if missed is not None:
         places = with_loop_facts(missing_calls(missed, graph, sources), missed, reports)
-        reasons = [one.branches or one.exits or one.left_out for _, one in places]
+        reasons = [one.branches or one.exits or one.left_out or one.unsettled for _, one in places]
         return missed, places if any(reasons) and len(places) == 1 else ()
     there = sole_call(disagreement, graph, sources) if is_open else None
     there = there or (call_in_try(disagreement, graph, sources) if is_open else None)
+    behind = missed_behind_loop(cause, graph, sources) if is_open and there is None else None
+    if behind is not None:
+        places = with_loop_facts(missing_calls(behind, graph, sources), behind, reports)
+        if len(places) == 1:
+            return behind, places
     return (cause, ()) if there is None else (_without(disagreement, there, cause), [there])
+
+
+def _has_condition(places: Places) -> bool:
+    """Whether a condition is around a call that others made elsewhere; a loop explains nothing."""
+    return any(branch.kind != "loop" for _, place in places for branch in place.branches)
 
 
 def _without(disagreement: Disagreement, there: tuple[RankSet, Divergence], cause: Cause) -> Cause:
