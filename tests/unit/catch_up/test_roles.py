@@ -106,7 +106,7 @@ def test_every_rank_is_fresh_though_a_cell_has_run_since():
         with pytest.raises(BadOptionError, match="every rank is fresh"):
             choose(history, ALL, had, named)
     run(history, "import torch; _, model = 1, 2", replaced=ALL)
-    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable that %ddp"):
         choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
 
 
