@@ -37,7 +37,8 @@ def attach(name: str | None = None) -> Pool:
     living = session.current_pool()
     if living is not None:
         raise _exists(living)
-    with find_kept(name) as kept:
+    noted = session.failed_start.noted("nbddp.attach", lambda: session.current_pool() is not None)
+    with noted, find_kept(name) as kept:
         return _take(kept)
 
 

@@ -249,6 +249,7 @@ def test_a_cell_after_a_start_that_failed_starts_no_other_pool(living_kernel: Ke
         "%ddp start -n 2 --nope",
         "%ddp start --cwd /no/such/folder -n 1",
         "%ddp listen --nnodes 2 --address 192.0.2.77",
+        "%ddp attach nosuch",
     ):
         assert living_kernel.run(line).error
         cell = living_kernel.run("%%ddp\nprint('ran')")
@@ -256,6 +257,10 @@ def test_a_cell_after_a_start_that_failed_starts_no_other_pool(living_kernel: Ke
         assert cell.text == ""
     assert living_kernel.run("import nbddp; nbddp.start(2, launcher='nothing')").error
     assert "since nbddp.start failed" in living_kernel.run("%%ddp\nprint('ran')").error
+    assert living_kernel.run("nbddp.attach('nosuch')").error
+    after = living_kernel.run("%%ddp\nprint('ran')").error
+    assert "since nbddp.attach failed" in after
+    assert "or %ddp attach POOL (%ddp pools lists them)" in after
     living_kernel.ok("%ddp start -n 1")
     assert living_kernel.run("%ddp start -n 2").error  # a pool is running
     living_kernel.ok("%ddp stop")

@@ -16,6 +16,7 @@ from nbddp.errors import BadOptionError, PoolAttachError, PoolBrokenError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from nbddp.system import kept_pools
+from nbddp.system.kept_pools import KnownPool
 from tests.conftest import shared_pool_of
 from tests.support.polling import poll_until
 from tests.support.restarted_pool import RestartedPool
@@ -233,6 +234,17 @@ def test_a_wrong_time_is_refused_and_the_pool_stays(pool: Pool, keep: Any, text:
     with pytest.raises(BadOptionError, match=text):
         pool.detach(keep)
     run_cell(pool, "1")
+
+
+def test_pools_that_cannot_be_taken_back_are_named(monkeypatch: pytest.MonkeyPatch):
+    known = KnownPool("ab12", Path("/f"), "-n 2", 2, "ended", 0.0, None)
+    monkeypatch.setattr(kept_pools, "known_pools", lambda: [known])
+    with pytest.raises(BadOptionError) as error:
+        find_kept("zz").__enter__()
+    assert str(error.value) == (
+        "there is no pool 'zz' of yours on this machine, and ab12 has ended. "
+        "Next: %ddp pools says why; %ddp start makes another"
+    )
 
 
 def test_the_names_of_pools(holder: Holder):

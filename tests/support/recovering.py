@@ -204,10 +204,15 @@ class Pool:
             RankReady(rank=rank, pid=1000 + rank, local_rank=rank, device="cpu", backend="gloo")
         )
 
-    def exited(self, rank: int, exit_code: int = -9) -> list[Action]:
+    def exited(self, rank: int, exit_code: int = -9, **more: Any) -> list[Action]:
         return self.feed(
             RankExited(
-                rank=rank, pid=1000 + rank, exit_code=exit_code, out_of_memory=False, last_output=""
+                rank=rank,
+                pid=1000 + rank,
+                exit_code=exit_code,
+                out_of_memory=False,
+                last_output="",
+                **more,
             )
         )
 

@@ -215,7 +215,8 @@ class CellHistory:
             if name in cell.names.binds:
                 holders = RankSet.of(rank for rank in cell.ranks if self._has_run(rank, index))
                 if not set(holders).intersection(ranks):
-                    missed.append((cell.is_ok, index, MissedCell(cell.number, cell.ranks, holders)))
+                    candidate = MissedCell(cell.number, cell.ranks, holders, cell.is_ok)
+                    missed.append((cell.is_ok, index, candidate))
         return max(missed, key=lambda each: each[:2])[2] if missed else None
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:

@@ -14,8 +14,8 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _MAX_NAMES = 8
 _NO_FRESH = (
-    "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks some, "
-    "%ddp catchup -r RANK"
+    "no rank is fresh: none lacks a variable that %ddp catchup makes on its own. Next: for a rank "
+    "that lacks some, %ddp catchup -r RANK, or a cell with %%ddp -r RANK that makes them"
 )
 _ALL_FRESH = (
     "every rank is fresh, so none has variables that others lack. Next: run the cells again"

@@ -150,7 +150,7 @@ def wrong_results(findings: Iterable[Finding]) -> list[Line]:
         labelled(
             "except",
             f"the tensors that the call writes on {finding.written.describe()}: it had ended there "
-            "before the mismatch was found, and they have wrong values",
+            "before the mismatch was found, and they have new values, perhaps wrong ones",
         )
         for finding in findings
         if finding.written

@@ -123,7 +123,11 @@ def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
 
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
-    freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
+    freed = RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
+        if result.was_freed and not _was_interrupted(result)
+    )
     facts = after_exits(outcome)
     first = outcome.results[dead.ranks[0]]
     how = _predicate(first).main_clause() if len(dead) == 1 else "exited"
@@ -172,6 +176,8 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         one, several = (f"{text}{before}" for text in aside)
         return PerRank(rank, "dead", replace(ended, aside=(one, several)), site)
     site = None if error is None else error.site
+    if error is not None and _was_interrupted(result):  # perhaps it waited for no other rank
+        return PerRank(rank, "raised", Predicate(RankVerb.NONE, aside=_INTERRUPTED), site)
     if evidence.is_consequence(outcome, rank):
         # Whether nbddp freed a rank, or Gloo told it before that a peer is gone, is luck.
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, "waited", _FREED), site)
@@ -182,7 +188,14 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     return PerRank(rank, "finished", Predicate(RankVerb.HAS_FINISHED))
 
 
+def _was_interrupted(result: RankResult) -> bool:
+    """Whether a rank ran Python when it was to leave the cell, and so got an interrupt."""
+    error = result.error
+    return result.was_freed and error is not None and error.ename == "KeyboardInterrupt"
+
+
 _FREED = " and was freed", " and were freed"
+_INTERRUPTED = "was interrupted", "were interrupted"
 _NO_OPERATION = "; it called no operation in this cell", "; they called no operation in this cell"
 
 

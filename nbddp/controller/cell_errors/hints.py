@@ -139,7 +139,11 @@ def _of_fresh_ranks(
         return likely, f"run the cells again that define what {they} {ranks.verb('lacks', 'lack')}"
     if not set(missed.ranks).intersection(ranks):
         return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
-    return likely, catch_up
+    define = (
+        f"define {name} in a cell that begins with %%ddp -r {ranks}: %ddp catchup does not run "
+        f"{cell_name(missed.number)} again, which had failed"
+    )
+    return likely, catch_up if missed.is_ok else define
 
 
 def _why(left: LeftOut) -> str:

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass, field
 
-from nbddp.controller.state import RunOutcome
+from nbddp.controller.state import RunOutcome, is_of_mismatch
 from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -109,7 +109,7 @@ def _catch_up_step(outcome: RunOutcome) -> NextStep:
     return NextStep(
         "%ddp catchup",
         f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
-        before="Run" if outcome.injected else f"Remove what ended {fresh.describe()}. Then run",
+        before="Run" if outcome.injected else f"{_removal(outcome, fresh)} Then run",
     )
 
 
@@ -121,6 +121,18 @@ def sync_step(fresh: RankSet, kept: RankSet) -> NextStep:
         f"makes {its} variables again: {runs} the cells that define them, and modules and "
         f"optimizers get the state of rank {kept.ranks[0]}",
     )
+
+
+def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
+    """The sentence on what to change, so that ranks do not end again."""
+    ends = [outcome.results[rank].exited for rank in fresh if rank in outcome.results]
+    if not ends or not all(end is not None and is_of_mismatch(end) for end in ends):
+        return f"Remove what ended {fresh.describe()}."
+    findings = () if outcome.report is None else outcome.report.findings
+    for finding in findings:
+        if finding.kind == "mismatched-collective" and finding.next_step:
+            return finding.next_step
+    return "Make the same call, with equally many elements, on all ranks of the group."
 
 
 def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:

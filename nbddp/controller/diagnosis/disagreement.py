@@ -25,7 +25,7 @@ class Disagreement:
 
     @property
     def ended(self) -> RankSet:
-        """Members on which the operation has ended: between nodes it may move data before."""
+        """Members on which it has ended: they needed nothing of those that called differently."""
         return RankSet.of(
             rank for rank, each in self.operation_by_rank.items() if each.state == "completed"
         )

@@ -153,6 +153,8 @@ class RankReports:
                 return _STOPPED if view.is_stopped else _SILENT, site
             case "idle":
                 return self._beside(view)
+            case _ if view.exit_text:  # its place is being taken by a fresh process
+                return self._ended(view, pg_id)
             case _:
                 return Predicate(RankVerb.IS, " starting"), None
 
@@ -207,7 +209,7 @@ class RankReports:
                 error_text = error.name  # its message repeats the headline
             return Predicate(RankVerb.RAISED, f" {error_text}{before}"), site
         ended = Predicate(RankVerb.HAS_FINISHED)
-        if view.state == "dead":
+        if view.state == "dead" or view.exit_text:
             ended = Predicate(RankVerb.NONE, view.exit_phrase)
         if newest is None:
             return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None

@@ -28,7 +28,8 @@ class RankView:
     was_freed: bool = False  #: it raised because nbddp had ended its operation
     mismatches: tuple[Mismatch, ...] = ()  #: those that it saw during the cell
     sanitizer: SanitizerReport | None = None  #: what it saw in the cell; None: it was off
-    exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
+    #: Of a dead rank, or of the one whose place a starting rank takes: ``SIGKILL (signal 9)``.
+    exit_text: str = ""
     exit_phrase: str = "exited"  #: of a dead rank: ``exited with SIGKILL (signal 9)``
     #: Of a silent or dead rank: its agent has read them from shared memory.
     operations: tuple[Operation, ...] = ()

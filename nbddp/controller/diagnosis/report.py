@@ -329,7 +329,7 @@ class Finding:
     since_s: float | None = None  #: the longest wait, in seconds
     #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
     is_error: bool = False
-    #: Of a mismatch: ranks on which the operation has ended all the same, with a wrong result.
+    #: Of a mismatch: ranks on which the operation has ended all the same, and has written.
     written: RankSet = field(default_factory=RankSet)
     #: Lines of the user's code around the call that some ranks did not come to; often empty.
     code: tuple[CodeLine, ...] = ()

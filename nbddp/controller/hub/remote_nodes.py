@@ -300,7 +300,8 @@ class RemoteNodes:
             for node, each in before.items()
             if node not in silent and node not in ended
         ]
-        warnings = self._job_ends.warnings(self.view.job_ends, now)
+        left = [facts for node, facts in self._lobby.nodes.items() if node not in ended]
+        warnings = self._job_ends.warnings(self._job_ends.of(left), now)
         notices += [*self._job_changes, *(NotifyUser(None, text) for text in warnings)]
         self._job_changes.clear()
         now_silent = tuple(each for _, each in sorted(silent.items()))

@@ -31,14 +31,16 @@ def remove_stale_files(folder: Path) -> None:
     for path in folder.glob("*.json"):
         with suppress(OSError, msgspec.MsgspecError):  # another notebook was faster; not ours
             made = Invitation.parse(path.read_bytes())
-            is_running = made.started == process_tree.start_time(made.pid)
+            # An ended process that its parent has not collected still has its start time.
+            is_ended = process_tree.uncollected_end(made.pid) is not None
+            is_running = made.started == process_tree.start_time(made.pid) and not is_ended
             if made.host == platform.node() and not is_running:
                 path.unlink()
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
 
 
 class InvitationFile:
-    """The file of one pool.
+    """The file of one pool; it takes the place of the one of the pool's last notebook.
 
     Args:
         folder: for the file; made if it is not there.
@@ -53,10 +55,14 @@ class InvitationFile:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             remove_stale_files(folder)
+            # Only a notebook that has the pool comes here: the last one left a file if it was
+            # killed, perhaps under another host name.
+            self.path.unlink(missing_ok=True)
             invitation.write(self.path)
         except OSError as error:
             raise PoolStartError(
-                f"the pool did not start: {self.path} cannot be written ({error.strerror})"
+                f"the pool cannot be reached: {self.path} cannot be written ({error.strerror}). "
+                f"Next: see the rights and the space of {folder}"
             ) from None
 
     def remove(self) -> None:

@@ -10,6 +10,7 @@ from nbddp.controller.options.launcher_checks import (
     ENTRY_POINTS,
     LOCAL,
     PSIJ_LAUNCHERS,
+    hosts_of_file,
     launcher_names,
 )
 from nbddp.controller.options.line_option import duration, seconds, with_joined_values
@@ -29,6 +30,7 @@ __all__ = [
     "cluster_options",
     "clusters_file",
     "duration",
+    "hosts_of_file",
     "launcher_names",
     "seconds",
     "with_joined_values",

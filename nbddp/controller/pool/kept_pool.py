@@ -98,7 +98,13 @@ def _names(pools: Sequence[KnownPool]) -> str:
 
 
 def _others(pools: Sequence[KnownPool]) -> str:
+    """Name the pools that cannot be taken back here, and say what to do instead."""
     attached = [pool for pool in pools if pool.state == "attached"]
-    if not attached:
+    if attached:
+        are = "is" if len(attached) == 1 else "are"
+        return f", and {_names(attached)} {are} attached: %ddp pools says where"
+    if not pools:
         return ". Next: %ddp start"
-    return f", and {_names(attached)} is attached: %ddp pools says where"
+    ends = {"ended": "has ended", "elsewhere": "connects elsewhere"}
+    states = ", ".join(f"{pool.pool_id} {ends.get(pool.state, pool.state)}" for pool in pools)
+    return f", and {states}. Next: %ddp pools says why; %ddp start makes another"

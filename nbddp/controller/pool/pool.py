@@ -796,7 +796,7 @@ class Pool:
 
     def job_ends(self) -> list[str]:
         """Return when the jobs of the nodes end, in words. For the notebook layer."""
-        return [end.text(time.monotonic()) for end in self.snapshot.job_ends]
+        return [end.text(time.monotonic()) for end in self.snapshot.living_job_ends]
 
     def __repr__(self) -> str:
         if self.is_stopped:

@@ -167,6 +167,9 @@ class RankProbes:
         look = answer.look if isinstance(answer, RankDescribed) else None
         result = self.results.get(info.rank)
         exited = info.exited if info.state is RankState.EXITED else None
+        if info.state is RankState.STARTING and result is not None:
+            exited = result.exited  # the one whose place it takes ended in the cell
+        last = None if exited is None else exited.last_operation
         error = result.error if result is not None else None
         return RankView(
             rank=info.rank,
@@ -178,6 +181,7 @@ class RankProbes:
             sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
+            operations=() if last is None else (last,),
             after=error.handling if error is not None else None,
         )
 

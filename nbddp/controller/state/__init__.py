@@ -35,6 +35,7 @@ from nbddp.controller.state.exit_text import (
     exit_phrase,
     idle_exit_notices,
     is_of_memory,
+    is_of_mismatch,
     meaning,
     memory_then,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "exit_phrase",
     "idle_exit_notices",
     "is_of_memory",
+    "is_of_mismatch",
     "joining_ranks",
     "kept_cell",
     "meaning",

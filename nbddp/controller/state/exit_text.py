@@ -31,6 +31,8 @@ _MAX_LINE = 300
 _MAX_FRAMES = 6
 #: `faulthandler` leaves out all frames below the hundredth.
 _DEEP = re.compile(r"^  \.\.\.$", re.MULTILINE)
+#: Gloo ends the process of a rank that receives more bytes than its call expects.
+_UNEXPECTED_SIZE = re.compile(r"Received data size doesn't match expected size")
 #: libzmq and Gloo end the process when other code has closed their descriptors.
 _CLOSED_UNDER_US = re.compile(
     r"^Assertion failed: .*\(src/(signaler|epoll|poller)"
@@ -73,6 +75,11 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
             "native code wrote to memory that is not its own, such as that of a tensor that was "
             "resized while an operation used it"
         )
+    if is_of_mismatch(exited):
+        gave_up = (
+            "the calls of the ranks do not match: Gloo ends a process that receives more bytes "
+            "than its call expects"
+        )
     killed = "the system ran out of memory, or someone ran `kill -9`"
     if exited.counts_memory_kills:
         killed = (
@@ -89,6 +96,12 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         "SIGTERM": "someone asked the process to end",
     }
     return how, likely.get(name, "")
+
+
+def is_of_mismatch(exited: RankExited) -> bool:
+    """Whether Gloo ended a process because the call of another rank has sent more than its own."""
+    is_aborted = exited.cause is None and describe_code(exited.exit_code) == "SIGABRT"
+    return is_aborted and _UNEXPECTED_SIZE.search(exited.last_output) is not None
 
 
 def is_of_memory(exited: RankExited) -> bool:

@@ -48,3 +48,4 @@ class MissedCell:
     number: int  #: its execution count
     ranks: RankSet  #: it ran on these
     holders: RankSet  #: those of them whose processes have run it, or have caught up
+    is_ok: bool = True  #: it ended well on all of them; False: %ddp catchup leaves it out

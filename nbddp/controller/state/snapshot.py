@@ -79,6 +79,13 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
         """The clocks of ranks minus that of the notebook, in ns; absent: one clock, or unknown."""
         return offset_by_rank(self.clocks, self.ranks)
 
+    @property
+    def living_job_ends(self) -> tuple[JobEnd, ...]:
+        """The ends of the jobs that still have a node."""
+        living = [f for node, f in enumerate(self.nodes) if node not in self.lost_agents]
+        jobs = {facts.job for facts in living}
+        return tuple(end for end in self.job_ends if end.job in jobs)
+
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""
         return RankSet.of(info.rank for info in self.ranks if info.state in states)

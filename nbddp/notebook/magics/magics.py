@@ -35,7 +35,7 @@ class DdpMagics(Magics):
         """Manage the pool; ``%ddp help`` lists the verbs."""
         session.await_start()
         verb, text = find_verb(line)
-        if verb.name not in ("start", "listen"):
+        if verb.name not in ("start", "listen", "attach"):
             return verb.run(self.shell, text)
         written = f"%ddp {verb.name} {text}".rstrip()
         with session.failed_start.noted(written, lambda: session.current_pool() is not None):

@@ -252,8 +252,8 @@ def _wrong_results(finding: Finding) -> str:
         return ""
     # Members may have called different operations.
     return (
-        f"On {finding.written.describe()} the call had ended before this was found: the tensors "
-        "that it writes have wrong values there."
+        f"On {finding.written.describe()} the call had ended before this was found: it has written "
+        "its tensors there, perhaps with wrong values."
     )
 
 

@@ -479,12 +479,17 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         )
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")
-    if snapshot.store_is_lost:
-        notes.append(
-            "the store process exited: existing groups still work, new ones cannot be made. "
-            "Next: %ddp restart"
-        )
-    return [shorten(note, 2 * WIDTH) for note in notes]
+    return [shorten(note, 2 * WIDTH) for note in [*notes, *store_notes(snapshot)]]
+
+
+def store_notes(snapshot: PoolSnapshot) -> list[str]:
+    """A line if the store is lost and there are ranks for which that matters."""
+    is_any_alive = len(snapshot.in_state(RankState.EXITED)) < len(snapshot.ranks)
+    text = (
+        "the store process exited: existing groups still work, new ones cannot be made. "
+        "Next: %ddp restart"
+    )
+    return [text] if snapshot.store_is_lost and is_any_alive else []
 
 
 def left_notes(diagnosed: Diagnosed) -> list[str]:

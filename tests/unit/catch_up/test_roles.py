@@ -106,7 +106,7 @@ def test_every_rank_is_fresh_though_a_cell_has_run_since():
         with pytest.raises(BadOptionError, match="every rank is fresh"):
             choose(history, ALL, had, named)
     run(history, "import torch; _, model = 1, 2", replaced=ALL)
-    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable that %ddp"):
         choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
 
 
@@ -132,7 +132,7 @@ def test_a_name_that_was_of_one_rank_makes_no_rank_fresh():
     with pytest.raises(BadOptionError, match=r"rank 1 lacks model.*Next: %ddp catchup -r 1"):
         choose_roles(history, processes, had, None)
     history.replaced.note_catch_up([(1, 21)], is_whole=True)
-    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable"):
         choose_roles(history, processes, dict.fromkeys(ALL, WHOLE), None)
 
 
@@ -141,7 +141,7 @@ def test_all_ranks_are_named():
     run(history, "model = steps = 1", replaced=NO_RANKS)
     for rank in ALL:
         history.replaced.note_catch_up([(rank, 10 + rank)], is_whole=True)
-    with pytest.raises(BadOptionError, match="no rank is fresh: each has"):
+    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable"):
         choose(history, ALL, {}, ALL)
     with pytest.raises(BadOptionError, match=r"no rank is left .*Next: .* %ddp catchup -r 1$"):
         choose(history, ALL, {1: ("steps",)}, ALL)

@@ -18,7 +18,7 @@ from nbddp.wire.flight_recorder import (
     Site,
 )
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, site, unfinished
+from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, report, site, unfinished
 
 NAMES = [LostNames(2, ("model", "optimizer")), LostNames(3, ("loss",), ("best",))]
 
@@ -101,6 +101,36 @@ def test_ranks_that_lost_the_connection_are_like_those_that_were_freed():
         "exited; it called no operation in this cell",
         "waited and was freed",
     ]
+
+
+GLOO = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce "
+    "fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 12. Received "
+    "data size doesn't match expected size.\n"
+)
+
+
+def test_a_rank_that_a_mismatch_has_ended_is_told_as_one():
+    aborted = with_last(died(1, exit_code=-6, printed=GLOO))
+    outcome = outcome_of(freed(0), aborted, freed(2), fresh=RankSet.of([1]))
+    finding = finding_of(replace(outcome, report=report("mismatched-collective")))
+    assert finding.suspicions == (
+        "the calls of the ranks do not match: Gloo ends a process that receives more bytes than "
+        "its call expects",
+    )
+    assert finding.next_step == (
+        "Call it on all ranks. Then run `%ddp catchup` to give its new process the variables that "
+        "it lacks, and run the cell again."
+    )
+    assert finding_of(outcome).next_step.startswith(
+        "Make the same call, with equally many elements, on all ranks of the group. Then run"
+    )
+
+
+def test_a_rank_that_ran_python_has_waited_for_nobody():
+    finding = finding_of(outcome_of(freed(0), died(1), freed(2, 8, ename="KeyboardInterrupt")))
+    assert finding.waiting == RankSet.of([0])
+    assert str(finding.ranks[2]).startswith("rank 2 was interrupted, at cell [7], line 8")
 
 
 def test_operations_of_earlier_cells_do_not_count():

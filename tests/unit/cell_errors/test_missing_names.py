@@ -70,6 +70,17 @@ def test_a_fresh_rank_has_run_the_cell_which_failed():
     )
 
 
+def test_the_cell_in_which_the_rank_has_ended_is_not_run_by_catchup():
+    history = CellHistory()
+    run(history, 5, "v = 1\ndist.barrier()", fresh=ONE)
+    run(history, 6, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process since cell [5]: it has not run cell [5], which "
+        "defines v\nnext      define v in a cell that begins with %%ddp -r 1: %ddp catchup does "
+        "not run cell [5] again, which had failed"
+    )
+
+
 def test_the_cell_that_ended_well_is_named():
     history = CellHistory()
     run(history, 3, "v = 1")

@@ -1,10 +1,12 @@
-"""Calls that do not match and have ended on some ranks: their tensors have wrong values there."""
+"""Calls that do not match and have ended on some ranks: their tensors are written there."""
 
+from nbddp.controller.cell_errors import evidence
+from nbddp.notebook.render import diagnosis_card
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks
 
 
-def test_ranks_on_which_the_call_has_ended_have_wrong_values():
+def test_ranks_on_which_the_call_has_ended_are_named():
     pool = Ranks(4)
     for rank in range(4):
         if rank < 2:
@@ -29,3 +31,35 @@ def test_the_source_of_a_broadcast_that_has_ended_keeps_its_values():
     (finding,) = pool.diagnose().findings
     assert not finding.written
     assert "they have ended on rank 0, and can never complete on rank 1" in finding.reason
+
+
+def test_a_receiver_of_a_broadcast_that_has_ended_may_have_the_right_values():
+    """Its call agrees with that of the root, and needed nothing of the rank that came later."""
+    pool = Ranks(3)
+    pool[0].blocked("broadcast", root=0)
+    pool[1].blocked("broadcast", root=0, input_sizes=((3,),))
+    pool[2].done("broadcast", root=0)
+    pool[2].finished()
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert finding.written == RankSet.of([2])
+    card = " ".join(diagnosis_card.card(report)["text/plain"].split())
+    assert (
+        "On rank 2 the call had ended before this was found: it has written its tensors there, "
+        "perhaps with wrong values."
+    ) in card
+    (line,) = evidence.wrong_results([finding])
+    assert "they have new values, perhaps wrong ones" in line.plain
+
+
+def test_a_rank_that_has_ended_in_its_call_is_among_those_that_called():
+    """A fresh process is starting in its place."""
+    pool = Ranks(3)
+    pool[0].blocked("all_gather")
+    pool[1].blocked("all_gather", input_sizes=((6,),))
+    call = pool[2].issue("all_gather")
+    pool[2].dead("SIGABRT (signal 6)").state = "starting"
+    assert call
+    finding = next(f for f in pool.diagnose().findings if f.kind == "mismatched-collective")
+    assert "ranks 0,2 called all_gather of float32[4]" in finding.headline
+    assert "starting" not in str(finding.ranks[2])

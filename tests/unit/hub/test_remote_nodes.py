@@ -113,6 +113,13 @@ def test_the_end_of_the_job_is_told_while_the_pool_is_up():
         assert scene.look(now) == texts
 
 
+def test_no_end_of_a_job_is_told_that_has_lost_its_nodes():
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=660.0))
+    assert scene.look(102.0) == []
+    agents = cast("Agents", SimpleNamespace(ended=frozenset({0})))
+    assert scene.nodes.look(160.0, agents, scene.pool.machine) == []
+
+
 def test_an_agent_in_the_place_of_a_lost_one_has_the_time_of_a_start_before_it_is_silent():
     """It loads torch, and waits for that, before it makes its first rank."""
     scene = Scene()

@@ -4,15 +4,20 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.job_ends import JobEnd
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import Tick
+from nbddp.notebook.render.status_table import store_notes
 from nbddp.settings import Settings
+from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.examples import plain_example
 from tests.support.machines import Pool
 
 _PACKAGE = Path(__file__).parents[3] / "nbddp"
@@ -51,6 +56,25 @@ def test_a_snapshot_tells_who_is_inside_the_cell():
     assert (now.run_id, now.unfinished) == (run_id, RankSet.of([0]))
     assert now.in_state(RankState.BUSY, RankState.EXITED) == RankSet.of([0])
     assert now.in_state(RankState.IDLE) == RankSet.of([1, 2])
+
+
+def test_the_end_of_a_job_is_told_while_a_node_of_it_lives():
+    facts = plain_example(NodeFacts)
+    nodes = tuple(msgspec.structs.replace(facts, job=job) for job in ("1", "1", "2"))
+    ends = tuple(JobEnd("slurm", job, 600.0) for job in ("1", "2"))
+    whole = msgspec.structs.replace(snapshot(Pool().start()), nodes=nodes, job_ends=ends)
+    for lost, told in (((), "12"), ((0,), "12"), ((0, 1), "2"), ((0, 1, 2), "")):
+        after = msgspec.structs.replace(whole, lost_agents=frozenset(lost))
+        assert [end.job for end in after.living_job_ends] == list(told)
+
+
+def test_the_lost_store_is_told_while_a_rank_lives():
+    pool = Pool().start()
+    pool.machine.store_is_lost = True
+    assert "existing groups still work" in store_notes(snapshot(pool))[0]
+    whole = snapshot(pool)
+    ended = [msgspec.structs.replace(info, state=RankState.EXITED) for info in whole.ranks]
+    assert store_notes(msgspec.structs.replace(whole, ranks=tuple(ended))) == []
 
 
 def test_only_the_hub_reads_the_state_that_it_owns():

@@ -1,5 +1,7 @@
 """The lines of ``%%ddp`` and of ``%ddp start``, and what is meant by a line that is not legal."""
 
+from pathlib import Path
+
 import pytest
 
 from nbddp.errors import BadOptionError
@@ -252,3 +254,14 @@ def test_options_of_slurm_without_quotes_get_a_guess():
     )
     with pytest.raises(BadOptionError, match="argument --slurm: expected one argument"):
         start.read("--slurm -n 2")
+
+
+def test_the_hosts_may_stand_in_a_file(tmp_path: Path):
+    path = tmp_path / "hosts"
+    path.write_text("# two\nn1\n\n n2  # the spare\n")
+    assert read(f"start --hostfile {path}")["hosts"] == ("n1", "n2")
+    path.write_text("n1 slots=4\n")
+    assert "line 1 of" in refusal(f"start --hostfile {path}")
+    path.write_text("\n")
+    assert "names no host" in refusal(f"start --hostfile {path}")
+    assert "cannot be read" in refusal(f"start --hostfile {tmp_path / 'none'}")

@@ -1,8 +1,11 @@
 """Ranks that die in a cell are replaced by fresh processes before the outcome is told."""
 
+import msgspec
+
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.rank_state import RankState
-from nbddp.controller.state.stimuli import AgentExited, InterruptRequested
+from nbddp.controller.state.stimuli import AgentExited, DiagnoseRequested, InterruptRequested
+from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     AbortOperations,
@@ -12,6 +15,7 @@ from nbddp.wire.messages import (
     StartRanks,
 )
 from nbddp.wire.rank_set import RankSet
+from tests.support.examples import plain_example
 from tests.support.recovering import (
     WORLD,
     Pool,
@@ -49,6 +53,19 @@ def test_a_dead_rank_is_replaced_before_the_outcome_is_told():
     assert of_type(pool.done, NotifyUser) == []  # the outcome tells it
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert pool.machine.next_deadline() is None
+
+
+def test_the_last_call_of_a_dead_rank_counts_while_another_process_takes_its_place():
+    pool = Pool(3)
+    run_id = pool.run()
+    last = msgspec.structs.replace(plain_example(Operation), run_id=run_id)
+    pool.answer_free(pool.exited(1, -6, last_operation=last), pg_ids=(WORLD,))
+    for rank in (0, 2):
+        pool.finished(rank, run_id, "E", was_freed=True, marks=(BROKEN,))
+    assert pool.machine.pool.ranks[1].state is RankState.STARTING
+    pool.answer_looks(pool.feed(DiagnoseRequested(1)))
+    view = pool.views[-1][1]
+    assert (view.operations, view.exit_text) == ((last,), "SIGABRT (signal 6)")
 
 
 def test_all_groups_are_formed_when_a_rank_is_fresh():

@@ -455,7 +455,7 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
         f"rank {wrong.rank} and rank {wrong.peer} disagree in {', '.join(wrong.fields)}\n"
         f"  rank {wrong.rank:<4} {describe(mine)}\n"
         f"  rank {wrong.peer:<4} {describe(theirs)}\n"
-        "  nothing was sent; every variable is kept"
+        f"  nothing was sent by rank {wrong.rank}; its variables are kept"
     )
 
 
