@@ -89,4 +89,10 @@ class Listening:
                 agent.kill()
             raise
         finally:
-            self.wait_for_agents()
+            try:
+                self.wait_for_agents()
+            except subprocess.TimeoutExpired:  # the test has failed, and they are kept
+                for agent in self.agents:
+                    agent.terminate()
+                self.wait_for_agents()
+                raise
