@@ -225,6 +225,24 @@ def test_a_file_with_another_key_ends_the_agent_with_the_reason(
     assert ends.events == []
 
 
+def test_an_agent_does_not_wait_for_a_program_that_speaks_another_language(ends: Ends):
+    """ZeroMQ connects to it no more: nothing would ever take a message out."""
+    with (
+        socket.create_server((HOST, 0)) as server,
+        closing(
+            RemoteUplink(ends.invitation, f"tcp://{HOST}:{server.getsockname()[1]}", 120.0)
+        ) as uplink,
+    ):
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+            poll_until(lambda: list(uplink.receive()) or uplink.lost_reason())
+        sends = threading.Thread(target=uplink.send, args=(JOINED,), daemon=True)
+        sends.start()
+        sends.join(20)
+        assert not sends.is_alive()
+
+
 def test_keys_that_are_none_are_refused(ends: Ends):
     cut = msgspec.structs.replace(ends.invitation, server_key="abc")
     with pytest.raises(AgentJoinError, match="altered, or cut"):

@@ -6,6 +6,7 @@ Runs in: the agent.
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -13,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.system import network
 from nbddp.wire.channels.session import Session
-from nbddp.wire.channels.sockets import keep_alive
+from nbddp.wire.channels.sockets import Frame, keep_alive, send_frames
 from nbddp.wire.channels.uplink import Uplink
 from nbddp.wire.launch_specs import Invitation
 
@@ -76,7 +77,7 @@ class RemoteUplink(Uplink):
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_DISCONNECTED
         )
-        self._session = Session(self._socket.send_multipart)
+        self._session = Session(self._give)
         self._heard_at = time.monotonic()
         self._is_connected = False
         self._refused_since: float | None = None
@@ -152,6 +153,15 @@ class RemoteUplink(Uplink):
     def _put(self, message: list[bytes]) -> bool:
         self._session.send(message)
         return True
+
+    def _give(self, frames: list[Frame]) -> None:
+        """Give frames to the socket. They are lost where ZeroMQ has given the connection up.
+
+        It does so, and does not connect again, when something else answers at the port. A send that
+        waits would then wait forever. The session keeps what it sends, and there is no other limit.
+        """
+        with suppress(zmq.Again):
+            send_frames(self._socket, frames, may_wait=False)
 
     def _messages(self) -> Iterator[list[bytes]]:
         self._read_monitor()
