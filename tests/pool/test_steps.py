@@ -334,6 +334,16 @@ def test_the_user_ends_the_cell(pool: Pool):
     assert pool.pull("kept") == [0, 1]
 
 
+def test_a_cell_that_the_user_has_ended_stops_no_more(pool: Pool):
+    """What its ``finally`` calls is done."""
+    code = "try:\n    dist.barrier()\nfinally:\n    dist.barrier()\n    print('end')"
+    view = run_cell(pool, code, step=True, answers=["quit", "quit"], check=False)
+    assert len(view.asked) == 1
+    assert isinstance(view.error, CellInterruptedError)
+    assert "still inside" not in str(view.error)
+    assert view.texts() == {0: "end\n", 1: "end\n"}
+
+
 def test_an_interrupt_at_the_prompt_ends_the_cell(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=[KeyboardInterrupt()], check=False)
     assert isinstance(view.error, CellInterruptedError)

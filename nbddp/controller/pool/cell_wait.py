@@ -220,6 +220,9 @@ class CellWait:
         self._stopped(request)
         if request.is_stuck:
             self._take_stuck(request, now)
+        elif request.stop is not None and self._interrupts:
+            self._note_pause(request)  # in a `finally`; the user has ended the cell
+            self._send(request, str(_LEAVE))
         elif request.stop is not None:
             self._steps.add(request, self._run.taken_count, now)
         elif request.debugger is None:
