@@ -56,6 +56,23 @@ ENDS = [
         next_words=("Let all ranks step equally often",),
     ),
     _end(
+        "ranks that step in turn, whose last broadcast is missing",
+        _AVERAGED.replace(
+            _STEP,
+            "    if rank == step % world_size:\n        optimizer.step()\n    if step < 2:\n"
+            "        for parameter in model.parameters():\n"
+            "            dist.broadcast(parameter.data, step % world_size)\n",
+        ),
+        (
+            "at the end of the cell, different values in 'weight' and 1 more of Linear",
+            "rank 0 made 2 steps, rank 1 made 1 step of SGD",
+            "in different iterations",
+        ),
+        (11,),
+        ("step < 2", "True"),
+        next_words=("Broadcast each parameter from the rank that stepped", "after the last one"),
+    ),
+    _end(
         "optimizer that lacks a parameter on one rank, after an average by hand",
         _AVERAGED.replace(
             "SGD(model.parameters()", "SGD(list(model.parameters())[: 1 + (rank == 0)]"

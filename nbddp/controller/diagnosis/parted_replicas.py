@@ -39,6 +39,8 @@ class PartedReplicas:
     equal_steps: int = 0
     is_after: bool = False  #: what optimizers step was equal after the last step
     is_stepped: bool = True  #: an optimizer steps ``tensor``
+    #: Ranks whose first step began with weights that another one had after a step.
+    followers: RankSet = NO_RANKS
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
 
     @property
@@ -50,6 +52,11 @@ class PartedReplicas:
     def site(self) -> Site:
         """The line of the step."""
         return self.steps.sites[self.steps.site_of_step[self.step]]
+
+    @property
+    def is_of_end(self) -> bool:
+        """The replicas differ at the end; their first steps may be those of other iterations."""
+        return not self.step and bool(self.step_counts)
 
     @property
     def all_differ(self) -> bool:
@@ -84,8 +91,11 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         if len({each.tensors for each in ends.values()}) > 1:
             ends = {}  # ranks train other parameters
         if parted is not None and (parted.beside or not _are_equal_at_end(ends, by_rank)):
-            parted = _explained(parted, ends, _step_counts(ends, steps_of[model]))
-            partings_of.setdefault(model, []).append(parted)
+            explained = _explained(parted, by_rank, ends, _step_counts(ends, steps_of[model]))
+            partings = partings_of.setdefault(model, [])
+            # What the end shows is told once, not for each optimizer.
+            if explained is not None and not any(each.is_of_end for each in partings):
+                partings.append(explained)
     for model, ends in whole.items():
         if len(ends) < 2 or any(not each.beside for each in partings_of.get(model, ())):
             continue
@@ -130,10 +140,30 @@ def _step_counts(
 
 
 def _explained(
-    parted: PartedReplicas, ends: Mapping[Rank, ReplicaSteps], counts: Mapping[Rank, int]
-) -> PartedReplicas:
+    parted: PartedReplicas,
+    by_rank: Mapping[Rank, ReplicaSteps],
+    ends: Mapping[Rank, ReplicaSteps],
+    counts: Mapping[Rank, int],
+) -> PartedReplicas | None:
     """Add what the whole cell shows about replicas that parted in a step."""
     was_equal = len(ends) > 1 and len({_part(each.digests, 0) for each in ends.values()}) == 1
+    if not parted.step and not parted.beside:
+        followers = _followers(by_rank)
+        if followers and not counts:
+            return None  # the error of the cell explains it
+        is_known = parted.setting or parted.optimizers or parted.steps.copy_site.line
+        is_uneven = len(set(counts.values())) > 1 and not (parted.steps.is_ddp or is_known)
+        if followers or is_uneven:
+            names = _differing(ends, 1, is_late=True)
+            return replace(
+                parted,
+                tensor="".join(names[:1]),
+                others=len(names) - 1,
+                is_late=True,
+                clusters=_clusters({rank: _part(each.digests, 1) for rank, each in ends.items()}),
+                followers=followers,
+                step_counts=counts,
+            )
     compared = {rank for ranks in parted.clusters for rank in ranks}
     of_step = {rank: count for rank, count in counts.items() if rank in compared}
     # Ranks that make more steps may not be those that have parted before.
@@ -145,6 +175,23 @@ def _explained(
         and _minority(_clusters(of_step)) == parted.culprits
     )
     return replace(parted, was_equal=was_equal, step_counts=of_step if is_reason else {})
+
+
+def _followers(by_rank: Mapping[Rank, ReplicaSteps]) -> RankSet:
+    """Ranks whose first step began with weights that another rank had after a step.
+
+    Their first steps are those of other iterations, as where ranks take turns and broadcast.
+    """
+    starts = {rank: _part(each.digests, 0) for rank, each in by_rank.items()}
+    return RankSet.of(
+        rank
+        for rank, start in starts.items()
+        if any(
+            start != starts[other]
+            and any(start == _part(each.digests, step) for step in range(len(each.site_of_step)))
+            for other, each in by_rank.items()
+        )
+    )
 
 
 def _parted_at_end(

@@ -6,6 +6,7 @@ from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_part
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site
+from nbddp.wire.rank_set import NO_RANKS
 
 
 def _digest(number: int) -> bytes:
@@ -159,8 +160,27 @@ def test_first_steps_in_different_iterations_are_compared_at_the_end():
     turns = (steps((1, 1), (2, 2)), averaged((1, 1), (3, 3)))
     later = (steps((2, 2), (3, 3)), averaged((2, 2), (3, 3)))
     assert found_in(turns, later) == []
-    (parted,) = found_in(turns, (later[0], averaged((2, 2), (4, 4))))
-    assert parted.step == 0
+    (parted,) = found_in(turns, (later[0], averaged((2, 2), (3, 4))))
+    assert parted.is_of_end
+    assert (str(parted.culprits), parted.tensor, parted.others) == ("0-1", "bias", 0)
+    assert (str(parted.followers), parted.step_counts) == ("1", {0: 1, 1: 1})
+    idle = (averaged((1, 1), (3, 3)),)
+    (parted,) = found_in(turns, (later[0], averaged((2, 2), (4, 4))), idle)
+    assert (str(parted.culprits), parted.step_counts) == ("1", {0: 1, 1: 1, 2: 0})
+    assert found_in(turns, (later[0],)) == []  # the second rank has failed
+
+
+def test_first_steps_at_other_weights_of_ranks_with_other_numbers_of_steps():
+    more = steps((1, 1), (2, 2), (3, 3)), averaged((1, 1), (3, 3))
+    fewer = steps((5, 5), (6, 6)), averaged((5, 5), (6, 6))
+    (parted,) = found_in(more, fewer)
+    assert parted.is_of_end
+    assert (parted.followers, parted.step_counts) == (NO_RANKS, {0: 2, 1: 1})
+    (parted,) = found_in((steps((1, 1), (2, 2)), averaged((1, 1), (2, 2))), fewer)
+    assert (parted.is_of_end, parted.step) == (False, 0)
+    own = whole((1, 1), (3, 3)), whole((5, 5), (6, 6))  # DDP: the first weights are compared
+    (parted,) = found_in((replace(more[0], is_ddp=True), own[0]), (fewer[0], own[1]))
+    assert not parted.is_of_end
 
 
 def test_an_average_by_hand():

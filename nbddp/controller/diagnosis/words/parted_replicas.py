@@ -27,6 +27,8 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
         words = _stepped_early(parted)
     elif not parted.steps.optimizer:
         words = _by_hand(parted)
+    elif parted.is_of_end:
+        words = _in_turns(parted)
     elif parted.step_counts:
         words = _other_counts(parted)
     elif parted.without_tensor:
@@ -167,6 +169,39 @@ def _other_counts(parted: PartedReplicas) -> Words:
         f"Let all ranks step equally often: look for a condition, a `continue` or a `break` that "
         f"keeps {fewer.describe()} from {line}{other_model}. {_DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
+    )
+
+
+def _in_turns(parted: PartedReplicas) -> Words:
+    """The replicas differ at the end of a cell whose ranks step in different iterations."""
+    line, followers = line_of(parted.site), parted.followers
+    made = ", ".join(
+        f"{ranks.describe()} made {_steps(count)}{' each' if len(ranks) > 1 else ''}"
+        for count, ranks in ranks_by_value(parted.step_counts).items()
+    )
+    where = ", in different iterations" if followers else ""
+    reason = "hashes of all parameters were taken at the end of the cell, and differ"
+    again = (
+        "broadcast each parameter from the rank that stepped, after each step of "
+        f"{line}, also after the last one. {_DIFF}"
+    )
+    if followers:
+        reason += (
+            f"; the first step of {followers.describe()} began with weights that another rank "
+            "had after a step"
+        )
+        step = f"{again[0].upper()}{again[1:]}"
+    else:
+        step = (
+            "Give all ranks the same weights before their first steps, and let them step equally "
+            f"often. If they take turns, {again}"
+        )
+    return Words(
+        f"{_who(parted)} {_values(parted)} in {_tensors(parted)}: {made} of "
+        f"{parted.steps.optimizer} in this cell{where}.",
+        f"{reason}.",
+        step,
+        code=code_of((parted.site, RankSet.of(r for r, n in parted.step_counts.items() if n))),
     )
 
 
