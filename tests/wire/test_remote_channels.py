@@ -44,14 +44,23 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
+        self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection((HOST, self._hub_port))
+                try:
+                    far = socket.create_connection((HOST, self._hub_port))
+                except OSError:  # the hub has ended
+                    near.close()
+                    continue
                 with self._lock:
+                    if self._is_closed:
+                        near.close()
+                        far.close()
+                        return
                     self._open += [near, far]
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=_copy, args=(source, target), daemon=True).start()
@@ -66,6 +75,8 @@ class Proxy:
             each.close()
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
