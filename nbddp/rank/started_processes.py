@@ -41,9 +41,8 @@ def _refusing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             raise BadOptionError(
                 f"{name} is defined in a cell, and a process of start_method={method!r} can only "
                 "import it from a file\n"
-                f"  next: call {name} in the cell: the ranks are processes already; or write it to "
-                "a file with %%writefile, and import it; or start_method='fork', as "
-                f"mp.start_processes({name}, ..., start_method='fork')"
+                f"  next: call {name} in the cell: the ranks are processes already; or import it "
+                "from a file (%%writefile makes one); or use start_method='fork'"
             )
         return original(process)
 

@@ -94,17 +94,6 @@ def _is_filtered(items: ast.expr) -> bool:
     return called(items) == "filter" or any(each.ifs for each in comprehensions)
 
 
-def depends_on_ranks(items: ast.expr, scope: Scope, callers: Sequence[Site]) -> bool:
-    """Return whether the number of iterations depends on the rank, as the code shows.
-
-    Args:
-        items: what a loop iterates over.
-        scope: a line in the loop.
-        callers: the lines that called its function, innermost first.
-    """
-    return _path(items, _Place(scope, tuple(callers)), _MAX_STEPS) is not None
-
-
 def is_over_data(divergence: Divergence, sources: Sources) -> bool:
     """Return whether a loop iterates over data, as its names, or those in its definition, say.
 

@@ -287,4 +287,6 @@ def _raise_if_any(
         for rank, error in errors.items()
     )
     reasons = "; ".join(f"{ranks.describe()}: {text}" for text, ranks in by_text.items())
-    raise TransferError(f"{failure} ({reasons}){consequence}")
+    is_unknown = any(error.ename == NameError.__name__ for error in errors.values())
+    step = ". Next: %ddp vars lists the variables of each rank" if is_unknown else ""
+    raise TransferError(f"{failure} ({reasons}){consequence}{step}")

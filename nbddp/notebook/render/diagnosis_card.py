@@ -234,7 +234,9 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         is_change_shown = finding.proven or finding.kind in _WITH_POSSIBLE_CHANGE
         change = finding.change if is_change_shown else None
         sentences = [(finding.verdict, finding.reason)]
-        where = node_sentence(finding.nodes)
+        # Rows have the numbers of nodes.
+        says_more = any(part.host or part.is_whole for part in finding.nodes)
+        where = node_sentence(finding.nodes) if says_more else ""
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
         sentences += [("", _wrong_results(finding))]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
