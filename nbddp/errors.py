@@ -218,7 +218,7 @@ class TransferError(NbddpError):
         >>> pool.pull("missing")
         Traceback (most recent call last):
             ...
-        nbddp.errors.TransferError: could not pull 'missing' (ranks 0-1: NameError: ...)
+        nbddp.errors.TransferError: could not pull 'missing' (ranks 0-1: NameError: ...). Next: ...
     """
 
 
