@@ -19,6 +19,7 @@ from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
+from nbddp.wire.messages import RankExited
 from tests.support import leaks
 from tests.support.polling import poll_until
 from tests.support.restarted_pool import (
@@ -109,6 +110,10 @@ def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> P
     )
 
 
+#: Signals of an error in C or C++.
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
 class SharedPool:
     """One pool of two Gloo ranks for many tests; never used again after a test has broken it."""
 
@@ -116,6 +121,7 @@ class SharedPool:
         self._pool: Pool | None = None
         self._first_names: list[str] = []  #: names of a rank that has run nothing
         self._is_first_group = True  #: no test has made another default process group
+        self._crashes: list[str] = []  #: of ranks, in the running test
 
     @property
     def pool_id(self) -> str | None:
@@ -124,8 +130,23 @@ class SharedPool:
     def get(self) -> Pool:
         if self._pool is None:
             self._pool = make_pool(2)
+            self._watch_exits(self._pool)
             self._note_first(self._pool)
         return self._pool
+
+    def _watch_exits(self, pool: Pool) -> None:
+        """Show the ends of ranks in the report of a test that fails, and note crashes."""
+        release = pool.listeners.rank_exited
+
+        def rank_exited(exited: RankExited) -> None:
+            code, end = exited.exit_code, f"{exited.last_output}\n{exited.fault}".strip()
+            text = f"rank {exited.rank} exited, code {code}: {end}"
+            sys.stderr.write(f"{text}\n")
+            if -exited.exit_code in _CRASHES:
+                self._crashes.append(text)
+            release(exited)
+
+        pool.listeners.rank_exited = rank_exited
 
     def _note_first(self, pool: Pool) -> None:
         """Note what ranks have that have run nothing."""
@@ -137,6 +158,7 @@ class SharedPool:
         """The pool with its first default group, but for tests that are marked `replaces_group`."""
         if not self._is_first_group and test.get_closest_marker("replaces_group") is None:
             self.renew()
+        self._crashes.clear()
         return self.get()
 
     def check_health(self, *, may_replace_group: bool) -> None:
@@ -145,6 +167,7 @@ class SharedPool:
         try:
             assert not pool.is_stopped, "the test has stopped the shared pool"
             assert not pool.is_running, "the test has left a cell running"
+            assert not self._crashes, "a rank crashed; a test that wants it has `breaks_pool`"
             states = {info.rank: info.state.name for info in pool.ranks()}
             assert set(states.values()) == {RankState.IDLE.name}, f"ranks: {states}"
             code = _HEALTH_CELL.format(first_names=self._first_names)

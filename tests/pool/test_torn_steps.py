@@ -132,8 +132,7 @@ state(x).sum().backward()
     check(pool)
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
-def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Pool, kind: str):
+def check_that_a_step_in_two_cells_continues(pool: Pool, kind: str) -> None:
     begin(pool, kind)
     run_cell(pool, "state.zero_grad()\nloss = state(batch(1)).square().mean()")
     run_cell(pool, "other = make()")
@@ -144,6 +143,19 @@ def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Poo
         pool, "loss.backward()\nstep = lambda model: loss.item()\nstate.zero_grad = lambda: None"
     )
     check(pool)
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
+def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Pool, kind: str):
+    check_that_a_step_in_two_cells_continues(pool, kind)
+
+
+@pytest.mark.breaks_pool
+def test_a_step_in_two_cells_continues_also_beside_a_fresh_rank(pool: Pool):
+    """The ranks have made different numbers of models."""
+    begin(pool, "fsdp1, nested")
+    pool.restart(1)
+    check_that_a_step_in_two_cells_continues(pool, "fsdp1, nested")
 
 
 def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):

@@ -192,10 +192,10 @@ def _report_whole_modules(rebuilt: set[str], store: Any) -> list[tuple[Any, str,
 
 def _report_whole_unit(unit: torch_private.Unit, store: Any) -> str:
     """Add a unit to counters in the store; return the key of the one for whole units, or ""."""
-    store.add(f"sharded/{unit.number}", 1)
+    store.add(f"sharded/{unit.key}", 1)
     if unit.is_torn():
         return ""
-    key = f"sharded/{unit.number}/{unit.fingerprint()}"
+    key = f"sharded/{unit.key}/{unit.fingerprint()}"
     store.add(key, 1)
     return key
 
@@ -209,7 +209,7 @@ def _can_stay(unit: torch_private.Unit, key: str, rebuilt: set[str], store: Any)
     if not key or not isinstance(world, TracedGroup) or world.counters.info.pg_id not in rebuilt:
         return bool(key)
     count = store.add(key, 0)
-    return bool(count >= unit.size() and count == store.add(f"sharded/{unit.number}", 0))
+    return bool(count >= unit.size() and count == store.add(f"sharded/{unit.key}", 0))
 
 
 def _rebuilt_before_end() -> BaseException:

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
+from nbddp.rank import torch_private
 from nbddp.rank.collectives import faults, refusals, state_sync
 from nbddp.rank.collectives.abort import OperationAbort
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
@@ -115,6 +116,7 @@ class Collectives:
         """Begin a cell."""
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
+        torch_private.begin_cell(request.run_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self.stops.begin_cell(request)
         self.faults.begin_cell(request.faults, request.execution_count)

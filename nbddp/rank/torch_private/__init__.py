@@ -17,7 +17,7 @@ from nbddp.rank.torch_private.ddp import (
     whole_modules,
 )
 from nbddp.rank.torch_private.device_meshes import forget_meshes, hook_meshes
-from nbddp.rank.torch_private.fsdp import Unit, groups_of_torn, units
+from nbddp.rank.torch_private.fsdp import Unit, begin_cell, groups_of_torn, units
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
     hide_from_compiler,
@@ -71,6 +71,7 @@ __all__ = [
     "TRACED_PREFIX",
     "Sharding",
     "Unit",
+    "begin_cell",
     "c10d",
     "ddp_models",
     "default_group",

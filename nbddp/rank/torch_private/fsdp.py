@@ -26,26 +26,29 @@ from nbddp.rank.torch_private.process_groups import default_group
 #: The kinds of states, by class name: a module each, with the same functions.
 _KINDS: dict[str, Any] = {"FSDPState": fsdp2, "FullyShardedDataParallel": fsdp1}
 
-#: The living states, numbered in the order of creation.
-_numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-_next_number = itertools.count()
+#: The living states with their keys, in the order of creation. A state is created in the same cell
+#: on all of its ranks. A count of all states would not be equal: a rank that was replaced has made
+#: fewer.
+_keys: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+_cell = ""  #: the id of the cell that runs, or has run last
+_next_number = itertools.count()  #: of the states that it creates
 
-#: Numbers of units at the end of the last cell: those that may be whole, and those that cannot be.
-_waiting: set[int] = set()
-_abandoned: set[int] = set()
+#: Keys of units at the end of the last cell: those that may be whole, and those that cannot be.
+_waiting: set[str] = set()
+_abandoned: set[str] = set()
 
 
 class Unit:
     """A root module with all sharded modules in it, which take their steps together."""
 
-    def __init__(self, number: int, kind: Any) -> None:
-        self.number = number  #: of its first state, among all states of this process
+    def __init__(self, key: str, kind: Any) -> None:
+        self.key = key  #: of its first state, equal on all ranks that created it in the same cell
         self.states: list[Any] = []
         self._kind = kind
 
     def is_torn(self) -> bool:
         """Return whether a forward or a backward was not completed."""
-        return self.number in _abandoned or bool(self._kind.is_torn(self.states))
+        return self.key in _abandoned or bool(self._kind.is_torn(self.states))
 
     def waits(self) -> bool:
         """Return whether the rest of a forward may follow or not, which cannot be determined."""
@@ -73,7 +76,7 @@ class Unit:
         Raises:
             RuntimeError: some of its state cannot be reset.
         """
-        _abandoned.discard(self.number)
+        _abandoned.discard(self.key)
         self._kind.reset(self.states)
 
     def name(self) -> str:
@@ -84,23 +87,29 @@ class Unit:
 
 
 def watch() -> None:
-    """Number the states that are created from now on; classes may be imported later, or never."""
+    """Note the states that are created from now on; classes may be imported later, or never."""
     base: Any = getattr(_composable_state, "_State", None)
     if base is None:
         return
 
     def init_subclass(cls: Any, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
-        _number_instances(cls)
+        _note_instances(cls)
 
     base.__init_subclass__ = classmethod(init_subclass)
     for kind in base.__subclasses__():
-        _number_instances(kind)
+        _note_instances(kind)
         for subkind in kind.__subclasses__():
-            _number_instances(subkind)
+            _note_instances(subkind)
 
 
-def _number_instances(cls: Any) -> None:
+def begin_cell(run_id: str) -> None:
+    """Begin a cell, whose id is equal on all of its ranks."""
+    global _cell, _next_number
+    _cell, _next_number = run_id, itertools.count()
+
+
+def _note_instances(cls: Any) -> None:
     if cls.__name__ not in _KINDS:
         return
     original: Callable[..., None] = cls.__init__
@@ -108,7 +117,7 @@ def _number_instances(cls: Any) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _numbers[self] = next(_next_number)
+        _keys[self] = f"{_cell}/{next(_next_number)}"
 
     cls.__init__ = init
 
@@ -116,11 +125,11 @@ def _number_instances(cls: Any) -> None:
 def units() -> list[Unit]:
     """Return the units that have begun at least one step."""
     units_by_root: dict[int, Unit] = {}
-    for state, number in sorted(_numbers.items(), key=lambda item: item[1]):
+    for state, key in list(_keys.items()):
         kind = next(_KINDS[c.__name__] for c in type(state).__mro__ if c.__name__ in _KINDS)
         shared = kind.shared(state)
         if shared is not None:
-            units_by_root.setdefault(id(shared), Unit(number, kind)).states.append(state)
+            units_by_root.setdefault(id(shared), Unit(key, kind)).states.append(state)
     return list(units_by_root.values())
 
 
@@ -132,7 +141,7 @@ def torn_units(*, has_failed: bool) -> list[Unit]:
             its error.
     """
     known = units()
-    waiting = {unit.number for unit in known if unit.waits()}
+    waiting = {unit.key for unit in known if unit.waits()}
     if has_failed:
         _abandoned.update(waiting - _waiting)
     _waiting.clear()
@@ -140,7 +149,7 @@ def torn_units(*, has_failed: bool) -> list[Unit]:
     candidates = [unit for unit in known if unit.is_torn()]
     # A thread may have been at work at the first check, so each unit is checked again.
     torn = [unit for unit in candidates if not _is_at_work(unit) and unit.is_torn()]
-    _abandoned.intersection_update(unit.number for unit in torn)
+    _abandoned.intersection_update(unit.key for unit in torn)
     return torn
 
 
