@@ -77,15 +77,15 @@ def end_process(pid: int, started: int) -> None:
         process = os.pidfd_open(pid)
     except OSError:
         return
-    poller = select.poll()
-    poller.register(process, select.POLLIN)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        # The descriptor stays that of one process, whatever becomes of the number.
-        if process_tree.start_time(pid) == started:
+    # The descriptor stays that of one process, whatever becomes of the number.
+    if process_tree.start_time(pid) == started:
+        poller = select.poll()
+        poller.register(process, select.POLLIN)
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(process, number)
-        if poller.poll(_END_S * 1000):
-            break
+            if poller.poll(_END_S * 1000):
+                break
     os.close(process)
 
 

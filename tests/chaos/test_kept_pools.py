@@ -154,6 +154,7 @@ pool.stop()
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_the_second_notebook_may_be_killed_too(site: KeptSite):
     first = begin(site, "print('in'); import time; time.sleep(2)")
     first.wait_line("[0-1] in")

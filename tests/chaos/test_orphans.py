@@ -138,7 +138,7 @@ def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
     _check_nothing_left(folder, shared_memory)
 
 
-@pytest.mark.parametrize("stopped", ["agent", "fork server", "store"])
+@pytest.mark.parametrize("stopped", ["agent", "fork server", pytest.param("store", marks=_FULL)])
 def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, folder: Path):
     """No process is left that would see the stopped one."""
     shared_memory = set(Path("/dev/shm").iterdir())

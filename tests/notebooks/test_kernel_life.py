@@ -88,6 +88,7 @@ def test_a_shutdown_in_the_middle_of_a_cell_leaves_nothing(own_kernel: Kernel, f
     _check_gone(below, folder)
 
 
+@pytest.mark.full
 def test_a_shutdown_while_a_background_cell_is_awaited_leaves_nothing(
     own_kernel: Kernel, folder: Path
 ):
@@ -137,6 +138,7 @@ def test_a_start_shows_its_progress_and_says_what_was_started(lasting_kernel: Ke
     )
 
 
+@pytest.mark.full  # as `test_orphans` does it with scripts
 def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
     below = own_kernel.process.children(recursive=True)
     own_kernel.process.kill()

@@ -3,17 +3,33 @@
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+_PANEL = "%ddp status --live"
+_BACKGROUND = "%%ddp --async\nprint('from', rank)"
+_CELLS = [
+    "%load_ext nbddp\n%ddp start -n 2",
+    _PANEL, "%%ddp\nx = 1", "%ddp status --live off",
+    _BACKGROUND, "handle = _\nhandle.wait()",
+    _PANEL, "%%ddp\nx = 2", "%ddp stop",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def notebook() -> NotebookNode:
+    """The notebook, with its outputs."""
+    cells = [nbformat.v4.new_code_cell(each) for each in _CELLS]
+    made: NotebookNode = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(made, timeout=120, kernel_name="python3").execute()
+    return made
 
 
 @pytest.mark.parametrize(
-    ("end", "note"),
-    [("%ddp status --live off", "switched off"), ("%ddp stop", "the pool was stopped")],
+    ("number", "note"), [(0, "switched off"), (1, "the pool was stopped")], ids=["off", "stop"]
 )
-def test_the_last_table_of_the_live_panel_is_saved(end: str, note: str):
-    cells = ["%load_ext nbddp", "%ddp start -n 2", "%ddp status --live", "%%ddp\nx = 1", end]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    [table] = notebook.cells[2].outputs
+def test_the_last_table_of_the_live_panel_is_saved(notebook: NotebookNode, number: int, note: str):
+    panels = [cell for cell in notebook.cells if cell.source == _PANEL]
+    [table] = panels[number].outputs
     assert table.output_type == "display_data"
     text = table.data["text/plain"]
     assert note in text, text
@@ -21,12 +37,7 @@ def test_the_last_table_of_the_live_panel_is_saved(end: str, note: str):
     assert note in table.data["text/html"]
 
 
-def test_the_state_of_a_background_cell_is_saved():
-    cells = [
-        "%load_ext nbddp", "%ddp start -n 2", "%%ddp --async\nprint('from', rank)",
-        "handle = _\nhandle.wait()", "%ddp stop",
-    ]  # fmt: skip
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    shown = str([each.get("data", {}).get("text/plain") for each in notebook.cells[2].outputs])
+def test_the_state_of_a_background_cell_is_saved(notebook: NotebookNode):
+    [cell] = [cell for cell in notebook.cells if cell.source == _BACKGROUND]
+    shown = str([each.get("data", {}).get("text/plain") for each in cell.outputs])
     assert "running" not in shown, shown

@@ -30,6 +30,7 @@ def test_every_example_succeeds_and_shows_what_the_page_quotes(page_kernel: Kern
     assert not wrong, "\n\n".join([*wrong, _UPDATE])
 
 
+@pytest.mark.full  # the page of the magics has prompts, too
 def test_the_examples_of_debugging_show_what_the_page_quotes(debugging_kernel: Kernel):
     wrong = []
     for example in magics_page.examples(magics_page.DEBUGGING.read_text(encoding="utf-8")):

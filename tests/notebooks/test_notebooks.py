@@ -147,13 +147,25 @@ def accuracy_of(notebook: NotebookNode) -> float:
     return float(found[0]) / 100
 
 
-#: `make test` runs a few of them, with cells, deadlocks and prompts.
-_RUN_ALWAYS = {"00_first_cell", "03_when_ranks_disagree", "06_step_by_step"}
+#: `make test` runs these; the one with prompts has a test without a user, which it runs, too.
+_RUN_ALWAYS = {DEMO, DISAGREE}
+
+
+def _full(path: Path) -> list[pytest.MarkDecorator]:
+    """The marks of a test that runs a notebook."""
+    return [] if path in _RUN_ALWAYS else [pytest.mark.full]
+
+
 _RUN = [
-    pytest.param(path, id=path.stem, marks=[] if path.stem in _RUN_ALWAYS else [pytest.mark.full])
+    pytest.param(path, id=path.stem, marks=_full(path))
     for path in NOTEBOOKS
     if path.stem not in OLD_GLOO
 ]
+
+
+def each_source(path: Path) -> pytest.MarkDecorator:
+    """Parametrize a test of a notebook: as it is committed, and as a fresh run leaves it."""
+    return pytest.mark.parametrize("source", [committed, pytest.param(executed, marks=_full(path))])
 
 
 @pytest.mark.timeout(300)
@@ -195,13 +207,13 @@ def test_is_short_enough_to_be_read(path: Path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(DEMO)
 def test_the_demo_learns_the_digits(source: Callable[[Path], NotebookNode]):
     assert accuracy_of(source(DEMO)) >= MIN_TEST_ACCURACY
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(BUILD)
 def test_a_handwritten_ddp_equals_that_of_torch(source: Callable[[Path], NotebookNode]):
     lines = "\n".join(texts(source(BUILD))).splitlines()
     assert lines.count("[0-1] equal to the loop by hand, in every bit: True") == 2
@@ -217,7 +229,7 @@ def test_a_handwritten_ddp_equals_that_of_torch(source: Callable[[Path], Noteboo
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(TRACE)
 def test_the_trace_names_the_straggler(source: Callable[[Path], NotebookNode]):
     text = "\n".join(texts(source(TRACE)))
     assert "on rank 0 in all_reduce #2 (cell [2], line 8), rank 1 came last" in text
@@ -260,7 +272,7 @@ def test_the_readme_shows_what_its_cells_show():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(DISAGREE)
 def test_each_disagreement_is_explained_by_its_card(source: Callable[[Path], NotebookNode]):
     found = cards(source(DISAGREE))
     for text, words in zip(found, CARDS, strict=True):
@@ -277,7 +289,7 @@ def test_each_disagreement_is_explained_by_its_card(source: Callable[[Path], Not
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(NUMBERS)
 def test_each_wrong_number_is_explained_by_its_card(source: Callable[[Path], NotebookNode]):
     found = cards(source(NUMBERS))
     for text, words in zip(found, WRONG, strict=True):
@@ -290,7 +302,7 @@ def test_each_wrong_number_is_explained_by_its_card(source: Callable[[Path], Not
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(DISAGREE)
 def test_the_training_survives_every_disagreement(source: Callable[[Path], NotebookNode]):
     text = "\n".join(texts(source(DISAGREE)))
     steps = re.findall(r"^\[0-3\] step (\d+), mean loss (\d\.\d+)$", text, re.MULTILINE)
@@ -301,7 +313,7 @@ def test_the_training_survives_every_disagreement(source: Callable[[Path], Noteb
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(DEATH)
 def test_both_recoveries_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
     assert [name for name, _ in errors(source(DEATH))] == ["RankExitedError"] * 2
     text = "\n".join(texts(source(DEATH)))
@@ -417,7 +429,7 @@ def check_machines(notebook: NotebookNode) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, pytest.param(executed, marks=pytest.mark.full)])
+@each_source(MACHINES)
 def test_a_lost_machine_is_replaced(source: Callable[[Path], NotebookNode]):
     check_machines(source(MACHINES))
 
@@ -449,7 +461,7 @@ def typed(notebook: NotebookNode) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [committed, executed])
+@each_source(STEPS)
 def test_the_prompts_are_answered_and_the_reader_sees_it(source: Callable[[Path], NotebookNode]):
     found = source(STEPS)
     answers = [answer for cell in code_cells(found) for answer in answers_of(cell)]

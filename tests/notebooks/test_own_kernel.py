@@ -176,6 +176,7 @@ def _notebook(*sources: str) -> Any:
     return nbformat.v4.new_notebook(cells=cells)
 
 
+@pytest.mark.full
 def test_nbclient_and_papermill_run_notebooks_on_it(installed: str, tmp_path: Path):
     book = _notebook("x = torch.full((1,), float(rank))", "dist.all_reduce(x)\nprint(x.item())")
     nbclient.NotebookClient(book, kernel_name=installed, timeout=30).execute()

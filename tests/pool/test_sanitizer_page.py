@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import VerdictReached
 from nbddp.notebook.render import diagnosis_card
@@ -12,6 +14,7 @@ _PAGE = Path(__file__).parents[2] / "docs" / "sanitizer.md"
 _EXAMPLE = re.compile(r"```python\n%%ddp --sanitize( data)?\n(.*?)```\n```\n(.*?)\n```", re.DOTALL)
 
 
+@pytest.mark.full
 def test_each_example(pool: Pool):
     examples = _EXAMPLE.findall(_PAGE.read_text())
     assert len(examples) >= 3

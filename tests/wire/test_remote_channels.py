@@ -236,8 +236,11 @@ def test_a_file_with_another_key_ends_the_agent_with_the_reason(
     assert ends.events == []
 
 
-def test_an_agent_does_not_wait_for_a_program_that_speaks_another_language(ends: Ends):
+def test_an_agent_does_not_wait_for_a_program_that_speaks_another_language(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+):
     """ZeroMQ connects to it no more: nothing would ever take a message out."""
+    monkeypatch.setattr(remote_uplink, "_HANDSHAKE_S", 0.5)
     with (
         socket.create_server((HOST, 0)) as server,
         closing(
@@ -246,7 +249,11 @@ def test_an_agent_does_not_wait_for_a_program_that_speaks_another_language(ends:
     ):
         connection, _ = server.accept()
         with connection:
+            connection.settimeout(30)
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+            with suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass  # until ZeroMQ has given the connection up
             poll_until(lambda: list(uplink.receive()) or uplink.lost_reason())
         sends = threading.Thread(target=uplink.send, args=(JOINED,), daemon=True)
         sends.start()

@@ -3,17 +3,24 @@
 import subprocess
 import sys
 
+import pytest
+
 from nbddp.agent import tunnel_end
 from nbddp.system import process_tree
 
 
-def test_a_process_is_ended_only_if_it_is_the_one_that_was_named():
-    with subprocess.Popen(["sleep", "1000"]) as process:
+def test_a_process_is_ended_only_if_it_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tunnel_end, "_END_S", 1000.0)  # it waits for no process that it leaves
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
         started = process_tree.start_time(process.pid)
         tunnel_end.end_process(process.pid, started + 1)
         assert process.poll() is None
         tunnel_end.end_process(process.pid, started)
         assert process.wait() < 0
+    finally:
+        process.kill()
+        process.wait()
     tunnel_end.end_process(process.pid, started)  # it has ended
     tunnel_end.end_process(0, -1)  # as it is named where none was found
 
