@@ -147,17 +147,10 @@ def accuracy_of(notebook: NotebookNode) -> float:
     return float(found[0]) / 100
 
 
-#: `make test` runs these; the one with prompts has a test without a user, which it runs, too.
-_RUN_ALWAYS = {DEMO, DISAGREE}
-
-
-def _full(path: Path) -> list[pytest.MarkDecorator]:
-    """The marks of a test that runs a notebook."""
-    return [] if path in _RUN_ALWAYS else [pytest.mark.full]
-
-
+#: `make test` runs two of them; a test without a user runs the one with prompts there.
+_MARKS = {path: [] if path in (DEMO, DISAGREE) else [pytest.mark.full] for path in NOTEBOOKS}
 _RUN = [
-    pytest.param(path, id=path.stem, marks=_full(path))
+    pytest.param(path, id=path.stem, marks=_MARKS[path])
     for path in NOTEBOOKS
     if path.stem not in OLD_GLOO
 ]
@@ -165,7 +158,9 @@ _RUN = [
 
 def each_source(path: Path) -> pytest.MarkDecorator:
     """Parametrize a test of a notebook: as it is committed, and as a fresh run leaves it."""
-    return pytest.mark.parametrize("source", [committed, pytest.param(executed, marks=_full(path))])
+    return pytest.mark.parametrize(
+        "source", [committed, pytest.param(executed, marks=_MARKS[path])]
+    )
 
 
 @pytest.mark.timeout(300)
@@ -277,15 +272,8 @@ def test_each_disagreement_is_explained_by_its_card(source: Callable[[Path], Not
     found = cards(source(DISAGREE))
     for text, words in zip(found, CARDS, strict=True):
         assert " ".join(text.split()).startswith(words)
-    names = [name for name, _ in errors(source(DISAGREE))]
-    assert names == [
-        "DeadlockError",
-        "MismatchError",
-        "DeadlockError",
-        "CellError",
-        "DeadlockError",
-        "DeadlockError",
-    ]
+    kinds = ["Deadlock", "Mismatch", "Deadlock", "Cell", "Deadlock", "Deadlock"]
+    assert [name for name, _ in errors(source(DISAGREE))] == [f"{kind}Error" for kind in kinds]
 
 
 @pytest.mark.timeout(300)
