@@ -8,7 +8,7 @@ variable.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis.code_places import called, lines_of, names_in
@@ -18,6 +18,11 @@ from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
 
 #: Names that are followed, one after another.
 _MAX_STEPS = 6
+#: Parts of a number; what other calls return may be anything.
+_PARTS = (
+    ast.Constant | ast.Name | ast.Attribute | ast.BinOp | ast.UnaryOp | ast.Subscript
+    | ast.operator | ast.unaryop | ast.expr_context
+)  # fmt: skip
 #: Functions of numbers.
 _NUMBERS = frozenset(
     ("int", "abs", "len", "min", "max", "str", "hash", "get_rank", "get_world_size")
@@ -36,39 +41,40 @@ def dividing_condition(divergence: Divergence, sources: Sources) -> Branch | Non
         sources: the code.
     """
     scope = Scope(divergence.site, divergence.code, sources)
+    is_repeated = divergence.is_repeated
     conditions = [each for each in divergence.branches if each.kind == "condition"]
-    if divergence.is_repeated:
-        leave = [each.condition for each in divergence.exits]
-        return _dividing_parameter([*conditions, *leave], scope)
-    conditions += [leave.condition for leave in divergence.exits if leave.is_continue]
-    dividing = (
-        _dividing([each for each in conditions if each.line > loop.lineno], loop, scope)
-        for loop in _loops(scope)
-    )
-    return next((each for each in dividing if each is not None), None)
+    conditions += [each.condition for each in divergence.exits if is_repeated or each.is_continue]
+    for line, variables in _parameters(scope) if is_repeated else _loops(scope):
+        place = _Place(scope, variables)
+        for condition in conditions:
+            if condition.line > line and any(map(place.divides, _tests(condition))):
+                return condition
+    return None
 
 
-def _dividing_parameter(conditions: Iterable[Branch], scope: Scope) -> Branch | None:
-    """The condition that compares a parameter with the rank, in a function that a loop calls."""
+def _parameters(scope: Scope) -> Iterator[tuple[int, frozenset[str]]]:
+    """The line of the function that a loop calls, and its parameters."""
     function = function_at(scope.code.statements, scope.site.line)
-    if function is None:
-        return None
-    names = {each.arg for each in (*function.args.posonlyargs, *function.args.args)}
-    place = _Place(scope, frozenset(name for name in names if not names_ranks(name)))
-    return next((each for each in conditions if any(map(place.divides, _tests(each)))), None)
+    if function is not None:
+        names = {each.arg for each in (*function.args.posonlyargs, *function.args.args)}
+        yield function.lineno, frozenset(name for name in names if not names_ranks(name))
 
 
-def _loops(scope: Scope) -> Iterator[ast.For]:
-    """The loops around a line."""
-    for node in ast.walk(ast.Module(scope.code.statements, [])):
-        if isinstance(node, ast.For) and scope.site.line in lines_of(node):
-            yield node
+def _loops(scope: Scope) -> Iterator[tuple[int, frozenset[str]]]:
+    """The line of each loop around a line, and the names that differ in its iterations.
 
-
-def _dividing(conditions: Iterable[Branch], loop: ast.For, scope: Scope) -> Branch | None:
-    place = _Place(scope, frozenset(_variables(loop)))
-    divides = (each for each in conditions if any(map(place.divides, _tests(each))))
-    return next(divides, None)
+    It gives them a value, or its body counts by them.
+    """
+    for loop in ast.walk(ast.Module(scope.code.statements, [])):
+        if isinstance(loop, ast.For) and scope.site.line in lines_of(loop):
+            counts = (
+                each.target.id
+                for each in ast.walk(loop)
+                if isinstance(each, ast.AugAssign)
+                and isinstance(each.target, ast.Name)
+                and isinstance(each.value, ast.Constant)
+            )
+            yield loop.lineno, frozenset((*names_in(loop.target), *counts))
 
 
 def _tests(branch: Branch) -> Iterator[ast.expr]:
@@ -76,17 +82,6 @@ def _tests(branch: Branch) -> Iterator[ast.expr]:
         yield branch.test
     if branch.other is not None:
         yield from _tests(branch.other)
-
-
-def _variables(loop: ast.For) -> Iterator[str]:
-    """The names that a loop gives a value, and those by which its body counts."""
-    yield from names_in(loop.target)
-    for node in ast.walk(loop):
-        match node:
-            case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant()):
-                yield name
-            case _:
-                pass
 
 
 @dataclass(frozen=True)
@@ -100,109 +95,88 @@ class _Place:
     def divides(self, test: ast.expr) -> bool:  # noqa: PLR0911 - one for each kind
         """Whether a condition divides the iterations among the ranks."""
         match test:
-            case ast.BoolOp(values=values):
-                return any(map(self.divides, values))
-            case ast.UnaryOp(operand=operand):
-                return self.divides(operand)
+            case ast.BoolOp(values=parts):
+                return any(map(self.divides, parts))
+            case ast.UnaryOp(operand=part) | ast.Call(func=ast.Name(id="bool"), args=[part]):
+                return self.divides(part)
             case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
                 return self.divides(left) or self.divides(right)
             case ast.IfExp(test=inner, body=body, orelse=other):
                 return any(map(self.divides, (inner, body, other)))
-            case ast.Call(func=ast.Name(id="bool"), args=[operand]):
-                return self.divides(operand)
             case ast.Name(id=name) if (value := self._value(name)) is not None:
                 return self._further().divides(value)
             case ast.Subscript(value=ast.Name(id=name), slice=index) if isinstance(
-                value := self._value(name), ast.ListComp
+                items := self._value(name), ast.ListComp
             ):
-                targets = [each.target for each in value.generators]
-                names = frozenset(name for target in targets for name in names_in(target))
-                place = replace(self._further(), variables=self.variables | names)
-                return self._varies(self._parts(index)) and place.divides(value.elt)
+                mine = frozenset(
+                    name for each in items.generators for name in names_in(each.target)
+                )
+                place = replace(self._further(), variables=self.variables | mine)
+                varies = self._is_number(index) and bool(self._names(index) - {_RANK})
+                return varies and place.divides(items.elt)
             case _:
-                compared = self._compared(test)
-                return self._claims(test) or (self._varies(compared) and _RANK in compared)
+                return self._compares(test) or any(map(self._claims, self._walk(test)))
 
-    def _compared(self, test: ast.expr) -> set[str]:
-        """The variables, and the rank, of one comparison; none where it is not about numbers."""
+    def _compares(self, test: ast.expr) -> bool:
+        """Whether one comparison of numbers has a variable and the rank."""
+        numbers: Sequence[ast.expr] = [test]
+        items: Sequence[ast.expr] = []
         match test:
-            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[items]):
-                parts = self._parts(left)
-                return set() if parts is None else parts | self._parts_of_items(items)
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=items):
+                numbers = [left]
             case ast.Compare(left=left, ops=ops, comparators=others):
+                numbers = [left, *others]
                 is_order = any(isinstance(op, _ORDERS) for op in ops)
-                if is_order and not any(self._parts(each) == {_RANK} for each in (left, *others)):
-                    return set()  # ``step + 2 * rank > 3`` compares a value with a limit
-                return self._all_parts([left, *others]) or set()
-            case ast.Call(func=ast.Name(), args=arguments, keywords=[]):
-                return self._all_parts(arguments) or set()  # ``is_mine(i, rank)``
+                if is_order and not any(self._names(each) == {_RANK} for each in numbers):
+                    return False  # ``step + 2 * rank > 3`` compares a value with a limit
+            case ast.Call(func=ast.Name(), args=numbers, keywords=[]):
+                pass  # ``is_mine(i, rank)``
             case _:
-                return self._parts(test) or set()
+                pass
+        names = self._names(*numbers, *items)
+        return _RANK in names and len(names) > 1 and all(map(self._is_number, numbers))
 
-    def _parts(self, node: ast.expr) -> set[str] | None:  # noqa: PLR0911 - one for each kind
-        """The variables, and the rank, that a number is made of; None: it may be anything."""
-        match node:
-            case ast.Constant():
-                return set()
-            case ast.Name(id=name) if name in self.variables:
-                return {name}
-            case ast.Name() | ast.Attribute() if names_ranks(ast.unparse(node)):
-                return {_RANK}
-            case ast.Name(id=name):
-                value = self._value(name)
-                return set() if value is None else self._further()._parts(value)
-            case ast.Attribute(value=owner):
-                return self._parts(owner)
-            case ast.BinOp(left=left, right=right):
-                return self._all_parts([left, right])
-            case ast.UnaryOp(operand=operand):
-                return self._parts(operand)
-            case ast.Subscript(value=items, slice=index):
-                return self._all_parts([items, index])
-            case ast.List(elts=items) | ast.Tuple(elts=items) if not any(map(self._parts, items)):
-                return set()
-            case ast.Call(func=function, args=arguments) if called(node) in _NUMBERS:
-                parts = self._all_parts(arguments)
-                is_rank = names_ranks(ast.unparse(function))
-                return parts if parts is None or not is_rank else parts | {_RANK}
-            case _:
-                return None
+    def _is_number(self, node: ast.expr) -> bool:
+        return all(
+            isinstance(each, _PARTS)
+            or (isinstance(each, ast.Call) and called(each) in _NUMBERS)
+            or (isinstance(each, ast.List | ast.Tuple) and not self._names(each))
+            for each in self._walk(node)
+        )
 
-    def _all_parts(self, nodes: Iterable[ast.expr]) -> set[str] | None:
-        parts: set[str] = set()
-        for node in nodes:
-            those = self._parts(node)
-            if those is None:
-                return None
-            parts |= those
-        return parts
-
-    def _parts_of_items(self, items: ast.expr) -> set[str]:
-        """The variables, and the rank, that a list or a set is made of."""
-        parts = names_in(items) & self.variables
-        if names_ranks(ast.unparse(items)):
-            parts |= {_RANK}
-        for name in names_in(items) - parts:
-            if (value := self._value(name)) is not None:
-                parts |= self._further()._parts_of_items(value)
-        return parts
-
-    def _claims(self, test: ast.expr) -> bool:
-        """Whether a rank takes the item of an iteration in a store: ``store.add(key, 1) == 1``."""
-        nodes = list(ast.walk(test))
-        for node in list(nodes):
-            if isinstance(node, ast.Name) and (value := self._value(node.id)) is not None:
-                nodes += ast.walk(value)
-        return any(
+    def _claims(self, node: ast.AST) -> bool:
+        """Whether a rank takes the item of an iteration in a store: ``store.add(key, 1)``."""
+        return (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in _CLAIMS
-            and any(self._varies(names_in(each)) for each in node.args)
-            for node in nodes
+            and any(self.variables & names_in(each) for each in node.args)
         )
 
-    def _varies(self, parts: set[str] | None) -> bool:
-        return bool(parts) and not self.variables.isdisjoint(parts or ())
+    def _names(self, *nodes: ast.AST) -> set[str]:
+        """The variables, and the rank, that expressions are made of."""
+        names = {
+            _RANK if self._is_rank(each) else each.id if isinstance(each, ast.Name) else ""
+            for node in nodes
+            for each in self._walk(node)
+        }
+        return names & {*self.variables, _RANK}
+
+    def _walk(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes of an expression, and of the values of its names; a rank has no parts."""
+        yield node
+        if isinstance(node, ast.Name):
+            value = None if self._is_rank(node) else self._value(node.id)
+            if value is not None:
+                yield from self._further()._walk(value)
+        elif not self._is_rank(node):
+            for part in ast.iter_child_nodes(node):
+                yield from self._walk(part)
+
+    def _is_rank(self, node: ast.AST) -> bool:
+        is_variable = isinstance(node, ast.Name) and node.id in self.variables
+        is_name = isinstance(node, ast.Name | ast.Attribute) and not is_variable
+        return is_name and names_ranks(ast.unparse(node))
 
     def _value(self, name: str) -> ast.expr | None:
         if not self.steps or name in self.variables:
