@@ -26,6 +26,8 @@ _pipe_by_target: dict[int, int] = {}
 _own_streams: dict[int, io.TextIOWrapper] = {}
 #: The descriptor of the stream that was written last, and the number of changes.
 _written, _changes = 1, 0
+#: A print of two values writes four times; `super` would take as long again as the write.
+_write = io.TextIOWrapper.write
 
 
 class _MarkedStream(io.TextIOWrapper):
@@ -39,7 +41,7 @@ class _MarkedStream(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         if _written != self.target:
             _mark_change(self.target)
-        return super().write(text)
+        return _write(self, text)
 
 
 def _mark_change(target: int) -> None:
