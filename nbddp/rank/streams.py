@@ -23,17 +23,18 @@ _FAR_FD = 100
 #: The pipes to the agent, by the number of the descriptor that is connected to them.
 _pipe_by_target: dict[int, int] = {}
 #: The streams that we have made; a cell may replace them.
-_own_streams: dict[int, io.TextIOWrapper] = {}
+_own_streams: "dict[int, _MarkedStream]" = {}
 #: The descriptor of the stream that was written last, and the number of changes.
 _written, _changes = 1, 0
-#: A print of two values writes four times; `super` would take as long again as the write.
 _write = io.TextIOWrapper.write
 
 
 class _MarkedStream(io.TextIOWrapper):
     """A stream of Python that marks a change to it.
 
-    Not the raw stream below it: an interrupt there would make its text come twice.
+    Not the raw stream below it: an interrupt there would make its text come twice. The stream that
+    was written last has `io.TextIOWrapper.write` in the place of this method: it marks nothing,
+    and a method of Python would take as long again as the write.
     """
 
     target = 1  #: its descriptor
@@ -43,6 +44,13 @@ class _MarkedStream(io.TextIOWrapper):
             _mark_change(self.target)
         return _write(self, text)
 
+    def set_written(self, *, is_last: bool) -> None:
+        """Note whether this is the stream that was written last."""
+        if is_last:
+            self.__dict__["write"] = _write.__get__(self)
+        else:
+            self.__dict__.pop("write", None)
+
 
 def _mark_change(target: int) -> None:
     global _written, _changes  # noqa: PLW0603 - of the process, as the descriptors are
@@ -51,6 +59,8 @@ def _mark_change(target: int) -> None:
     for descriptor in (before, target):  # the text before the change is in the pipe already
         with suppress(OSError, KeyError):  # the agent is gone
             os.write(_pipe_by_target[descriptor], stream_order.mark(_changes))
+    for stream in _own_streams.values():
+        stream.set_written(is_last=stream.target == target)
 
 
 def take_over(stdout_fd: int, stderr_fd: int) -> None:
@@ -112,6 +122,7 @@ def _text_stream(fd: int) -> io.TextIOWrapper:
     raw = open(fd, "wb", closefd=False, buffering=1 << 16)  # noqa: SIM115 - for the whole process
     stream = _MarkedStream(raw, "utf-8", errors="backslashreplace", line_buffering=True)
     stream.target = fd
+    stream.set_written(is_last=fd == _written)
     _own_streams[fd] = stream
     return stream
 
