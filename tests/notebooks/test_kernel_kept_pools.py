@@ -1,5 +1,6 @@
 """`%ddp detach`, `attach` and `pools` in real kernels; a kernel is shut down, as by a restart."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -93,6 +94,7 @@ def test_the_question_of_a_cell_is_asked_again_in_the_next_kernel(site: KeptSite
         second.ok("%load_ext nbddp")
         cell = second.run("%ddp attach --wait", "Ada")
         assert cell.status == "ok", cell.error
+        assert re.search(r"cell \[\d+\] was done at \d\d:\d\d, after \d+\.\d s", flat(cell.text))
         assert second.value("%ddp pull name") == "['Bob', 'Ada']"
         second.ok("%ddp stop")
     site.wait_until_nothing_runs()

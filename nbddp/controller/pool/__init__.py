@@ -2,6 +2,7 @@
 
 from nbddp.controller.pool.cell_options import CellOptions
 from nbddp.controller.pool.kept_pool import KeptPool, find_kept
+from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.rank_logs import LogTail, log_tails
@@ -10,6 +11,7 @@ __all__ = [
     "CatchUp",
     "CellOptions",
     "KeptPool",
+    "LeftCell",
     "LogTail",
     "Pool",
     "catch_up",

@@ -4,10 +4,12 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import os
+import time
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool import LeftCell, Pool
+from nbddp.controller.state import RunOutcome
 from nbddp.durations import write_duration
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import keeping, session
@@ -72,7 +74,7 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
     # Another thread shows the output, which would come before text that waits in a buffer.
     print(f"{left.name} of the last kernel, with the output that was kept:", flush=True)
     if wait:
-        pool.rejoin()
+        _wait_for(pool, left)
         return None
     with pool.given_up_on_failure(left.run):
         view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
@@ -107,6 +109,38 @@ def others_text() -> str:
         f"%ddp attach {pool.pool_id} takes it back."
         for pool in kept_pools.detached_pools()
     )
+
+
+def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, clock: float) -> str:
+    """Say how and when a cell of the last kernel ended, and after how long.
+
+    Args:
+        left: the cell.
+        outcome: its end.
+        attached: when the pool was taken back, by the same clock as ``left.began``.
+        now: the present, by that clock.
+        clock: the present, in seconds since 1970.
+    """
+    if outcome.ended_by:
+        verb = "was ended"
+    elif outcome.interrupted:
+        verb = "was interrupted"
+    else:
+        verb = "was done" if outcome.ranks("ok") == left.run.ranks else "failed"
+    ended = left.began + outcome.elapsed_s
+    before = ", before this %ddp attach" if ended < attached else ""
+    at = moment(clock - (now - ended), clock)
+    return f"{left.name} {verb} at {at}, after {outcome.elapsed_s:.1f} s{before}"
+
+
+def _wait_for(pool: Pool, left: LeftCell) -> None:
+    attached = time.monotonic()
+    try:
+        pool.rejoin()
+    finally:
+        if (outcome := left.run.outcome) is not None:
+            now = time.monotonic()
+            print(with_line_breaks(end_text(left, outcome, attached, now, kept_pools.now())))
 
 
 def _states(pool: Pool) -> str:

@@ -1,0 +1,36 @@
+"""The line about the end of a cell that ran while its pool had no kernel."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nbddp.controller.pool import LeftCell
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.notebook.magics.keep_verbs import end_text
+from nbddp.wire.rank_set import RankSet
+
+#: 17:02 of some day, here.
+NOW = time.mktime((2026, 11, 25, 17, 2, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("status", "ends", "attached", "words"),
+    [
+        ("ok", {}, 1000.0, "was done at 16:46, after 60.0 s, before this %ddp attach"),
+        ("ok", {}, 90.0, "was done at 16:46, after 60.0 s"),
+        ("error", {}, 90.0, "failed at 16:46, after 60.0 s"),
+        ("error", {"interrupted": True}, 90.0, "was interrupted at 16:46, after 60.0 s"),
+        ("unfinished", {"ended_by": "%ddp stop"}, 90.0, "was ended at 16:46, after 60.0 s"),
+    ],
+)
+def test_the_line_says_how_and_when_it_ended(
+    status: Any, ends: dict[str, Any], attached: float, words: str
+):
+    left = cast(
+        "LeftCell",
+        SimpleNamespace(name="cell [9]", began=80.0, run=SimpleNamespace(ranks=RankSet.of([0]))),
+    )
+    outcome = RunOutcome("r", {0: RankResult(0, status, 60.0)}, 60.0, **ends)
+    assert end_text(left, outcome, attached, 1100.0, NOW) == f"cell [9] {words}"
