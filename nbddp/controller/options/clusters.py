@@ -11,8 +11,10 @@ Runs in: the notebook's process, or that of the command ``nbddp``.
 
 import argparse
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,18 @@ from nbddp.settings import CONFIG_DIR_ENV
 _FILE = "clusters.toml"
 #: The option that names a table is in no table.
 _CLUSTER = "cluster"
+_LEGAL_LINES = 'lines such as nnodes = 2, launcher = "ssh", hosts = ["a", "b"], tunnel = true'
+#: The line with the name of a table.
+_HEADER = re.compile(r"^\[[ \t]*([^\[\]\n]+?)[ \t]*\][ \t]*(?:#.*)?$")
+#: Stands for lines of the file that are not TOML, above the first table or where a name should be.
+_NAMELESS = ""
+
+
+@dataclass(frozen=True)
+class _Unreadable:
+    """A table of the file that is not TOML."""
+
+    why: str  #: with the line and the column
 
 
 def clusters_file() -> Path:
@@ -42,9 +56,12 @@ def cluster_names() -> list[str]:
     """Return the names of the clusters, in the order of the file.
 
     Raises:
-        BadOptionError: the file cannot be read.
+        BadOptionError: the file cannot be read, or no line of it is TOML.
     """
-    return list(_tables())
+    tables = _tables()
+    if list(tables) == [_NAMELESS]:
+        raise BadOptionError(f"{clusters_file()} is not a file of TOML: {tables[_NAMELESS].why}")
+    return [name for name in tables if name != _NAMELESS]
 
 
 def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[str, Any]:
@@ -62,10 +79,14 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
             a value that is not legal; the message says what is.
     """
     tables = _tables()
+    if _NAMELESS in tables and name not in tables:
+        raise BadOptionError(f"{clusters_file()} is not a file of TOML: {tables[_NAMELESS].why}")
     if name not in tables:
         raise BadOptionError(f"--cluster {name}: {_no_cluster(name, tables)}")
     table = tables[name]
     where = f"[{name}] in {clusters_file()}"
+    if isinstance(table, _Unreadable):
+        raise BadOptionError(f"{where} is not TOML: {table.why}; legal: {_LEGAL_LINES}")
     if not isinstance(table, dict):
         raise BadOptionError(f"{where} is no table; legal: a line [{name}], and options below it")
     legal = [option for option in line_options if option != _CLUSTER]
@@ -77,19 +98,55 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
 
 
 def _tables() -> dict[str, Any]:
+    """Read the file: tables by name, among them those that are `_Unreadable`."""
     path = clusters_file()
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise BadOptionError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # of TOML, or of UTF-8
+    except UnicodeDecodeError as error:
         raise BadOptionError(f"{path} is not a file of TOML: {error}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return _tables_apart(text)
+
+
+def _tables_apart(text: str) -> dict[str, Any]:
+    """Read each table of the file alone, so that one that is not TOML hides no other."""
+    tables: dict[str, Any] = {}
+    for name, part in _parts(text):
+        try:
+            for key, table in tomllib.loads(part).items():
+                known = tables.get(key)
+                if isinstance(known, dict) and isinstance(table, dict) and not known.keys() & table:
+                    tables[key] = known | table  # [lab] and [lab.env]
+                elif known is None:
+                    tables[key] = table
+                elif not isinstance(known, _Unreadable):
+                    line = len(part) - len(part.lstrip("\n")) + 1
+                    tables[key] = _Unreadable(f"its name stands there twice (again at line {line})")
+        except tomllib.TOMLDecodeError as error:
+            tables[name] = _Unreadable(str(error))
+    return tables
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """Return the name of each table, and its lines below as many empty ones as stand above it."""
+    parts: list[tuple[str, list[str]]] = [(_NAMELESS, [])]
+    for number, line in enumerate(text.splitlines()):
+        if line.startswith("["):
+            header = _HEADER.match(line)
+            name = header[1].split(".")[0].strip("\"'") if header else _NAMELESS
+            parts.append((name, [""] * number))
+        parts[-1][1].append(line)
+    return [(name, "\n".join(lines)) for name, lines in parts]
 
 
 def _no_cluster(name: Any, tables: Iterable[str]) -> str:
-    if names := list(tables):
+    if names := [each for each in tables if each != _NAMELESS]:
         return f"{clusters_file()} has no table of this name{legal_words(str(name), names)}"
     return (
         f"there is no cluster in {clusters_file()}. Next: write the options of %ddp start there, "

@@ -22,7 +22,7 @@ from nbddp.controller.options import (
 )
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome, silence_text
-from nbddp.errors import CellInterruptedError, PoolInterruptedError
+from nbddp.errors import BadOptionError, CellInterruptedError, PoolInterruptedError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode
@@ -88,13 +88,22 @@ def list_clusters(shell: InteractiveShell) -> None:
         shell: not used.
 
     Raises:
-        BadOptionError: the file or one of its tables is not legal.
+        BadOptionError: the file cannot be read.
     """
-    rows = [(name, _cluster_line(name)) for name in cluster_names()]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, line in rows:
+    lines: dict[str, str] = {}
+    refusals: dict[str, str] = {}
+    for name in cluster_names():
+        try:
+            lines[name] = _cluster_line(name)
+        except BadOptionError as error:
+            refusals[name] = str(error)
+    width = max((len(name) for name in lines), default=0)
+    for name, line in lines.items():
         print(f"{name:<{width}}  {line}")
-    print(f"{_count_clusters(len(rows))} in {clusters_file()}")
+    place = f"{_count_clusters(len(lines))} in {clusters_file()}"
+    print(f"{place}. Next: %ddp start --cluster {next(iter(lines))}" if lines else place)
+    for refusal in refusals.values():
+        print(with_line_breaks(f"not a cluster that %ddp start can take: {refusal}"))
 
 
 def _cluster_line(name: str) -> str:

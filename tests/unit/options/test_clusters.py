@@ -159,11 +159,71 @@ def test_the_list_of_clusters(write: Write, capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == (
         "lab   --launcher ssh --hosts a,b -n 4 --tunnel --env NCCL_DEBUG=INFO\n"
         "gpu4  --launcher slurm --nnodes 2 --slurm '--partition=gpu --time=10' --timeout 30.0\n"
-        f"2 clusters in {path}\n"
+        f"2 clusters in {path}. Next: %ddp start --cluster lab\n"
     )
     path.unlink()
     pool_verbs.list_clusters(cast("Any", None))
     assert capsys.readouterr().out == f"no cluster in {path}\n"
+
+
+GOOD = """
+[lab]
+launcher = "ssh"
+hosts = ["a", "b"]
+
+[lab.env]
+A = "1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (
+            "[bad]\nnprocs = 2\n",
+            "[bad] in {file}: there is no option 'nprocs'; legal: nproc_per_node",
+        ),
+        (
+            "[bad]\nnnodes = 2\nlauncher = ssh\n",
+            "[bad] in {file} is not TOML: Invalid value (at line 11, column 12); legal: lines such "
+            "as nnodes = 2, launcher",
+        ),
+        (
+            "[bad]\nnnodes = 2\n[bad]\nnnodes = 3\n",
+            "[bad] in {file} is not TOML: its name stands there twice (again at line 11); legal: ",
+        ),
+        ("bad = 2\n", None),  # belongs to [lab.env]
+    ],
+)
+def test_a_bad_table_hides_no_other(
+    write: Write, capsys: pytest.CaptureFixture[str], bad: str, words: str | None
+):
+    path = write(f"{GOOD}\n{bad}\n[last]\nnproc_per_node = 1\n")
+    pool_verbs.list_clusters(cast("Any", None))
+    shown = " ".join(capsys.readouterr().out.split())
+    if words is None:
+        assert "env is {'A': '1', 'bad': 2}; legal: a table of texts" in shown
+    else:
+        assert shown.startswith("lab --launcher ssh --hosts a,b --env A=1 last -n 1 2 clusters in ")
+        assert " ".join(words.format(file=path).split()) in shown
+        with pytest.raises(BadOptionError) as caught:
+            PoolOptions.checked(cluster="bad")
+        assert words.format(file=path) in str(caught.value)
+        assert PoolOptions.checked(cluster="lab").hosts == ("a", "b")
+    assert f"in {path}. Next: %ddp start --cluster" in shown
+    assert PoolOptions.checked(cluster="last").nproc_per_node == 1
+
+
+def test_a_line_without_a_table_hides_no_table(write: Write):
+    path = write("nonsense\n[lab]\nnproc_per_node = 3\n")
+    assert cluster_names() == ["lab"]
+    assert PoolOptions.checked(cluster="lab").nproc_per_node == 3
+    with pytest.raises(BadOptionError) as caught:
+        PoolOptions.checked(cluster="lad")
+    assert f"{path} is not a file of TOML: Expected '='" in str(caught.value)
+    path.write_text("[lab\n")
+    with pytest.raises(BadOptionError, match=r"is not a file of TOML: Expected '\]'"):
+        cluster_names()
 
 
 def test_the_start_says_which_cluster_was_taken(write: Write):
