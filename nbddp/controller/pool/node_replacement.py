@@ -7,14 +7,17 @@ ranks keep processes and variables.
         AgentHello --> the node is no longer lost --> `RestartRanksRequested`, `RestartRequested`
 """
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace as with_options
 from typing import Protocol, cast
 
 from msgspec.structs import replace
 
 from nbddp.controller.hub import HubThread
-from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine
+from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine, mark_of
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolBrokenError, PoolStartError
 from nbddp.wire.launch_specs import Invitation
@@ -22,6 +25,8 @@ from nbddp.wire.launch_specs import Invitation
 _POLL_S = 0.1
 #: An agent on this machine loads torch, which takes long on a busy one.
 _LOCAL_JOIN_S = 120.0
+#: Stands for a host that only the user knows.
+_OTHER = "OTHER"
 
 
 class AgentSource(Protocol):
@@ -41,6 +46,9 @@ class AgentSource(Protocol):
     def withdraw(self, node: int) -> None:
         """End what `begin` has started."""
 
+    def way_out(self, nodes: Collection[int]) -> str:
+        """Say what the user can do if no agent can ever come; empty: try again."""
+
 
 class EngineAgents:
     """The agents of an engine.
@@ -49,10 +57,18 @@ class EngineAgents:
         engine: starts them.
         name: of its launcher.
         invitation: for them.
+        options: of the pool; None: they are not known.
     """
 
-    def __init__(self, engine: Engine, name: str, invitation: Invitation) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        invitation: Invitation,
+        options: PoolOptions | None = None,
+    ) -> None:
         self._engine = engine
+        self._options = options
         self._name = name
         self._invitation = invitation
         self.limit_s = engine.join_timeout_s
@@ -96,6 +112,21 @@ class EngineAgents:
         if engine is not None:
             engine.withdraw(node)
 
+    def way_out(self, nodes: Collection[int]) -> str:
+        """With ssh: name the line that starts a pool on other hosts."""
+        if self._name != "ssh" or self._options is None:
+            return ""
+        hosts = mark_of(self._engine).partition(";")[0].split(",")[: self._options.nnodes]
+        lost = [host for node, host in enumerate(hosts) if node in nodes]
+        others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
+        options = with_options(self._options, hosts=others)
+        words = options.words(["nproc_per_node", *options.differences(PoolOptions())])
+        return (
+            f"; then %ddp restart again. If {' or '.join(lost)} cannot come back: %ddp stop, which "
+            f"ends all ranks with their variables, and %ddp start {shlex.join(words)}, with another "
+            f"host in the place of {_OTHER}"
+        )
+
 
 class LocalAgents:
     """The agents of this machine.
@@ -128,6 +159,10 @@ class LocalAgents:
     def withdraw(self, node: int) -> None:
         """End the process."""
         self._agents[node].kill()
+
+    def way_out(self, nodes: Collection[int]) -> str:
+        """Nothing: a process of this machine can be started again."""
+        return ""
 
 
 def replace_nodes(
@@ -164,6 +199,8 @@ def replace_nodes(
             begun.append(lost_one)
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
+    except PoolBrokenError as error:
+        raise PoolBrokenError(f"{error}{source.way_out(nodes)}") from None
     finally:
         hub.awaited = frozenset()
         if not is_done:

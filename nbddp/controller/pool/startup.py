@@ -190,7 +190,9 @@ class PoolStartup:
         self._hub, self._generation, self._engine = taken.hub, taken.generation, taken.engine
         if taken.engine is not None and taken.invitation is not None:
             launcher = self._options.launcher
-            self._engine_agents = EngineAgents(taken.engine, launcher, taken.invitation)
+            self._engine_agents = EngineAgents(
+                taken.engine, launcher, taken.invitation, self._options
+            )
         self.left_cell = taken.left_cell
         self._local += taken.local
         self._remote += taken.remote
@@ -298,7 +300,7 @@ class PoolStartup:
         invitation = channel.invitation(
             self._pool_id, [address], token, options.tunnel, options.keep
         )
-        self._engine_agents = EngineAgents(engine, options.launcher, invitation)
+        self._engine_agents = EngineAgents(engine, options.launcher, invitation, options)
         engine.start(invitation)
         self._joining = JoiningAgents(
             engine,

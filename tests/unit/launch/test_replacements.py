@@ -27,6 +27,7 @@ from nbddp.controller.launch import (
 )
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.controller.launch.slurm import replacement_words, task_ends
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.node_replacement import EngineAgents, replace_nodes
 from nbddp.controller.pool.record_writer import RecordWriter
 from nbddp.controller.pool.startup import PoolStartup
@@ -300,6 +301,37 @@ def test_an_engine_that_cannot_replace_one_node_says_what_to_do():
     assert not agents.can_replace
     with pytest.raises(PoolBrokenError, match=r"node 1 .* --launcher pigeon cannot .*%ddp restart"):
         replace_nodes(agents, [1], hub_with(1), lambda: False, lambda snapshot: None)
+
+
+class EndedSsh:
+    """An engine whose every ssh ends at once."""
+
+    join_timeout_s = 1.0
+    mark = "n1,n3"
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        """Start nothing."""
+
+    def withdraw(self, node: int) -> None:
+        """End nothing."""
+
+    def end(self, node: int) -> str:
+        return f"ssh ended with exit code 255. Next: try `ssh n1` in a terminal (node {node})"
+
+
+def test_a_host_that_does_not_come_back_has_a_way_out():
+    options = PoolOptions.checked(
+        2, launcher="ssh", hosts=["n1", "n3"], env={"A": "b c"}, cwd="/data"
+    )
+    agents = EngineAgents(cast("Engine", EndedSsh()), "ssh", INVITATION, options)
+    with pytest.raises(PoolBrokenError) as caught:
+        replace_nodes(agents, [0], hub_with(0), lambda: False, lambda snapshot: None)
+    assert str(caught.value).endswith(
+        "Next: try `ssh n1` in a terminal (node 0); then %ddp restart again. If n1 cannot come "
+        "back: %ddp stop, which ends all ranks with their variables, and %ddp start -n 2 "
+        "--nnodes 2 --env 'A=b c' --cwd /data --launcher ssh --hosts OTHER,n3, with another host in the place "
+        "of OTHER"
+    )
 
 
 def test_the_stop_button_ends_the_wait_for_the_loss_of_a_node():
