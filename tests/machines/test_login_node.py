@@ -233,7 +233,10 @@ def test_a_login_node_that_cannot_help_is_told_with_the_next_step(
             {"python": "/no/python"},
             "and said: .*No such file.*the Python of login; now it is /no/py",
         ),
-        ({"python": str(bare)}, "No module named.*bare on login has no nbddp, or another version"),
+        (
+            {"python": str(bare)},
+            "bare on login lacks nbddp. Next: `ssh login /.*bare -m pip install",
+        ),
         (
             {"python": str(no_slurm)},
             "srun cannot be run: login has no srun in PATH, neither for `ssh",

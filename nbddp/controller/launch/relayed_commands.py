@@ -20,6 +20,7 @@ from nbddp.controller.launch.commands import Commands, OwnCommands, Program
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_process import EngineProcess, ask
 from nbddp.controller.launch.lasting_ssh import LastingSsh, RunningSsh, SshKeeper
+from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relay_messages import (
     Answer,
     AskProgram,
@@ -234,6 +235,8 @@ class RelayedCommands:
         return how and self._failure_text(ssh.exit_code, how)
 
     def _failure_text(self, exit_code: int | None, how: str) -> str:
+        if lacks := missing_package(how, self._python, self._place.login, by_ssh=True):
+            return lacks
         return f"ssh to {self._place.login} {how}. Next: {self._advice(exit_code, how)}"
 
     def _advice(self, exit_code: int | None, how: str) -> str:
@@ -243,11 +246,6 @@ class RelayedCommands:
                 f"the sshd of {login} forwards nothing (AllowTcpForwarding, "
                 "AllowStreamLocalForwarding, DisableForwarding): ask its administrator, or run the "
                 "notebook there"
-            )
-        if "No module named" in how:
-            return (
-                f"{self._python} on {login} has no nbddp, or another version: install it there, or "
-                "name another Python with --python PATH"
             )
         if "cannot listen" in how:
             return f"--address IP and --port N are those of {login}, for the nodes"

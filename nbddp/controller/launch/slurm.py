@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
+from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import NODE_ENV
@@ -105,6 +106,9 @@ class SlurmEngine:
         if later is None and process is not None and (how := self._task_ends(process).get(node)):
             return f"srun says: {how}"
         how = process.end() if later is None and process else later.end() if later else ""
+        python = self._options.python or sys.executable
+        if lacks := missing_package(how, python, "a node of the job", by_ssh=False):
+            return lacks
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
         return how and f"srun {how}. Next: try `srun hostname` {where}"
 

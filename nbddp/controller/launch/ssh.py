@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import ask
 from nbddp.controller.launch.lasting_ssh import REACH_S
+from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import RelayedCommands, make_commands
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
@@ -102,7 +103,10 @@ class SshEngine:
         process = self._processes.get(node)
         host = self._hosts[node]
         how = (process.end() if process is not None else "") or self._tunnels.failure(host)
-        where = f"on {self._options.via}" if self._options.via else "in a terminal"
+        by_ssh = not self._options.via
+        if lacks := missing_package(how, self._python, host, by_ssh=by_ssh):
+            return lacks
+        where = "in a terminal" if by_ssh else f"on {self._options.via}"
         return how and (
             f"ssh {how}. Next: try `ssh {host}` {where}; --python PATH names the Python there"
         )

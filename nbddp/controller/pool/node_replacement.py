@@ -123,8 +123,8 @@ class EngineAgents:
         words = options.words(["nproc_per_node", *options.differences(PoolOptions())])
         return (
             f"; then %ddp restart again. If {' or '.join(lost)} cannot come back: %ddp stop, which "
-            f"ends all ranks with their variables, and %ddp start {shlex.join(words)}, with another "
-            f"host in the place of {_OTHER}"
+            "ends all ranks with their variables, and "
+            f"%ddp start {shlex.join(words)}, with another host in the place of {_OTHER}"
         )
 
 

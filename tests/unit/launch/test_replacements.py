@@ -329,8 +329,8 @@ def test_a_host_that_does_not_come_back_has_a_way_out():
     assert str(caught.value).endswith(
         "Next: try `ssh n1` in a terminal (node 0); then %ddp restart again. If n1 cannot come "
         "back: %ddp stop, which ends all ranks with their variables, and %ddp start -n 2 "
-        "--nnodes 2 --env 'A=b c' --cwd /data --launcher ssh --hosts OTHER,n3, with another host in the place "
-        "of OTHER"
+        "--nnodes 2 --env 'A=b c' --cwd /data --launcher ssh --hosts OTHER,n3, with another host "
+        "in the place of OTHER"
     )
 
 
