@@ -19,7 +19,7 @@ from IPython.core.getipython import get_ipython
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import LINE_OPTIONS, PoolOptions
-from nbddp.controller.pool import KeptPool, Pool
+from nbddp.controller.pool import KeptPool, Pool, note_ended_jobs
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
@@ -100,6 +100,7 @@ def pool() -> Pool:
     await_start()
     living = current_pool()
     if living is None:
+        note_ended_jobs()
         free = [each.pool_id for each in detached_pools()]
         back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
         raise NoPoolError(f"no pool is running. Next: %ddp start -n 2, or nbddp.start(2){back}")

@@ -30,6 +30,8 @@ from nbddp.system import pool_folder, process_tree
 State: TypeAlias = Literal["attached", "detached", "ended", "elsewhere"]
 #: The cause where all processes of a pool were killed, so that no agent could say one.
 _KILLED = "killed"
+#: Begins the cause where a job of Slurm has ended; its number and state follow.
+JOB_ENDED = "slurm:"
 _RECORD, _ENDED, _LOCK = "pool.json", "ended.json", "attach.lock"
 #: Records of pools on other machines, in the home folder.
 _OF_MACHINES = Path(".nbddp", "kept")
@@ -136,6 +138,10 @@ def end_text(cause: str) -> str:
     """Say why a pool without a notebook has ended."""
     if cause == "not-attached":
         return "nobody attached in the time for which it was kept"
+    if cause.startswith(JOB_ENDED):
+        job, _, state = cause.removeprefix(JOB_ENDED).partition(" ")
+        says = "is not known to Slurm any more" if state == "unknown" else f"has ended ({state})"
+        return f"its Slurm job {job} {says}"
     return "its processes were ended"
 
 
@@ -206,6 +212,19 @@ def end(folder: Path, reason: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     elif _is_last(folder, record):
         _leave_note(folder, record, reason)
+
+
+def note_end(folder: Path, reason: str) -> None:
+    """Leave the note of a kept pool without a notebook whose agents are known to have ended.
+
+    Args:
+        folder: of the record.
+        reason: the cause, see `end_text`.
+    """
+    with attaching(folder) as is_ours:
+        record = read(folder) if is_ours else None
+        if record is not None:
+            _leave_note(folder, record, reason)
 
 
 def _is_last(folder: Path, record: PoolRecord) -> bool:

@@ -1,17 +1,19 @@
 """Pools on a real Slurm: a job of their own, a queue, a step in an allocation."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import find_kept, note_ended_jobs
 from nbddp.errors import BadOptionError, DeadlockError, PoolStartError
 from nbddp.notebook.render.status_table import introduction, survey
 from nbddp.settings import Settings
 from tests.support import slurm_site
-from tests.support.kept_machines import take_back
+from tests.support.kept_machines import known_pool, known_state, take_back
 from tests.support.kept_site import Script
 from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
@@ -169,6 +171,27 @@ time.sleep(1000)
         pool.stop()
     poll_until(lambda: not site.jobs())
     assert not (tmp_path / ".nbddp").exists()
+
+
+def test_a_kept_pool_whose_job_was_cancelled_has_ended(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5", keep=600.0)
+    with start(options) as pool:
+        pool.detach()
+        note_ended_jobs()
+        assert known_state(pool.pool_id) == "detached"
+        subprocess.run(["scancel", f"--name=nbddp-{pool.pool_id}"], check=True)
+
+        def reason() -> str:
+            note_ended_jobs()
+            known = known_pool(pool.pool_id)
+            return "" if known is None else known.reason
+
+        poll_until(lambda: re.fullmatch(r"its Slurm job \d+ has ended \(CANCELLED\)", reason()))
+    with pytest.raises(BadOptionError, match=r"has ended: its Slurm job .*Next: %ddp start"):
+        find_kept(pool.pool_id).__enter__()
 
 
 @pytest.mark.slow

@@ -18,8 +18,10 @@ from nbddp.controller.launch.engines import (
 )
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.launch.remote import RemoteAgent
+from nbddp.controller.launch.slurm_job import ENDED as ENDED_STATES
 
 __all__ = [
+    "ENDED_STATES",
     "AdoptedAgent",
     "Engine",
     "EngineOptions",

@@ -1,6 +1,7 @@
 """The pool as Python code calls it: start, run, restart, stop."""
 
 from nbddp.controller.pool.cell_options import CellOptions
+from nbddp.controller.pool.ended_jobs import note_ended_jobs
 from nbddp.controller.pool.kept_pool import KeptPool, find_kept
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool import Pool
@@ -17,4 +18,5 @@ __all__ = [
     "catch_up",
     "find_kept",
     "log_tails",
+    "note_ended_jobs",
 ]

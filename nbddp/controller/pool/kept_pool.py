@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.ended_jobs import note_ended_jobs
 from nbddp.errors import BadOptionError, PoolAttachError
 from nbddp.system import kept_pools
 from nbddp.system.kept_pools import KnownPool, PoolRecord
@@ -51,6 +52,7 @@ def find_kept(name: str | None) -> Iterator[KeptPool]:
         BadOptionError: no such pool is without a notebook; the message names those that are.
         PoolAttachError: another process takes it at this moment.
     """
+    note_ended_jobs()
     pool = _choose(kept_pools.known_pools(), name)
     with kept_pools.attaching(pool.folder) as is_ours:
         record = kept_pools.read(pool.folder) if is_ours else None

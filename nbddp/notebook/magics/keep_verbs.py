@@ -8,7 +8,7 @@ import time
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.pool import LeftCell, Pool
+from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
 from nbddp.controller.state import RunOutcome
 from nbddp.durations import write_duration
 from nbddp.line_breaks import with_line_breaks
@@ -83,6 +83,7 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
 
 def pools(shell: InteractiveShell) -> None:
     """List the pools of this user on this machine."""
+    note_ended_jobs()
     known = kept_pools.known_pools()
     if not known:
         print("no pool of yours is on this machine")
@@ -102,6 +103,7 @@ def kept_text(pool: Pool) -> str:
 
 def others_text() -> str:
     """Name the pools of the user that go on without a kernel; empty: there is none."""
+    note_ended_jobs()
     now = kept_pools.now()
     return " ".join(
         f"Pool {pool.pool_id} ({pool.described}) goes on without a kernel"
