@@ -312,9 +312,9 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
     if not result.was_freed and result.error is not None:
         if _REACHED in result.error.evalue:
             return _Consequence(f"came to monitored_barrier{at}")
-        is_lost = result.error.ename == _LOST_ERROR
-        verb = "lost the connection" if is_lost else f"raised {result.error.ename} too"
-        return _Consequence(f"{verb}{at}")
+        if result.error.ename != _LOST_ERROR:
+            return _Consequence(f"raised {result.error.ename} too{at}")
+        # Gloo told it that a peer is gone, before nbddp freed it: that is luck, see `exited_ranks`.
     place = _place_of_wait(outcome, rank, site)
     if place is not None:
         site = place.site or site

@@ -389,6 +389,14 @@ class View:
         ]
         card_id = waited[0] if waited else f"{CARD_PREFIX}{report.run_id}-exits"
         self._judged.pop(card_id, None)
+        others = [judged.report for key, judged in self._judged.items() if key in self._shown_cards]
+        told = {(each.kind, each.headline) for other in others for each in other.findings}
+        findings = (
+            each
+            for each in report.findings
+            if each.kind == "dead-rank" or (each.kind, each.headline) not in told
+        )
+        report = replace(report, findings=tuple(findings))
         card = diagnosis_card.card(report, torn=torn, is_over=True)
         self._show_card(card, card_id, is_update=bool(waited))
 

@@ -276,7 +276,7 @@ def test_a_connection_that_broke_with_a_rank_gets_a_line():
     )
     lost = RankResult(0, "error", error=info)
     message = text(cell_error(lost, died(1), is_plain=False))
-    assert "  others    rank 0 lost the connection (cell [7], line 3)\n" in message
+    assert "  others    rank 0 waited (cell [7], line 3) and was freed\n" in message
     assert "Connection closed" not in message
     # Without a rank that exited, the error is all that is known.
     assert "Cell In[7], line 3" in text(cell_error(lost, ok(1)))

@@ -347,3 +347,16 @@ def test_a_card_that_nobody_acted_upon_has_the_time_since_its_own_verdict():
     first, second = page.plain.split("rank 0 waits in all_reduce")
     assert "for 31.0 s" in first
     assert "for 11.0 s" in second
+
+
+def test_a_card_beside_that_of_a_dead_rank_stands_there_once():
+    page = PageSink()
+    view = make_view(page, ranks=3)
+    mismatch = verdict(kind="mismatched-collective")
+    view.show(VerdictReached("r", mismatch, acted=True))
+    dead = finding("dead-rank", headline="rank 2 exited", now="its variables are gone")
+    report = replace(mismatch, findings=(dead, *mismatch.findings))
+    results = {rank: RankResult(rank, "ok") for rank in range(3)}
+    view.end(RunOutcome("r", results, 1.0, report=report))
+    assert page.plain.count("rank 0 waits for rank 1") == 1
+    assert page.plain.count("rank 2 exited") == 1
