@@ -15,6 +15,8 @@ from nbddp.errors import BadOptionError
 
 #: A number, or a set of ranks such as ``0,2-3`` or ``tp=0``.
 _NUMBERS = re.compile(r"\d[\d,-]*|all|\w+=-?\d[\d:]*")
+#: The beginning of an option; ``--`` alone and numbers are none.
+_OPTION = re.compile(r"--?[a-zA-Z]")
 #: A comment behind the words, or a text in quotes.
 _COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")|(?:^|(?<=\s))#\s.*""", re.DOTALL)
 
@@ -89,7 +91,9 @@ class Parser(argparse.ArgumentParser):
         try:
             namespace, rest = self.parse_known_args(words)
         except argparse.ArgumentError as error:
-            raise self._refused(str(error), self._named_in(error)) from None
+            near = self._meant_options(words)
+            legal = self._actions if near else self._named_in(error)
+            raise self._refused(str(error), legal, near) from None
         if rest and not self._actions:
             raise BadOptionError(f"{self.prog} takes no options, and got {' '.join(rest)!r}")
         if rest:
@@ -97,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             guess = self._guess(words, rest)
             if guess:
                 raise BadOptionError(f"{self.prog}: {unknown}. Did you mean {self.prog} {guess}?")
-            self.error(unknown)
+            raise self._refused(unknown, self._actions, self._meant_options(rest))
         for dest, description in self._needs.items():
             if not getattr(namespace, dest):
                 raise BadOptionError(f"{self.prog} needs {description}. Next: {self.usage_line()}")
@@ -125,11 +129,14 @@ class Parser(argparse.ArgumentParser):
         """Raise `BadOptionError`; `argparse` calls this."""
         raise self._refused(message, self._actions)
 
-    def _refused(self, message: str, legal: Iterable[argparse.Action]) -> BadOptionError:
+    def _refused(
+        self, message: str, legal: Iterable[argparse.Action], near: Sequence[str] = ()
+    ) -> BadOptionError:
         """``...; legal: -r RANKS, --out merged|ranks|quiet, --async. Next: %ddp help``."""
         listed = (action for action in legal if action.help != argparse.SUPPRESS)
         words = ", ".join(map(option_text, listed))
-        return BadOptionError(f"{self.prog}: {message}; legal: {words}. Next: %ddp help")
+        guess = f". Did you mean {' or '.join(near)}? Legal" if near else "; legal"
+        return BadOptionError(f"{self.prog}: {message}{guess}: {words}. Next: %ddp help")
 
     def _named_in(self, error: argparse.ArgumentError) -> list[argparse.Action]:
         names = [(action, "/".join(action.option_strings)) for action in self._actions]
@@ -221,10 +228,17 @@ class Parser(argparse.ArgumentParser):
 
     def _correct(self, word: str) -> list[str]:
         """The nearest option: ``--nproc`` gives ``--nproc-per-node``, ``n=4`` gives ``-n 4``."""
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
+        _, equals, value = word.partition("=")
+        known = self._near_options(word)
+        if len(known) != 1:
+            return [word]
+        return [known[0], value] if equals else known
+
+    def _near_options(self, word: str) -> list[str]:
+        """The options that a word may mean."""
+        name = word.partition("=")[0].replace("_", "-")
         if name in self._meant:
-            return [self._meant[name], value] if equals else [self._meant[name]]
+            return [self._meant[name]]
         known = [option for option in self._options if option.lstrip("-") == name.lstrip("-")]
         if not known and name.startswith("--"):
             known = [option for option in self._options if option.startswith(name)]
@@ -232,9 +246,17 @@ class Parser(argparse.ArgumentParser):
             bare = {option.lstrip("-"): option for option in self._options}
             near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
             known = [bare[option] for option in near]
-        if len(known) != 1:
-            return [word]
-        return [known[0], value] if equals else known
+        return known
+
+    def _meant_options(self, words: Iterable[str]) -> list[str]:
+        """The options that words with a dash may mean which are none, whatever follows them."""
+        unknown = (
+            word
+            for word in words
+            if _OPTION.match(word) and word.partition("=")[0] not in self._option_string_actions
+        )
+        near = (option for word in unknown for option in self._near_options(word))
+        return list(dict.fromkeys(near))
 
 
 def option_text(action: argparse.Action, *, is_long: bool = False) -> str:

@@ -161,3 +161,23 @@ def test_a_comment_behind_the_words_is_left_out():
     assert read("start -n 4 # four") == {"nproc_per_node": 4}
     assert read("start --cwd a#b") == {"cwd": "a#b"}
     assert read("start --cwd 'a # b'") == {"cwd": "a # b"}
+
+
+def misspelled() -> list[tuple[str, str]]:
+    """The long options of all verbs without their last letter, with a value that few take."""
+    return [
+        (f"{name} {option[:-1]}{'' if action.nargs == 0 else ' x'}", option)
+        for name, verb in VERBS.items()
+        for action in verb.parser.arguments()
+        for option in action.option_strings
+        if option.startswith("--") and option[:-1] not in verb.parser._option_string_actions
+    ]
+
+
+@pytest.mark.parametrize(("line", "option"), misspelled())
+def test_a_misspelled_option_is_guessed_whatever_its_value(line: str, option: str):
+    verb, _, words = line.partition(" ")
+    for before in ("", "zz "):
+        said = refusal(f"{verb} {before}{words}")
+        assert "Did you mean" in said
+        assert option in said.partition("Did you mean")[2].partition("?")[0]
