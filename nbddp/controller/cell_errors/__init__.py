@@ -12,7 +12,7 @@ from nbddp.controller.cell_errors.evidence import (
     is_end_of_wait,
     with_all_raised,
 )
-from nbddp.controller.cell_errors.exited_ranks import exit_report
+from nbddp.controller.cell_errors.exited_ranks import exit_report, without_shown
 from nbddp.controller.cell_errors.next_steps import restart_continues_text, restarted_text
 from nbddp.controller.cell_errors.own_exits import exit_calls
 
@@ -29,4 +29,5 @@ __all__ = [
     "restarted_text",
     "whole_tracebacks",
     "with_all_raised",
+    "without_shown",
 ]

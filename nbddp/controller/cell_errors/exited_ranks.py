@@ -54,6 +54,17 @@ def exit_report(outcome: RunOutcome, lost_names: Sequence[LostNames] = ()) -> Re
     return replace(report, findings=(_finding(outcome, lost_names), *others))
 
 
+def without_shown(report: Report, shown: Iterable[Report]) -> Report:
+    """Return the report of `exit_report` without the findings that stand on other cards."""
+    on_cards = {(each.kind, each.headline) for other in shown for each in other.findings}
+    findings = (
+        each
+        for each in report.findings
+        if each.kind == "dead-rank" or (each.kind, each.headline) not in on_cards
+    )
+    return replace(report, findings=tuple(findings))
+
+
 def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     """Return a line for each meaning and likely reason of exits, and the line of a single rank."""
     ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]

@@ -25,10 +25,10 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
     Returns:
         A sentence and the next step; empty: the output tells of no such thing.
     """
-    found = _MISSING.search(output)
-    if found is None:
+    says_missing = _MISSING.search(output)
+    if says_missing is None:
         return ""
-    module = found["module"]
+    module = says_missing["module"]
     lacks = module if module == _NBDDP else f"the package {module}, which nbddp needs"
     command = shlex.join([python, "-m", "pip", "install", *_needed(module)])
     run = f"`ssh {place} {command}` installs" if by_ssh else f"`{command}` there installs"
@@ -42,13 +42,13 @@ def _needed(module: str) -> list[str]:
     """Return what pip has to install, with the torch of this notebook."""
     needed = [_NBDDP] if module == _NBDDP else []
     for requirement in metadata.requires(_NBDDP) or []:
-        found = _NAME.match(requirement)
-        if found is None or "extra ==" in requirement:
+        name = _NAME.match(requirement)
+        if name is None or "extra ==" in requirement:
             continue
-        if found[0] == "torch":
+        if name[0] == "torch":
             needed.append(_torch())
         elif module != _NBDDP:
-            needed.append(found[0])
+            needed.append(name[0])
     return needed
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.cell_errors import at_end, whole_tracebacks
+from nbddp.controller.cell_errors import at_end, whole_tracebacks, without_shown
 from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
@@ -389,14 +389,8 @@ class View:
         ]
         card_id = waited[0] if waited else f"{CARD_PREFIX}{report.run_id}-exits"
         self._judged.pop(card_id, None)
-        others = [judged.report for key, judged in self._judged.items() if key in self._shown_cards]
-        told = {(each.kind, each.headline) for other in others for each in other.findings}
-        findings = (
-            each
-            for each in report.findings
-            if each.kind == "dead-rank" or (each.kind, each.headline) not in told
-        )
-        report = replace(report, findings=tuple(findings))
+        shown = [each.report for key, each in self._judged.items() if key in self._shown_cards]
+        report = without_shown(report, shown)
         card = diagnosis_card.card(report, torn=torn, is_over=True)
         self._show_card(card, card_id, is_update=bool(waited))
 
