@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbddp.controller.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.options import HOSTFILE, LINE_OPTIONS, PoolOptions, without_slots
 from nbddp.errors import BadOptionError
 
 #: The key that marks nbddp kernels in the metadata of ``kernel.json``.
@@ -49,6 +49,7 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     pool = parser.add_argument_group("the pool, as in %ddp start")
     for option in LINE_OPTIONS.values():
         option.add_to(pool)
+    HOSTFILE.add_to(pool, dest="hosts")
     parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N, nbddp-CLUSTER)")
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
     where = parser.add_mutually_exclusive_group()
@@ -63,7 +64,9 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
 
 
 def _install(arguments: argparse.Namespace) -> list[str]:
-    pool_options = {name: value for name, value in vars(arguments).items() if name in LINE_OPTIONS}
+    pool_options = without_slots(
+        {name: value for name, value in vars(arguments).items() if name in LINE_OPTIONS}
+    )
     options = PoolOptions.checked(**pool_options)
     size = options.world_size
     name = (arguments.name or f"nbddp-{options.cluster or size}").lower()

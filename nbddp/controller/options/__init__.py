@@ -6,11 +6,11 @@ install`` starts fast.
 
 from nbddp.controller.options.checks import DEFAULT_KEEP_S, check_seconds, check_text, checked_keep
 from nbddp.controller.options.clusters import cluster_names, cluster_options, clusters_file
+from nbddp.controller.options.host_slots import HOSTFILE, without_slots
 from nbddp.controller.options.launcher_checks import (
     ENTRY_POINTS,
     LOCAL,
     PSIJ_LAUNCHERS,
-    hosts_of_file,
     launcher_names,
 )
 from nbddp.controller.options.line_option import duration, seconds, with_joined_values
@@ -19,6 +19,7 @@ from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 __all__ = [
     "DEFAULT_KEEP_S",
     "ENTRY_POINTS",
+    "HOSTFILE",
     "LINE_OPTIONS",
     "LOCAL",
     "PSIJ_LAUNCHERS",
@@ -30,8 +31,8 @@ __all__ = [
     "cluster_options",
     "clusters_file",
     "duration",
-    "hosts_of_file",
     "launcher_names",
     "seconds",
     "with_joined_values",
+    "without_slots",
 ]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbddp.controller.options.host_slots import HOSTFILE
 from nbddp.controller.options.line_option import LineOption
 from nbddp.errors import BadOptionError
 from nbddp.legal_words import legal_words
@@ -26,6 +27,8 @@ from nbddp.settings import CONFIG_DIR_ENV
 _FILE = "clusters.toml"
 #: The option that names a table is in no table.
 _CLUSTER = "cluster"
+#: The file with the hosts, in their place.
+_HOSTFILE, _HOSTS = "hostfile", "hosts"
 _LEGAL_LINES = 'lines such as nnodes = 2, launcher = "ssh", hosts = ["a", "b"], tunnel = true'
 #: The line with the name of a table.
 _HEADER = re.compile(r"^\[[ \t]*([^\[\]\n]+?)[ \t]*\][ \t]*(?:#.*)?$")
@@ -89,12 +92,18 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
         raise BadOptionError(f"{where} is not TOML: {table.why}; legal: {_LEGAL_LINES}")
     if not isinstance(table, dict):
         raise BadOptionError(f"{where} is no table; legal: a line [{name}], and options below it")
-    legal = [option for option in line_options if option != _CLUSTER]
+    known = {**line_options, _HOSTFILE: HOSTFILE}
+    legal = [option for option in known if option != _CLUSTER]
     for key in table:
         if key not in legal:
             choices = legal_words(key.replace("-", "_"), legal)
             raise BadOptionError(f"{where}: there is no option {key!r}{choices}")
-    return {key: _read(f"{where}: {key}", line_options[key], table[key]) for key in table}
+    if _HOSTS in table and _HOSTFILE in table:
+        raise BadOptionError(f"{where} has {_HOSTS} and {_HOSTFILE}; leave out one of the two")
+    return {
+        _HOSTS if key == _HOSTFILE else key: _read(f"{where}: {key}", known[key], table[key])
+        for key in table
+    }
 
 
 def _tables() -> dict[str, Any]:

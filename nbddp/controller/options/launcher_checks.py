@@ -3,11 +3,9 @@
 Runs in: the notebook's process.
 """
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from nbddp.errors import BadOptionError
@@ -118,30 +116,6 @@ def check_kept(launcher: str, *, command: str) -> None:
             "end with their notebook. Next: `%ddp listen --keep 4h`, and start the agents yourself "
             "with one of the lines that it prints"
         )
-
-
-def hosts_of_file(path: str) -> tuple[str, ...]:
-    """Read a file with the name of a host on each line; ``#`` begins a comment.
-
-    Raises:
-        argparse.ArgumentTypeError: it cannot be read, or a line has more than a name.
-    """
-    try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise argparse.ArgumentTypeError(f"{path} cannot be read ({error})") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if len(words) > 1:
-            raise argparse.ArgumentTypeError(
-                f"line {number} of {path} is {line.strip()!r}; legal: one name on a line, since "
-                "-n says how many ranks each host has"
-            )
-        hosts += words
-    if not hosts:
-        raise argparse.ArgumentTypeError(f"{path} names no host; legal: one name on a line")
-    return tuple(hosts)
 
 
 def count_nodes(launcher: str, hosts: Sequence[str]) -> int:

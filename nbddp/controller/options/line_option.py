@@ -32,11 +32,18 @@ class LineOption:
     is_repeated: bool = False  #: takes several pairs, and may be given several times
     has_options: bool = False  #: its value is options of another program, which begin with a dash
 
-    def add_to(self, parser: TakesArguments) -> None:
-        """Add the option to a parser, whose result has it only if the user gave it."""
+    def add_to(self, parser: TakesArguments, dest: str = "") -> None:
+        """Add the option to a parser, whose result has it only if the user gave it.
+
+        Args:
+            parser: of a line.
+            dest: the name in the result; empty: that of the last flag.
+        """
         how: dict[str, Any] = {"action": "store_true"}
         if self.metavar:
             how = {"type": self.read, "metavar": self.metavar}
+        if dest:
+            how["dest"] = dest
         if self.is_repeated:
             how |= {"nargs": "+", "action": _Collect}
         parser.add_argument(*self.flags, **how, default=argparse.SUPPRESS, help=self.help)

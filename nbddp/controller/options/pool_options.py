@@ -28,6 +28,7 @@ from nbddp.controller.options.checks import (
     checked_variables,
 )
 from nbddp.controller.options.clusters import cluster_names, cluster_options
+from nbddp.controller.options.host_slots import without_slots
 from nbddp.controller.options.launcher_checks import (
     KINDS,
     LAUNCHERS,
@@ -306,8 +307,9 @@ class PoolOptions:
         """
         if nproc_per_node is not None:
             given = given | {"nproc_per_node": nproc_per_node}
+        given = without_slots(given)
         if given.get("cluster"):
-            given = cluster_options(given["cluster"], LINE_OPTIONS) | given
+            given = without_slots(cluster_options(given["cluster"], LINE_OPTIONS)) | given
         if given.get("nnodes") is None:
             nodes = count_nodes(given.get("launcher", LOCAL), given.get("hosts", ()))
             given = given | {"nnodes": nodes}

@@ -15,7 +15,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.options import LINE_OPTIONS, duration, hosts_of_file
+from nbddp.controller.options import HOSTFILE, LINE_OPTIONS, duration
 from nbddp.errors import BadOptionError
 from nbddp.legal_words import legal_words
 from nbddp.line_breaks import wrapped
@@ -123,14 +123,7 @@ def _start_parser() -> Parser:
         parser.offer(option.flags, option.legal)
         if option.has_options:
             parser.take_options(option.flags)
-    parser.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        type=hosts_of_file,
-        dest="hosts",
-        default=argparse.SUPPRESS,
-        help="the same as --hosts, from a file with one name on each line",
-    )
+    HOSTFILE.add_to(parser, dest="hosts")
     parser.add_argument(
         "--print",
         action="store_true",

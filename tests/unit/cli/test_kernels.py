@@ -152,3 +152,12 @@ def test_the_package_is_the_command():
         [sys.executable, "-m", "nbddp", "kernel"], capture_output=True, text=True, check=True
     )
     assert found.stdout.startswith("usage: nbddp kernel")
+
+
+def test_hosts_of_a_file_are_written_as_names(prefix: Path):
+    (prefix / "hosts").write_text("n1 slots=3\nn2 slots=3\n")
+    words = ("--launcher", "ssh", "--hostfile", str(prefix / "hosts"), "--name", "lab")
+    assert install(prefix, *words) == 0
+    metadata = read(prefix, "lab")["metadata"]
+    assert isinstance(metadata, dict)
+    assert metadata["nbddp"]["pool"] == "-n 3 --launcher ssh --hosts n1,n2"

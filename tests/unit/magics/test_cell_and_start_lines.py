@@ -260,8 +260,11 @@ def test_the_hosts_may_stand_in_a_file(tmp_path: Path):
     path = tmp_path / "hosts"
     path.write_text("# two\nn1\n\n n2  # the spare\n")
     assert read(f"start --hostfile {path}")["hosts"] == ("n1", "n2")
-    path.write_text("n1 slots=4\n")
-    assert "line 1 of" in refusal(f"start --hostfile {path}")
+    path.write_text("n1 slots=4 max_slots=8\nn2:4\n")
+    assert read(f"start --hostfile {path}")["hosts"] == ("n1:4", "n2:4")
+    path.write_text("n1\nn2 gpus=4\n")
+    said = refusal(f"start --hostfile {path}")
+    assert f"line 2 of {path} is 'n2 gpus=4'; legal: on each line a name, or a name and" in said
     path.write_text("\n")
     assert "names no host" in refusal(f"start --hostfile {path}")
     assert "cannot be read" in refusal(f"start --hostfile {tmp_path / 'none'}")

@@ -1,0 +1,93 @@
+"""Hosts as other tools write them: in a file, and with slots: the ranks on each.
+
+    --hosts a:4,b:4      --hostfile FILE with lines such as: a slots=4
+
+Runs in: the notebook's process, or that of the command ``nbddp``.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nbddp.controller.options import line_option
+from nbddp.controller.options.line_option import LineOption
+from nbddp.errors import BadOptionError
+
+_LEGAL = "legal: on each line a name, or a name and its ranks, as in `n1 slots=4` or `n1:4`"
+_HOST_WITH_SLOTS = re.compile(r"(?P<host>[^:]+):(?P<slots>\d+)")
+_SLOTS = re.compile(r"slots=(?P<slots>\d+)")
+#: Open MPI has it behind the slots; the ranks of a pool are never more than those.
+_MAX_SLOTS = re.compile(r"max[-_]slots=\d+")
+
+
+def hosts_of_file(path: str) -> tuple[str, ...]:
+    """Read a file with the name of a host on each line; ``#`` begins a comment.
+
+    Returns:
+        The names, ``n1:4`` for a host with slots.
+
+    Raises:
+        argparse.ArgumentTypeError: it cannot be read, or a line has more than that.
+    """
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read ({error})") from None
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        words = [w for w in line.partition("#")[0].split() if not _MAX_SLOTS.fullmatch(w)]
+        slots = _SLOTS.fullmatch(words[1]) if len(words) > 1 else None
+        if len(words) > 2 or (len(words) == 2 and slots is None):
+            raise argparse.ArgumentTypeError(
+                f"line {number} of {path} is {line.strip()!r}; {_LEGAL}"
+            )
+        hosts += [f"{words[0]}:{slots['slots']}"] if slots else words
+    if not hosts:
+        raise argparse.ArgumentTypeError(f"{path} names no host; {_LEGAL}")
+    return tuple(hosts)
+
+
+#: Gives the option ``hosts``.
+HOSTFILE = LineOption(
+    ("--hostfile",),
+    metavar="FILE",
+    read=hosts_of_file,
+    write=line_option.write_names,
+    help="the same as --hosts, from a file with one name on each line",
+)
+
+
+def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with ``nproc_per_node`` in the place of the slots of hosts.
+
+    Args:
+        given: options by name, from one place: a line, or a table of a cluster.
+
+    Raises:
+        BadOptionError: the slots differ, or are not those of ``-n``.
+    """
+    hosts = given.get("hosts")
+    if not isinstance(hosts, list | tuple) or not all(isinstance(host, str) for host in hosts):
+        return dict(given)
+    read = [_HOST_WITH_SLOTS.fullmatch(host) for host in hosts]
+    if not any(read):
+        return dict(given)
+    names = [host if each is None else each["host"] for host, each in zip(hosts, read, strict=True)]
+    slots = {None if each is None else int(each["slots"]) for each in read}
+    written = f"--hosts {','.join(hosts)}"
+    if len(slots) > 1:
+        fewest = min(number or 1 for number in slots)
+        raise BadOptionError(
+            f"{written}: all nodes of a pool have the same number of ranks; legal: one number "
+            f"behind all hosts, or none and -n, such as --hosts {','.join(names)} -n {fewest}"
+        )
+    (ranks,) = slots
+    asked = given.get("nproc_per_node")
+    if asked not in (None, ranks):
+        raise BadOptionError(
+            f"{written} means {ranks} ranks on each node, and -n is {asked}; leave out one of the "
+            "two"
+        )
+    return {**given, "hosts": tuple(names), "nproc_per_node": ranks}

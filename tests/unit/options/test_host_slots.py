@@ -1,0 +1,63 @@
+"""Hosts with slots, as in Open MPI and pdsh-like tools, mean the ranks of each node."""
+
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.options import PoolOptions
+from nbddp.errors import BadOptionError
+
+
+@pytest.mark.parametrize("ranks", [None, 4])
+def test_equal_slots_are_the_ranks_of_each_node(ranks: int | None):
+    options = PoolOptions.checked(ranks, launcher="ssh", hosts=["a:4", "u@b:4"])
+    assert (options.hosts, options.nproc_per_node, options.nnodes) == (("a", "u@b"), 4, 2)
+    assert options.describe() == "-n 4 --nnodes 2 --launcher ssh --hosts a,u@b"
+
+
+@pytest.mark.parametrize("hosts", [["a", "b"], ["fe80::1", "::2"]])
+def test_other_hosts_stay_as_they_are(hosts: list[str]):
+    options = PoolOptions.checked(3, launcher="ssh", hosts=hosts)
+    assert (options.hosts, options.nproc_per_node) == (tuple(hosts), 3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "text"),
+    [
+        (
+            None,
+            ["a:4", "b:2"],
+            "--hosts a:4,b:2: all nodes of a pool have the same number of ranks; legal: one number "
+            "behind all hosts, or none and -n, such as --hosts a,b -n 2",
+        ),
+        (None, ["a:4", "b"], "such as --hosts a,b -n 1"),
+        (
+            2,
+            ["a:4", "b:4"],
+            "--hosts a:4,b:4 means 4 ranks on each node, and -n is 2; leave out one of the two",
+        ),
+        (None, ["a:0"], "nproc_per_node (-n) is 0; legal: "),
+    ],
+)
+def test_slots_that_no_pool_can_have(ranks: int | None, hosts: list[str], text: str):
+    with pytest.raises(BadOptionError) as caught:
+        PoolOptions.checked(ranks, launcher="ssh", hosts=hosts)
+    assert text in str(caught.value)
+
+
+def test_a_cluster_may_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NBDDP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "hosts").write_text("n1 slots=2 max_slots=8\nn2:2\n")
+    table = f'[lab]\nlauncher = "ssh"\nhostfile = "{tmp_path}/hosts"\n'
+    (tmp_path / "clusters.toml").write_text(table)
+    options = PoolOptions.checked(cluster="lab")
+    assert (options.hosts, options.nproc_per_node) == (("n1", "n2"), 2)
+    assert PoolOptions.checked(3, cluster="lab").nproc_per_node == 3
+    assert PoolOptions.checked(cluster="lab", hosts=["c:5"]).nproc_per_node == 5
+    (tmp_path / "clusters.toml").write_text(f'{table}hosts = ["a"]\n')
+    with pytest.raises(BadOptionError, match=r"\[lab\] .* has hosts and hostfile; leave out one"):
+        PoolOptions.checked(cluster="lab")
+    (tmp_path / "hosts").unlink()
+    (tmp_path / "clusters.toml").write_text(table)
+    with pytest.raises(BadOptionError, match=r"\[lab\] .*: hostfile: .* cannot be read"):
+        PoolOptions.checked(cluster="lab")
