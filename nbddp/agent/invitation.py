@@ -37,7 +37,9 @@ def read_invitation(source: str) -> Invitation:
             text = Path(source).read_bytes()
         return Invitation.parse(text)
     except KeyError:
-        raise AgentJoinError(f"--connect env: the variable {CONNECT_ENV} is not set") from None
+        raise AgentJoinError(
+            f"--connect env: the variable {CONNECT_ENV} is not set. Next: {_next_step(source)}"
+        ) from None
     except OSError as error:
         raise AgentJoinError(
             f"--connect {source}: {error.strerror}. Next: the path that %ddp listen has printed; "
@@ -46,8 +48,17 @@ def read_invitation(source: str) -> Invitation:
     except msgspec.MsgspecError:
         raise AgentJoinError(
             f"--connect {source}: this is no invitation of %ddp listen"
-            + ("" if text else "; it is empty")
+            f"{'' if text else '; it is empty'}. Next: {_next_step(source)}"
         ) from None
+
+
+def _next_step(source: str) -> str:
+    file = "the file whose path %ddp listen has printed"
+    if source == STDIN:
+        return f"give {file} on standard input: nbddp agent --connect - < FILE"
+    if source == ENVIRONMENT:
+        return f'{CONNECT_ENV}="$(cat FILE)", with {file}'
+    return f"{file}, as it is"
 
 
 def _first_line(fd: int) -> bytes:

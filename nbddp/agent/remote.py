@@ -45,18 +45,28 @@ def reach(invitation: Invitation) -> tuple[str, str]:
         if address:
             return address, network.own_address() if invitation.is_tunnelled else own
         if time.monotonic() >= give_up_at:
-            raise AgentJoinError(_unreachable_text(socket.gethostname(), failures))
+            host = socket.gethostname()
+            raise AgentJoinError(unreachable_text(host, failures, is_kept=invitation.keep_s > 0))
         time.sleep(_RETRY_S)
 
 
-def _unreachable_text(host: str, failures: Sequence[tuple[str, str]]) -> str:
+def unreachable_text(host: str, failures: Sequence[tuple[str, str]], *, is_kept: bool) -> str:
+    """Say why no hub is reached, and what to do.
+
+    Args:
+        host: name of this machine.
+        failures: addresses that were tried, and why each did not answer.
+        is_kept: the pool may wait for a notebook that takes it back.
+    """
     reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
     if failures and all(reason == network.REFUSED for _, reason in failures):
         tried = " or ".join(address for address, _ in failures)
         return (
             f"{host} reaches the notebook's machine, and nothing listens at {tried}: the pool has "
-            "ended, or the file is of an earlier one. Next: the file or the line that the notebook "
-            "shows now; a firewall that rejects connections says the same"
+            f"ended, {'it waits for %ddp attach, ' if is_kept else ''}or the file is of an earlier "
+            f"one. Next: {'%ddp attach in the notebook, or ' if is_kept else ''}the file or the "
+            "line of a pool that the notebook has now (%ddp listen starts one); a firewall that "
+            "rejects connections says the same"
         )
     likely = ""
     if all(reason == network.NO_ANSWER for _, reason in failures):

@@ -128,5 +128,5 @@ def test_a_folder_that_a_host_lacks_is_named_with_the_host(site: SshSite, tmp_pa
 
 def test_fewer_hosts_than_nodes_are_refused():
     options = PoolOptions.checked(1, launcher="ssh", hosts=["a"], nnodes=2)
-    with pytest.raises(BadOptionError, match="there are 1 hosts for 2 nodes"):
+    with pytest.raises(BadOptionError, match="there is 1 host for 2 nodes; legal: --hosts a,HOST"):
         start(options)

@@ -210,6 +210,11 @@ class RankState:
         """The rank takes no part in the cell."""
         return self._over("idle")
 
+    def fresh(self) -> "RankState":
+        """The rank took the place of one that ended in the cell."""
+        self.more.update(is_fresh=True)
+        return self._over("idle")
+
     def raised(self, error: str = "ValueError: boom", line: int = 0, **fields: Any) -> "RankState":
         """The cell has ended on this rank with an exception."""
         where = site(line, "raise ValueError('boom')") if line else None

@@ -41,6 +41,10 @@ class RankVerb(Enum):
     IS = ("is", "are")  #: at a prompt, stopped, being started
     DOES_NOT_ANSWER = ("does not answer", "do not answer")
     TAKES_NO_PART = ("takes no part in this cell", "take no part in this cell")
+    IS_FRESH = (
+        "is a fresh process that has run nothing yet",
+        "are fresh processes that have run nothing yet",
+    )
     MAKES_GROUPS = ("makes its groups again", "make their groups again")
     HAS_FINISHED = ("has finished the cell", "have finished the cell")
     RAISED = ("raised", "raised")

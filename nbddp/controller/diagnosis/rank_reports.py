@@ -221,6 +221,8 @@ class RankReports:
 
     def _beside(self, view: RankView) -> tuple[Predicate, Site | None]:
         waits = self.graph.waits[view.rank]
+        if view.is_fresh:
+            return Predicate(RankVerb.IS_FRESH), None
         if not waits:
             return Predicate(RankVerb.TAKES_NO_PART), None
         wait, site = self._waiting(waits[0])

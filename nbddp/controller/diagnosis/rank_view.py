@@ -35,6 +35,7 @@ class RankView:
     operations: tuple[Operation, ...] = ()
     stack_text: str = ""
     is_stopped: bool = False  #: a signal or a debugger has stopped its process, says its agent
+    is_fresh: bool = False  #: it took the place of one that ended in this cell, and has run nothing
     after: ExceptionLine | None = None  #: the exception that it was handling when it raised
 
     @property

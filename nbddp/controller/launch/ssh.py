@@ -40,9 +40,7 @@ class SshEngine:
     def __init__(self, options: EngineOptions) -> None:
         if len(options.hosts) < options.nnodes:
             raise BadOptionError(
-                f"--launcher ssh: a host for each node is needed, and there are "
-                f"{len(options.hosts)} hosts for {options.nnodes} nodes; "
-                "legal: --hosts a,b or --hostfile FILE"
+                f"--launcher ssh needs a host for each node, and {_hosts_for_nodes(options)}"
             )
         self._options = options
         #: With ``--via`` it is that of the login node.
@@ -191,6 +189,16 @@ class SshEngine:
         for process in self._processes.values():
             process.stop(patience_s)
         self._processes.clear()
+
+
+def _hosts_for_nodes(options: EngineOptions) -> str:
+    """``there is 1 host for 2 nodes; legal: ...``: what is missing, and what to write."""
+    count, nnodes = len(options.hosts), options.nnodes
+    are = f"there {'is' if count == 1 else 'are'} {count or 'no'} host{'s' * (count != 1)}"
+    named = ",".join([*options.hosts, *["HOST"] * (nnodes - count)])
+    fewer = f", or --nnodes {count}" if count else ""
+    nodes = f"{nnodes} node{'s' * (nnodes != 1)}"
+    return f"{are} for {nodes}; legal: --hosts {named} or --hostfile FILE{fewer}"
 
 
 def _port(invitation: Invitation) -> int:

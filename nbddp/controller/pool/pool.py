@@ -963,7 +963,9 @@ class Pool:
         Args:
             changes: ``on_deadlock``: ``"abort"`` (free the ranks), ``"report"`` (only show it) or
                 ``"debug"`` (open a prompt first, with all ranks where they are);
-                ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
+                ``on_mismatch``: ``"raise"`` (on a rank before it sends anything, where it compares:
+                with ranks of its machine, or in a cell with ``--check``; else later, when data may
+                have moved), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
                 stays empty); ``sanitize``: ``"off"``, ``"on"``, ``"data"`` or ``"all"`` (each cell
                 runs as with ``%%ddp --sanitize`` and this value).

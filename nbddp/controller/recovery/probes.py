@@ -182,6 +182,9 @@ class RankProbes:
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             operations=() if last is None else (last,),
+            is_fresh=info.state is RankState.IDLE
+            and result is not None
+            and result.status == "exited",
             after=error.handling if error is not None else None,
         )
 

@@ -26,7 +26,8 @@ class Config:
 
     #: ``report``: show it, and leave the ranks where they are; ``debug``: ask before they are freed
     on_deadlock: OnDeadlock = "abort"
-    on_mismatch: OnMismatch = "raise"  #: before data moves; ``warn``; ``off``: not compared
+    #: before the rank sends anything, where it compares; ``warn``; ``off``: not compared
+    on_mismatch: OnMismatch = "raise"
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
     #: ``on``, ``data``, ``all``: each cell runs as with ``%%ddp --sanitize`` and this value
     sanitize: Sanitize = "off"

@@ -15,7 +15,7 @@ from nbddp.notebook.magics.arg_parser import Parser
 
 _EXPLANATIONS = {
     "on_deadlock": "or debug: ask you first; or report: only show it",
-    "on_mismatch": "before data moves; or warn, off",
+    "on_mismatch": "raises an error; or warn, off",
     "on_death": "a fresh rank takes the place of a dead one; or keep",
     "sanitize": "or on, data, all: each cell runs as with %%ddp --sanitize",
 }

@@ -297,6 +297,11 @@ def test_a_hundred_ranks_are_no_trouble():
         ),
         ("idle", "takes no part in this cell", "take no part in this cell"),
         (
+            "fresh",
+            "is a fresh process that has run nothing yet",
+            "are fresh processes that have run nothing yet",
+        ),
+        (
             "finished",
             "has finished the cell and never called a collective",
             "have finished the cell and never called a collective",

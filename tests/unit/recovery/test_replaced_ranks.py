@@ -66,6 +66,17 @@ def test_the_last_call_of_a_dead_rank_counts_while_another_process_takes_its_pla
     pool.answer_looks(pool.feed(DiagnoseRequested(1)))
     view = pool.views[-1][1]
     assert (view.operations, view.exit_text) == ((last,), "SIGABRT (signal 6)")
+    assert not view.is_fresh
+
+
+def test_a_fresh_process_is_no_rank_that_takes_no_part():
+    pool, _ = dead_in_cell()
+    pool.start_fresh(pool.done)
+    pool.looks = {rank: pool.idle(rank) for rank in range(3)}
+    pool.answer_looks(pool.feed(DiagnoseRequested(1)))
+    views = pool.views[-1]
+    assert [views[rank].is_fresh for rank in range(3)] == [False, True, False]
+    assert views[1].state == "idle"
 
 
 def test_all_groups_are_formed_when_a_rank_is_fresh():

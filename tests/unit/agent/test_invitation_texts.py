@@ -1,0 +1,36 @@
+"""The texts of an agent that has no invitation, or does not reach the notebook of one."""
+
+from pathlib import Path
+
+import pytest
+
+from nbddp.agent.invitation import read_invitation
+from nbddp.agent.remote import unreachable_text
+from nbddp.errors import AgentJoinError
+from nbddp.system import network
+
+
+def test_nothing_listens_any_more():
+    failures = [("tcp://10.0.0.1:5", network.REFUSED)]
+    ended = unreachable_text("n1", failures, is_kept=False)
+    assert "the pool has ended, or the file is of an earlier one. Next: the file or the" in ended
+    kept = unreachable_text("n1", failures, is_kept=True)
+    assert "the pool has ended, it waits for %ddp attach, or the file is of an earlier one" in kept
+    assert "Next: %ddp attach in the notebook, or the file" in kept
+
+
+@pytest.mark.parametrize("content", ["", "{damaged"])
+def test_a_damaged_file_has_a_next_step(tmp_path: Path, content: str):
+    path = tmp_path / "p.json"
+    path.write_text(content)
+    with pytest.raises(AgentJoinError, match=r"this is no invitation.*Next: the file whose path"):
+        read_invitation(str(path))
+
+
+def test_a_variable_has_a_next_step(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("NBDDP_CONNECT", raising=False)
+    with pytest.raises(AgentJoinError, match=r"is not set. Next: NBDDP_CONNECT=\"\$\(cat FILE\)\""):
+        read_invitation("env")
+    monkeypatch.setenv("NBDDP_CONNECT", "zz")
+    with pytest.raises(AgentJoinError, match=r"this is no invitation.*Next: NBDDP_CONNECT="):
+        read_invitation("env")
