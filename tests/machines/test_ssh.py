@@ -10,6 +10,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import log_tails
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
+from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from nbddp.system import process_tree
@@ -108,6 +109,42 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_the_words_of_ssh(site: Ssh
         PoolStartError,
         match=r"(?s)the agent on nowhere.invalid never came: "
         r"ssh ended with exit code 255 and said: .*resolve",
+    ):
+        start(options)
+    poll_until(lambda: not one.processes("nbddp"))
+
+
+def test_hosts_with_slots_stand_in_a_file(site: SshSite, tmp_path: Path):
+    hosts = [site.add_host("n1"), site.add_host("n2")]
+    file = tmp_path / "hosts"
+    file.write_text("# as for mpirun\nn1 slots=2\nn2 slots=2 max_slots=4\n")
+    line = f"--launcher ssh --hostfile {file} --python {site.python}"
+    pool = start(PoolOptions.checked(**vars(VERBS["start"].parser.read(line))))
+    try:
+        pool.run("import socket\nt = torch.ones(1) * rank\ndist.all_reduce(t)")
+        assert pool.pull("(socket.gethostname(), t.item())") == [
+            (host, 6.0) for host in ("n1", "n1", "n2", "n2")
+        ]
+    finally:
+        pool.stop()
+    for host in hosts:
+        poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+def test_a_python_without_packages_is_named_with_the_command_that_installs_them(
+    site: SshSite, tmp_path: Path
+):
+    one = site.add_host("n1")
+    bare = tmp_path / "bare"
+    bare.write_text(
+        f'#!/bin/sh\nPYTHONPATH={Path(__file__).parents[2]} exec {sys.executable} -S "$@"\n'
+    )
+    bare.chmod(0o755)
+    options = PoolOptions.checked(1, launcher="ssh", hosts=["n1"], python=str(bare))
+    with pytest.raises(
+        PoolStartError,
+        match=rf"the agent on n1 never came: {bare} on n1 lacks the package msgspec, which nbddp "
+        rf"needs. Next: `ssh n1 {bare} -m pip install .*msgspec.* torch==",
     ):
         start(options)
     poll_until(lambda: not one.processes("nbddp"))
