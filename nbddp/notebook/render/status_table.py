@@ -4,7 +4,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -15,7 +15,6 @@ from nbddp.controller.state import (
     PoolSnapshot,
     RankInfo,
     RankState,
-    Silence,
     describe_cause,
 )
 from nbddp.notebook.render import fault_stacks
@@ -33,8 +32,8 @@ from nbddp.notebook.render.html import (
     shorten,
     size,
 )
+from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
-from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet, ranks_by
 
@@ -42,8 +41,6 @@ from nbddp.wire.rank_set import RankSet, ranks_by
 MAX_ROWS = 16
 #: The folded part below has a row for so many ranks at most: a browser has to draw it.
 _MAX_EVERY = 512
-#: More nodes, or folders of logs, are not listed one by one.
-MAX_NODES = 16
 _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60
 _MAX_SOURCE = 60
@@ -120,7 +117,13 @@ def survey(pool: Pool) -> Survey:
     """
     diagnosed = pool.survey()
     snapshot = pool.snapshot
-    nodes = _node_lines(snapshot, pool.silences(pool.all_ranks))
+    nodes = node_lines(
+        snapshot.nodes,
+        {each.node: each.silent_s for each in pool.silences(pool.all_ranks)},
+        {node: _why_lost(snapshot, node) for node in snapshot.lost_agents},
+        unanswered=unanswered_nodes(snapshot, diagnosed),
+        silent_after_s=pool.settings.silent_after_s,
+    )
     infos = pool.history.replaced.marked(snapshot.ranks)
     runs, lost = snapshot.is_running, snapshot.lost_agents
     return Survey(
@@ -129,43 +132,6 @@ def survey(pool: Pool) -> Survey:
         log_paths=[*pool.log_path_by_rank.values()],
         notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
-
-
-def _node_lines(snapshot: PoolSnapshot, silences: Sequence[Silence]) -> list[str]:
-    """``nodes: 0 n1 (10.0.0.1), 1 n2 (10.0.0.2), silent``, if they are machines of their own."""
-    return node_lines(
-        snapshot.nodes,
-        {each.node: each.silent_s for each in silences},
-        {node: _why_lost(snapshot, node) for node in snapshot.lost_agents},
-    )
-
-
-def node_lines(
-    nodes: Sequence[NodeFacts], silent_s: Mapping[int, float], lost: Mapping[int, str]
-) -> list[str]:
-    """The line about the nodes; of many, those that stand out, and the first and the last one.
-
-    Args:
-        nodes: the machines, in order; none: all are this one.
-        silent_s: for how long nothing is heard of nodes.
-        lost: why nodes are lost.
-    """
-    names = {}
-    for node, facts in enumerate(nodes):
-        state = f", silent for {silent_s[node]:.0f} s" if node in silent_s else ""
-        if node in lost:
-            state = f", lost{lost[node]}"
-        # Of a node that was lost before this notebook came, the address is not known.
-        address = f" ({facts.address})" if facts.address else ""
-        names[node] = f"{node} {facts.host}{address}{state}"
-    if len(names) <= MAX_NODES:
-        return [f"nodes: {'; '.join(names.values())}"] if names else []
-    odd = sorted({*silent_s, *lost} & set(names))
-    shown = [names[node] for node in odd[:MAX_NODES]]
-    more = [f"and {len(odd) - MAX_NODES} more"] if len(odd) > MAX_NODES else []
-    last = len(names) - 1
-    whole = f"{len(names)} nodes: {nodes[0].host} to {nodes[last].host}"
-    return ["; ".join([whole, *shown, *more])]
 
 
 def _why_lost(snapshot: PoolSnapshot, node: int) -> str:

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from nbddp.controller.trace.rows import rows
 from nbddp.controller.values import compare
 from nbddp.notebook.render import diagnosis_card, diff_report, timeline
-from nbddp.notebook.render.status_table import Row, Survey, node_lines
+from nbddp.notebook.render.node_lines import node_lines
+from nbddp.notebook.render.status_table import Row, Survey
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.values.value_questions import Leaf, Tree
@@ -45,6 +46,12 @@ def test_of_many_nodes_those_that_stand_out_are_named():
     [all_silent] = node_lines(nodes, dict.fromkeys(range(128), 6.0), {})
     assert all_silent.endswith("; and 112 more")
     assert node_lines(nodes[:2], {}, {}) == ["nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1)"]
+    assert node_lines(nodes[:2], {}, {}, unanswered={1}, silent_after_s=5.0) == [
+        "nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1), does not answer: after 5 s nbddp says whether it "
+        "is silent"
+    ]
+    silent = node_lines(nodes[:2], {1: 6.0}, {}, unanswered={1}, silent_after_s=5.0)
+    assert silent == ["nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1), silent for 6 s"]
     assert node_lines([], {}, {}) == []
     unknown = [replace(nodes[0], address="")]
     assert node_lines(unknown, {}, {0: ": why"}) == ["nodes: 0 n0, lost: why"]
