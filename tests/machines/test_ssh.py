@@ -9,7 +9,14 @@ import pytest
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import log_tails
 from nbddp.controller.state.rank_state import RankState
-from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
+from nbddp.errors import (
+    BadOptionError,
+    CellError,
+    DeadlockError,
+    PoolBrokenError,
+    PoolStartError,
+    RankExitedError,
+)
 from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
@@ -75,6 +82,11 @@ def test_a_host_without_power_is_lost_and_the_others_go_on(site: SshSite):
         assert next_step in " ".join(str(caught.value).split())
         states = [info.state for info in pool.ranks()]
         assert states == [RankState.IDLE] * 2 + [RankState.EXITED] * 2
+        assert pool.pull("x", ranks="0-1") == [0, 1]
+        with pytest.raises(PoolBrokenError) as refused:  # there is no spare host
+            pool.restart("2-3")
+        assert "If n2 cannot come back: %ddp stop, which ends all ranks" in str(refused.value)
+        assert "--launcher ssh --hosts n1,OTHER --python" in str(refused.value)
         assert pool.pull("x", ranks="0-1") == [0, 1]
 
 
