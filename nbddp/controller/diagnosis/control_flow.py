@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure. Reads the syntax tree of a cell or file; 
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -22,6 +22,8 @@ _ESCAPE = re.compile(r"\\.")
 #: Classes of the error by which nbddp frees a rank.
 _OF_FREED = frozenset({"Exception", "BaseException", "RuntimeError"})
 _ELSE = re.compile(r"\s*else\s*:")
+#: Functions that call no collective.
+_HARMLESS = re.compile(r"print|len|(\w+\.)*(get_rank|get_world_size)")
 
 
 #: ``try``: with an ``except``, so that an exception leaves out the rest of it, or `suppress`.
@@ -113,7 +115,7 @@ class Code:
 
     def exits(self, line: int) -> tuple[Exit, ...]:
         """Return the statements that may keep a rank from this line, in the order of the lines."""
-        body, _ = self._around(line)
+        body, inside = self._around(line)
         exits = [
             Exit(
                 statement.lineno,
@@ -124,7 +126,7 @@ class Code:
             for statement, loops, conditions in self._statements(body)
             if _is_exit(statement)
             and _skips(statement, loops, line)
-            and (around := [each for each in conditions if line not in each])
+            and (around := [each for each in conditions if each not in inside])
         ]
         return tuple(sorted(exits, key=lambda leave: leave.line))
 
@@ -142,12 +144,29 @@ class Code:
             if isinstance(inside, _Function):
                 function, branches = inside.body, []
             for body, branch in self._parts(inside):
-                if body and _first(body[0]) <= line <= _last(body[-1]):
+                if body and _runs_in(body, inside, line):
                     statements = body
                     branches += [branch] if branch is not None else []
                     break
             else:
-                return function, branches
+                return function, [*branches, *self._behind_and(inside, line)]
+
+    def _behind_and(self, statement: ast.stmt, line: int) -> Iterator[Branch]:
+        """The first parts of a condition after which a call in it runs: ``if rank == 0 and f():``.
+
+        For `or` they are negated.
+        """
+        match statement:
+            case ast.If(test=ast.BoolOp(op=op, values=[first, *others])) if not _calls([first]):
+                behind = next((n for n, each in enumerate(others) if _calls([each])), None)
+            case _:
+                return
+        if behind is None or not others[behind].lineno <= line <= _last(others[behind]):
+            return
+        test: ast.expr = first if not behind else ast.BoolOp(op, [first, *others[:behind]])
+        test = ast.UnaryOp(ast.Not(), test) if isinstance(op, ast.Or) else test
+        whole = self._branch("condition", statement, statement.body)
+        yield replace(whole, end=_last(statement.test), test=test)
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], Branch | None]]:
         """The bodies of a statement; None: it runs whenever the statement does."""
@@ -255,6 +274,29 @@ def no_sources(site: Site) -> Code | None:
     return None
 
 
+def _runs_in(body: Sequence[ast.stmt], statement: ast.stmt, line: int) -> bool:
+    """Whether a line belongs to a part of a statement.
+
+    In ``if agree(x): break`` the line runs for the condition, and nothing in the part can call.
+    """
+    if not _first(body[0]) <= line <= _last(body[-1]):
+        return False
+    test = statement.test if isinstance(statement, ast.If) else None
+    if test is None or not test.lineno <= line <= (test.end_lineno or line) or not _calls([test]):
+        return True
+    return _calls(each for each in body if _first(each) <= line <= _last(each))
+
+
+def _calls(nodes: Iterable[ast.AST]) -> bool:
+    """Whether code calls a function that may communicate."""
+    return any(
+        isinstance(node, ast.Await)
+        or (isinstance(node, ast.Call) and not _HARMLESS.fullmatch(ast.unparse(node.func)))
+        for each in nodes
+        for node in ast.walk(each)
+    )
+
+
 def _takes_all(kinds: ast.expr) -> bool:
     """Whether an ``except`` of these kinds takes the error by which nbddp frees a rank."""
     parts = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
@@ -285,5 +327,5 @@ def _first(statement: ast.stmt) -> int:
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
-def _last(statement: ast.stmt) -> int:
+def _last(statement: ast.stmt | ast.expr) -> int:
     return statement.end_lineno or statement.lineno

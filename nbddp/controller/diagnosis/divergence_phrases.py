@@ -234,6 +234,7 @@ def _leaving_step(
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
+    can_move = can_move and not _is_behind(leaving, divergence)
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
         the = "" if is_one_line else "the "
@@ -245,6 +246,11 @@ def _leaving_step(
         branch = describe_branch(condition.other or condition)
         exit_text = f"{branch}, whose `{shortened(leaving.source, MAX_SOURCE)}` skips it"
     return f"{call} before {exit_text}, or let all ranks skip it there."
+
+
+def _is_behind(leaving: Exit, divergence: Divergence) -> bool:
+    """Whether a rank makes the call before it leaves: in the condition, or above it."""
+    return leaving.condition.line >= divergence.site.line
 
 
 def _shared_break(leaving: Exit) -> str:
@@ -294,7 +300,8 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
         return
     ((_, divergence),) = places
     for leaving in divergence.exits[:2]:
-        skipped = f"skips {_place(divergence)} on {culprits.describe()}"
+        later = " in later iterations" * _is_behind(leaving, divergence)
+        skipped = f"skips {_place(divergence)}{later} on {culprits.describe()}"
         yield f"{describe_leaving(leaving)}, {skipped}"
     calls = _calls(divergence)
     counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]

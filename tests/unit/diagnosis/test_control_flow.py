@@ -33,6 +33,21 @@ _CASES = {
     "one line": ("if rank == 0: a()", 1, ["if rank == 0:"], []),
     "several on a line": ("für = 1\nif rank: ä(); b()", 2, ["if rank:"], []),
     "head": ("if a():\n    b()", 1, [], []),
+    "condition of a line": ("if a(): x = 1", 1, [], []),
+    "condition with a break": (
+        "for k in y:\n    if a():\n        break",
+        2,
+        ["for k in y:"],
+        ["break (if a():)"],
+    ),
+    "condition with a break on its line": (
+        "for k in y:\n    if a(): break",
+        2,
+        ["for k in y:"],
+        ["if a(): break (if a():)"],
+    ),
+    "behind an and": ("if rank == 0 and a():\n    b()", 1, ["if rank == 0 and a():"], []),
+    "before an and": ("if a() and rank == 0:\n    b()", 1, [], []),
     "loops": (
         "for step in range(3):\n    while True:\n        a()",
         3,

@@ -368,7 +368,8 @@ def test_the_line_of_other_ranks_is_not_to_blame():
     pool[2].finished()
     finding = only(pool)
     assert finding.suspicions == (
-        "`break` in line 7, inside `if rank == 2:` (line 6), skips line 5 on rank 2",
+        "`break` in line 7, inside `if rank == 2:` (line 6), skips line 5 in later iterations on "
+        "rank 2",
     )
     assert "`if rank == 0:`" not in finding.next_step
 
@@ -408,7 +409,8 @@ def test_a_break_of_the_outer_loop_and_an_innocent_continue():
     )
     finding = missing(source, {0: [5], 1: [5], 2: [5]}, 5)
     assert finding.suspicions == (
-        "`break` in line 7, inside `if rank == 1:` (line 6), skips line 5 on rank 1",
+        "`break` in line 7, inside `if rank == 1:` (line 6), skips line 5 in later iterations on "
+        "rank 1",
     )
     assert finding.next_step == (
         "Let all ranks take the `break` in line 7, inside `if rank == 1:` (line 6), in the same "
