@@ -11,6 +11,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.divergence import Divergence, PossibleSkip, Unsettled, is_of_ranks
+from nbddp.controller.diagnosis.guarded_calls import left_after_error
 from nbddp.controller.diagnosis.helper_barriers import HelperCall
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.loop_phrases import left_out_call, left_out_step, length_step
@@ -234,12 +235,18 @@ def _leaving_step(
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
+    the = "" if is_one_line else "the "
+    together = f"Let all ranks take {the}{exit_text}, in the same iteration"
+    if condition.source.startswith("except"):
+        # An exception before the call would skip it wherever the call moves.
+        has_device = is_of_all and bool(divergence.site.cell)
+        how = left_after_error(divergence.code, divergence.site.line, leaving) * has_device
+        return f"{together}{how or ', or none of them'}."
     can_move = can_move and not _is_behind(leaving, divergence)
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
-        the = "" if is_one_line else "the "
-        how = (_shared_break(leaving) if is_of_all else "") or ", or none of them"
-        return f"Let all ranks take {the}{exit_text}, in the same iteration{how}."
+        how = _shared_break(leaving) if is_of_all else ""
+        return f"{together}{how or ', or none of them'}."
     is_here = _is_at(divergence, operation)
     call = f"Call {operation.signature.op}" if is_here else f"Run {_place(divergence)}"
     if not is_one_line:

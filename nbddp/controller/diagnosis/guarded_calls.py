@@ -1,4 +1,4 @@
-"""The change of a collective inside a ``try`` that an exception of one rank skips there.
+"""The change of a collective that an exception of one rank skips: inside a ``try``, or behind it.
 
 Runs in: the notebook's process. Pure. All ranks tell each other whether they have come to the
 call, and make it only if all have. The syntax tree must show that the change is possible.
@@ -16,7 +16,7 @@ from nbddp.controller.diagnosis.code_places import (
     names_in,
     shifted,
 )
-from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.control_flow import Code, Exit
 from nbddp.controller.diagnosis.report import ChangedLine
 from nbddp.controller.diagnosis.suggested_change import is_print
 
@@ -68,6 +68,53 @@ def skipped_after_error(code: Code, line: int) -> tuple[ChangedLine, ...]:  # no
         *map(_added, inner),
     ]
     return tuple(change) if len(change) <= _MAX_LINES else ()
+
+
+def left_after_error(code: Code, line: int, leaving: Exit) -> str:  # noqa: PLR0911 - as above
+    """Let all ranks leave behind a ``try`` if an ``except`` of it has made one of them leave.
+
+    Args:
+        code: the text of a cell, in which the name ``device`` exists.
+        line: a line of the call, behind the ``try`` or above it in a loop.
+        leaving: the last statement of the ``except``.
+
+    Returns:
+        How, as the rest of a sentence; empty if the ``try`` is not simple enough.
+    """
+    guard, body = _guard_of(code, leaving.condition.line)
+    if guard is None or guard.orelse or guard.finalbody or len(guard.handlers) != 1:
+        return ""
+    last = guard.handlers[0].body[-1]
+    if last.lineno != leaving.line or any(_leaves([each]) for each in guard.body):
+        return ""
+    if line in lines_of(guard) or any(_FLAG in names_in(each) for each in code.statements):
+        return ""
+    if communicates(*guard.body, *guard.handlers[0].body) or _leaves(guard.handlers[0].body[:-1]):
+        return ""
+    match last:
+        case ast.Continue() | ast.Break() if isinstance(body, ast.For | ast.While):
+            pass
+        case ast.Return(value=None | ast.Constant()):
+            if not isinstance(body, ast.For | ast.While | ast.FunctionDef):
+                return ""
+        case _:
+            return ""
+    exit_source = ast.unparse(last)
+    return (
+        f": end the `try` with `{_SET.format(1)}`, put `{_SET.format(0)}` in the place of the "
+        f"`{exit_source}`, and `dist.all_reduce({_FLAG}, op=dist.ReduceOp.MIN)` and "
+        f"`if not {_FLAG}: {exit_source}` behind the `try`"
+    )
+
+
+def _guard_of(code: Code, line: int) -> tuple[ast.Try | None, ast.AST | None]:
+    """The ``try`` with an ``except`` in a line, and the statement whose body has it."""
+    for each in code.statements:
+        for parent in ast.walk(each):
+            for child in getattr(parent, "body", ()) if isinstance(parent, ast.stmt) else ():
+                if isinstance(child, ast.Try) and line in (h.lineno for h in child.handlers):
+                    return child, parent
+    return None, None
 
 
 def _added(source: str) -> ChangedLine:

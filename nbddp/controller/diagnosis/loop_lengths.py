@@ -50,7 +50,9 @@ class LoopLength:
     #: The line that depends on the rank, with its condition, and those that carry its value on.
     lines: tuple[CodeLine, ...] = ()
     source: Site = field(default_factory=Site)  #: the assignment that depends on the rank
-    name: str = ""  #: the name that it gives a value; empty: no such line is known
+    #: The name that it gives a value, or the one item of it that is used; empty: no such line is
+    #: known.
+    name: str = ""
     is_number: bool = False  #: whether that value is a number, and not the items themselves
 
 
@@ -82,10 +84,45 @@ def loop_length(
             is_number = isinstance(value, ast.IfExp | ast.BinOp | ast.Constant)
             is_number = is_number and not _has_items(value)
             lines = path or ()
+            item = _item(name, loop.iter, lines)
+            if item:
+                name, is_number = item, _is_count(loop.iter, name, lines)
             return LoopLength(
                 last, is_of_loader, has_own_batches, lines, line.site, name, is_number
             )
     return LoopLength(last, is_of_loader, has_own_batches)
+
+
+def _uses(items: ast.expr, lines: Sequence[CodeLine]) -> list[ast.expr]:
+    """The items of a loop, and the values that lines on the way to it give to names."""
+    values = (_assigned(line.site.source)[1] for line in lines)
+    return [items, *(value for value in values if value is not None)]
+
+
+def _item(name: str, items: ast.expr, lines: Sequence[CodeLine]) -> str:
+    """The item of a value that sets the length of a loop: ``sizes[0]``; empty: it is the value."""
+    uses, found = 0, []
+    for node in (node for use in _uses(items, lines) for node in ast.walk(use)):
+        match node:
+            case ast.Name(id=used) if used == name:
+                uses += 1
+            case ast.Subscript(value=ast.Name(id=used), slice=index) if used == name:
+                found += [] if isinstance(index, ast.Slice) else [ast.unparse(node)]
+            case _:
+                pass
+    return found[0] if len(found) == uses and len(set(found)) == 1 else ""
+
+
+def _is_count(items: ast.expr, name: str, lines: Sequence[CodeLine]) -> bool:
+    """Whether an item of a value is the number of iterations, and has no length of its own."""
+    calls = [
+        node
+        for use in _uses(items, lines)
+        for node in ast.walk(use)
+        if called(node) == "len"
+        if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+    ]
+    return called(unwrapped(items)) == "range" and not calls
 
 
 def _is_filtered(items: ast.expr) -> bool:

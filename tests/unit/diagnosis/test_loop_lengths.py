@@ -182,3 +182,21 @@ def test_an_argument_of_the_function_with_the_loop():
         f"{CELL}:2     for step, x in enumerate(data):",
         f"{CELL}:3         dist.all_reduce(x)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("definition", "header", "words"),
+    [
+        ("sizes = [2] if rank else [3]", "range(sizes[0])", "`sizes[0]` the same"),
+        ("sizes = [2] if rank else [3]\nn = sizes[0]", "range(n)", "`sizes[0]` the same"),
+        ("data = [[1, 2]] if rank else [[1]]", "data[0]", "`data[0]` equally long"),
+        ("data = [[1, 2]] if rank else [[1]]", "range(len(data[0]))", "`data[0]` equally long"),
+        ("data = [1, 2] if rank else [1]", "range(len(data))", "`data` equally long"),
+        ("data = [1, 2] if rank else [1]", "data[:4]", "`data` equally long"),
+        ("a = [1, 2] if rank else [1]", "range(a[0] + len(a))", "`a` equally long"),
+    ],
+)
+def test_an_item_of_a_value_that_sets_the_length(definition: str, header: str, words: str):
+    source = f"{definition}\nfor step in {header}:\n    dist.all_reduce(x)"
+    finding = shorter(source, line=source.count("\n") + 1)
+    assert finding.next_step.startswith(f"Make {words} on all ranks (line 1)")
