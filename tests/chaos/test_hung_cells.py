@@ -15,6 +15,7 @@ from nbddp.settings import Settings
 from nbddp.wire.rank_set import RankSet
 from tests.cases.hung_cells import HungCell, parametrize
 from tests.cases.hung_collectives import MISSING
+from tests.cases.hung_conditions import CONDITIONS
 from tests.cases.hung_cycles import CYCLES
 from tests.cases.hung_failures import DEATHS, ERRORS
 from tests.cases.hung_iterations import ITERATIONS
@@ -38,6 +39,7 @@ CELLS = [
     *MISSING,
     *WRAPPED,
     *ITERATIONS,
+    *CONDITIONS,
     *MODULES,
     *MISMATCHED,
     *STRIDES,

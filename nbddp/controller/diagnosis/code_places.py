@@ -122,10 +122,11 @@ def called(node: ast.AST | None) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+def is_communication(node: ast.AST) -> bool:
+    """Whether a node itself calls such a function."""
+    return bool(_COMMUNICATION.fullmatch(called(node)))
+
+
 def communicates(*statements: ast.AST) -> bool:
     """Whether statements call functions of torch.distributed by their names."""
-    return any(
-        _COMMUNICATION.fullmatch(called(node))
-        for statement in statements
-        for node in ast.walk(statement)
-    )
+    return any(is_communication(node) for statement in statements for node in ast.walk(statement))

@@ -216,16 +216,28 @@ def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -
 
 def _extra_step(divergence: Divergence, operation: Operation) -> str:
     """The next step where an earlier call was made by some ranks only."""
-    most = max(divergence.calls.values())
-    callers = RankSet.of(rank for rank, count in divergence.calls.items() if count == most)
+    callers = _most_callers(divergence).describe()
+    return (
+        f"{extra_call_step(divergence, operation)} Since then, calls of {callers} have met other "
+        "calls of the other ranks: do not trust the results."
+    )
+
+
+def extra_call_step(divergence: Divergence, operation: Operation) -> str:
+    """The next step where some ranks have made a call, or called its function, more often."""
+    callers = _most_callers(divergence).describe()
     inside = f", inside {describe_branch(divergence.branches[0])}" if divergence.branches else ""
     name = f"{operation.signature.op}{origin_of(operation)}"
     run = "run" if operation.is_by_library else "call"
     return (
-        f"{_capital(_call(divergence))}, has called {name} more often on "
-        f"{callers.describe()}{inside}: {run} it on all ranks, or not at all. Since then, calls of "
-        f"{callers.describe()} have met other calls of the other ranks: do not trust the results."
+        f"{_capital(_call(divergence))}, has called {name} more often on {callers}{inside}: {run} "
+        "it on all ranks, or not at all."
     )
+
+
+def _most_callers(divergence: Divergence) -> RankSet:
+    most = max(divergence.calls.values())
+    return RankSet.of(rank for rank, count in divergence.calls.items() if count == most)
 
 
 def _leaving_step(

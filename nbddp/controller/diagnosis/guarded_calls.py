@@ -109,8 +109,8 @@ def left_after_error(code: Code, line: int, leaving: Exit) -> str:  # noqa: PLR0
 
 def _guard_of(code: Code, line: int) -> tuple[ast.Try | None, ast.AST | None]:
     """The ``try`` with an ``except`` in a line, and the statement whose body has it."""
-    for each in code.statements:
-        for parent in ast.walk(each):
+    for statement in code.statements:
+        for parent in ast.walk(statement):
             for child in getattr(parent, "body", ()) if isinstance(parent, ast.stmt) else ():
                 if isinstance(child, ast.Try) and line in (h.lineno for h in child.handlers):
                     return child, parent

@@ -1,15 +1,18 @@
-"""Finds the line that was the other end of a message before, and has left one out.
+"""Finds the line that was the other end of a message before, or that no line of a cell is one.
 
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.code_places import called, is_communication
 from nbddp.controller.diagnosis.control_flow import Branch
 from nbddp.controller.diagnosis.message_calls import message_calls
+from nbddp.controller.diagnosis.message_simulation import may_communicate
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank
@@ -47,6 +50,38 @@ def left_out_end(cause: Cause, reports: RankReports) -> LeftOutEnd | None:
     branches = () if code is None else code.branches(newest.site.line)
     conditions = (branch for branch in branches if branch.kind == "condition")
     return LeftOutEnd(newest, len(made), len(wanted), next(conditions, None))
+
+
+def has_no_other_end(messages: Iterable[Operation], reports: RankReports) -> bool:
+    """Return whether a cell has receives only, or sends only, so that none can meet its other end.
+
+    Args:
+        messages: messages in which ranks wait.
+        reports: the ranks.
+
+    Returns:
+        False also if the cell calls functions that are not known.
+    """
+    waited = list(messages)
+    kinds = {each.signature.kind for each in waited}
+    places = {each.site.position[:2] for each in waited}
+    site = waited[0].site if waited else None
+    code = None if site is None or not site.cell else reports.sources(site)
+    if code is None or not code.statements or len(kinds) != 1 or len(places) != 1:
+        return False
+    other = "send" if "recv" in kinds else "recv"
+    made = (
+        each.signature.kind == other and each.run_id == waited[0].run_id
+        for history in reports.graph.histories.values()
+        for each in history.operations.values()
+    )
+    nodes = [node for each in code.statements for node in ast.walk(each)]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    calls = (node for node in nodes if isinstance(node, ast.Call) and may_communicate(node))
+    return not any(made) and all(
+        called(call) in own or (is_communication(call) and other not in called(call))
+        for call in calls
+    )
 
 
 def goes_to_both(cause: Cause, other: Rank, reports: RankReports) -> bool:

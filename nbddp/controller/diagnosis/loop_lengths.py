@@ -101,16 +101,16 @@ def _uses(items: ast.expr, lines: Sequence[CodeLine]) -> list[ast.expr]:
 
 def _item(name: str, items: ast.expr, lines: Sequence[CodeLine]) -> str:
     """The item of a value that sets the length of a loop: ``sizes[0]``; empty: it is the value."""
-    uses, found = 0, []
+    uses, items_used = 0, []
     for node in (node for use in _uses(items, lines) for node in ast.walk(use)):
         match node:
             case ast.Name(id=used) if used == name:
                 uses += 1
             case ast.Subscript(value=ast.Name(id=used), slice=index) if used == name:
-                found += [] if isinstance(index, ast.Slice) else [ast.unparse(node)]
+                items_used += [] if isinstance(index, ast.Slice) else [ast.unparse(node)]
             case _:
                 pass
-    return found[0] if len(found) == uses and len(set(found)) == 1 else ""
+    return items_used[0] if len(items_used) == uses and len(set(items_used)) == 1 else ""
 
 
 def _is_count(items: ast.expr, name: str, lines: Sequence[CodeLine]) -> bool:

@@ -351,8 +351,11 @@ class Finding:
             >>> finding.has_error_below
             True
         """
+        statuses = {each.status for each in self.ranks.values()}
+        if self.kind == "mismatched-collective" and "raised" in statuses:
+            return True  # an `except` around the ranks that wait takes not the error of the others
         # Ranks outside of the cell: it may be a prompt of the debugger, which has no error.
-        return not self.is_handled and all(each.status != "idle" for each in self.ranks.values())
+        return not self.is_handled and "idle" not in statuses
 
     @property
     def clause(self) -> str:

@@ -68,3 +68,19 @@ def test_the_next_step_stands_once_if_the_card_has_it():
         (displayed,) = error._render_traceback_()
         assert "next" not in displayed
         assert "  next      Call it on all ranks." in str(error)
+
+
+def test_a_raised_mismatch_keeps_the_next_step_though_an_except_takes_the_other_errors():
+    found = report()
+    raised = replace(found.findings[0].ranks[0], status="raised")
+    finding = replace(
+        found.findings[0],
+        kind="mismatched-collective",
+        ranks={**found.findings[0].ranks, 0: raised},
+        is_handled=True,
+    )
+    error = cell_error(
+        freed(0), ok(1), freed(2), report=replace(found, findings=(finding,)), is_plain=False
+    )
+    (displayed,) = error._render_traceback_()
+    assert "next" in displayed

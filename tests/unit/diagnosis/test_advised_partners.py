@@ -214,3 +214,40 @@ def test_helpers_that_send_and_receive_need_another_order():
     finding = only(pool)
     assert finding.next_step.startswith("Let the even ranks send first")
     assert finding.change is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (
+            "dist.recv(x, 1 - rank)\ndist.barrier()",
+            "No rank sends in this cell: let rank 0 send to rank 1 in place of its recv (line 1), "
+            "or rank 1 send to rank 0.",
+        ),
+        ("dist.recv(x, 1 - rank)\nexchange(x)", "Use batch_isend_irecv"),
+        ("dist.recv(x, 1 - rank)\ndist.batch_isend_irecv(ops)", "Use batch_isend_irecv"),
+    ],
+)
+def test_a_cell_that_receives_only_needs_a_send(code: str, advice: str):
+    pool = pool_of(code, 2)
+    for rank in range(2):
+        pool[rank].blocked("recv", peer=1 - rank, line=1)
+    finding = only(pool)
+    assert "receive" in finding.headline
+    assert finding.next_step.startswith(advice)
+
+
+def test_a_message_that_no_line_of_the_cell_receives():
+    pool = pool_of("if rank == 0:\n    dist.send(x, 1)", 2)
+    pool[0].blocked("send", peer=1, line=2)
+    pool[1].finished()
+    assert only(pool).next_step == (
+        "No rank receives in this cell: let rank 1 receive from rank 0."
+    )
+
+
+def test_a_ring_that_only_receives():
+    pool = pool_of("dist.recv(x, (rank + 1) % 3)")
+    for rank in range(3):
+        pool[rank].blocked("recv", peer=(rank + 1) % 3, line=1)
+    assert only(pool).next_step.startswith("No rank sends in this cell. Give each send its recv")

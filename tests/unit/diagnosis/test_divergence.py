@@ -484,38 +484,3 @@ def test_different_calls_at_one_line_quote_nothing():
     (finding,) = pool.diagnose().findings
     assert finding.code == ()
     assert "inside" not in finding.next_step
-
-
-_BEHIND_TRY = """\
-for name in names:
-    try:
-        v = table[name]
-    except KeyError:
-        continue
-    dist.all_reduce(x)"""
-_AGREE = (
-    "Let all ranks take the `continue` in line 5, inside `except KeyError:` (line 4), in the same "
-    "iteration"
-)
-
-
-def test_a_continue_in_an_except_is_taken_by_all_ranks_together():
-    finding = missing(_BEHIND_TRY, {0: [6], 1: [6], 2: [6]}, 6)
-    assert finding.next_step == (
-        f"{_AGREE}: end the `try` with `ok = torch.tensor(1, device=device)`, put "
-        "`ok = torch.tensor(0, device=device)` in the place of the `continue`, and "
-        "`dist.all_reduce(ok, op=dist.ReduceOp.MIN)` and `if not ok: continue` behind the `try`."
-    )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        _BEHIND_TRY.replace("v = ", "ok = "),
-        _BEHIND_TRY.replace("        v = table[name]", "        v = dist.broadcast(x, 0)"),
-        f"{_BEHIND_TRY}\n    ok = 1",
-    ],
-)
-def test_an_exchange_is_not_shown_where_it_may_not_work(other: str):
-    finding = missing(other, {0: [6], 1: [6], 2: [6]}, 6)
-    assert finding.next_step == f"{_AGREE}, or none of them."

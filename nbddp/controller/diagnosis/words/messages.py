@@ -18,7 +18,11 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
 )
-from nbddp.controller.diagnosis.left_out_messages import LeftOutEnd, left_out_end
+from nbddp.controller.diagnosis.left_out_messages import (
+    LeftOutEnd,
+    has_no_other_end,
+    left_out_end,
+)
 from nbddp.controller.diagnosis.message_orders import other_order
 from nbddp.controller.diagnosis.message_partners import Partners, changed_lines, partners
 from nbddp.controller.diagnosis.message_simulation import Simulation, simulate
@@ -45,6 +49,8 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     known = partners(cause, reports.graph, reports.run_id, reports.sources)
     if known is not None and known.strays:
         return _wrong_partners(cause, known, reports)
+    if has_no_other_end(operations, reports):
+        return cycle(cause, reports, *_without_other_ends(cause))
     if _has_other_ends(cause, reports):
         problem = "each has sends and receives, and they do not match each other"
         return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
@@ -75,6 +81,23 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     elif ends is False or (ends is None and change is None and has_source):
         change, step = None, "Use batch_isend_irecv: each rank waits when all have begun."
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
+
+
+def _without_other_ends(cause: Cause) -> tuple[str, str]:
+    """The problem and the next step where a cell has receives only, or sends only."""
+    rank, waited, _ = cause.circle[0]
+    is_send = waited.signature.kind == "send"
+    does, other = ("send", "receives") if is_send else ("receive", "sends")
+    are_two = len(cause.circle) == 2 and not cause.alike
+    problem = f"{'both' if are_two else 'all'} {does}, and nobody {other}"
+    if not are_two:
+        return problem, f"No rank {other} in this cell. {_GIVE_EACH_ITS_RECV}"
+    line = f" (line {waited.site.line})" if waited.site.line else ""
+    its_part = _does(waited)
+    return problem, (
+        f"No rank {other} in this cell: let rank {rank} {its_part} rank {waited.peer} in place of "
+        f"its {waited.signature.op}{line}, or rank {waited.peer} {its_part} rank {rank}."
+    )
 
 
 def _first_of_each(cause: Cause) -> list[Rank]:
@@ -203,6 +226,8 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
             {rank: waited.site for rank, waited, _ in cause.circle}, reports.sources
         )
         step = f"{_meet_before(cause.owner, operation, elsewhere)} {differing_lines(places)}"
+    elif operation is not None and step == _GIVE_EACH_ITS_RECV:
+        step = _let_do_its_part(cause.owner, operation, partners, reports) or step
     return Words(
         f"Rank {cause.owner} waits in {name(cause, reports)}, and {partners.describe()} never "
         f"{does} it{now}.",
@@ -211,6 +236,17 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         step.rstrip(),
         code=differing_excerpt(places) if other is None else _lines_of(other, assigned, reports),
     )
+
+
+def _let_do_its_part(
+    owner: Rank, message: Operation, partners: RankSet, reports: RankReports
+) -> str:
+    """A sentence: let a rank do its part, if no rank does that in the cell; empty: it may."""
+    if not has_no_other_end([message], reports):
+        return ""
+    does = "receives" if message.signature.kind == "send" else "sends"
+    who = partners.describe() if len(partners) == 1 else f"one of {partners.describe()}"
+    return f"No rank {does} in this cell: let {who} {_does(message)} rank {owner}."
 
 
 def _call_as_often(owner: Rank, message: Operation, left_out: LeftOutEnd) -> str:

@@ -26,9 +26,11 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     describe_assigned,
     differing_excerpt,
     differing_lines,
+    extra_call_step,
     skipped_step,
     sole_reason,
 )
+from nbddp.controller.diagnosis.extra_callers import extra_caller
 from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
@@ -108,7 +110,12 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         missed, skipped = _left_out(
             cause, disagreement, reports, is_open=extra is None and not _has_condition(branches)
         )
-    if skipped:
+    caller = None if extra is not None else _extra_caller(cause, disagreement, skipped, reports)
+    if caller is not None:
+        step, change = _called_more_often(caller, disagreement), None
+        code = differing_excerpt([(NO_RANKS, caller[1]), *_own_places(disagreement, reports)])
+        skipped = ()
+    elif skipped:
         step, change, code = _missing_call(missed, skipped, reports)
         if uneven := shared_out(skipped, missed, reports):
             step, change = uneven, None
@@ -285,6 +292,32 @@ def _left_out(
         if len(places) == 1:
             return behind, places
     return (cause, ()) if there is None else (_without(disagreement, there, cause), [there])
+
+
+def _extra_caller(
+    cause: Cause, disagreement: Disagreement, skipped: Places, reports: RankReports
+) -> tuple[RankSet, Divergence] | None:
+    """The line by which some ranks alone have called a function, if nothing else is proven."""
+    is_open = all(place.unsettled is not None for _, place in skipped)
+    if "op" not in disagreement.differences.reported or not is_open:
+        return None
+    if was_interrupted(cause, reports):
+        return None
+    return extra_caller(disagreement, reports.graph, reports.sources)
+
+
+def _called_more_often(caller: tuple[RankSet, Divergence], disagreement: Disagreement) -> str:
+    ranks, place = caller
+    return extra_call_step(place, disagreement.operation_by_rank[ranks.ranks[0]])
+
+
+def _own_places(disagreement: Disagreement, reports: RankReports) -> Places:
+    """The lines of the calls."""
+    return [
+        (RankSet.of([rank]), Divergence(call.site, code))
+        for rank, call in disagreement.operation_by_rank.items()
+        if (code := reports.sources(call.site)) is not None
+    ]
 
 
 def _has_condition(places: Places) -> bool:

@@ -1,0 +1,89 @@
+"""A line by which one rank alone called a function with a collective is named, if proven."""
+
+import pytest
+from msgspec.structs import replace
+
+from nbddp.controller.diagnosis import Finding
+from tests.support.looks import CELL, Ranks, site
+
+_LOOP = """\
+def log():
+    dist.reduce(x, 0)
+for ep in range(2):
+    log()
+    if rank == 1 and ep == 0:
+        log()
+dist.barrier()"""
+_BEHIND = """\
+def log():
+    dist.reduce(x, 0)
+for ep in range(2):
+    log()
+if rank == 1:
+    log()
+dist.barrier()"""
+
+
+def finding(code: str, *, own: list[int | None], theirs: list[int | None]) -> Finding:
+    """What is found if rank 1 called reduce more often than ranks 0 and 2, which are in a barrier.
+
+    Args:
+        code: of the cell, with the barrier in its last line.
+        own: the iterations of the calls of rank 1, whose stack in the last one is not known.
+        theirs: those of the other ranks.
+    """
+    pool = Ranks(3)
+    pool.code[CELL] = code
+    inside = site(2, "dist.reduce(x, 0)", function="log")
+
+    def at(step: int | None) -> list[tuple[str, int]]:
+        return [] if step is None else [("ep", step)]
+
+    for rank, state in enumerate(pool):
+        calls = own if rank == 1 else theirs
+        for number, step in enumerate(calls):
+            is_last = rank == 1 and number == len(calls) - 1
+            issue = state.blocked if is_last else state.done
+            issue("reduce", root=0, line=2, iteration=at(step))
+        state.operations[:] = [replace(each, site=inside) for each in state.operations]
+        if rank != 1:
+            state.blocked("barrier", line=code.count("\n") + 1)
+    return pool.diagnose().findings[0]
+
+
+def test_a_second_call_in_an_iteration():
+    found = finding(_LOOP, own=[0, 0], theirs=[0])
+    assert found.next_step == (
+        "Line 6, `log()`, has called reduce more often on rank 1, inside "
+        "`if rank == 1 and ep == 0:` (line 5): call it on all ranks, or not at all."
+    )
+    assert [line.site.line for line in found.code] == [2, 5, 6, 7]
+
+
+def test_a_call_outside_of_the_loop():
+    found = finding(_BEHIND, own=[0, 1, None], theirs=[0, 1])
+    assert found.next_step.startswith("Line 6, `log()`, has called reduce more often on rank 1")
+
+
+@pytest.mark.parametrize(
+    ("code", "own", "theirs"),
+    [
+        pytest.param(_BEHIND, [0, 1, 2], [0, 1], id="the loop is longer"),
+        pytest.param(_BEHIND, [None] * 3, [None] * 2, id="the loop has no variable in the records"),
+        pytest.param(_LOOP.replace("rank == 1 and ep", "ep"), [0, 0], [0], id="not about ranks"),
+        pytest.param(
+            _LOOP.replace("    log()\n    if", "    if ok: log()\n    if"),
+            [0, 0],
+            [0],
+            id="another line has a condition, too",
+        ),
+        pytest.param(f"say = log\n{_LOOP}", [0, 0], [0], id="the function has another name"),
+        pytest.param(
+            _LOOP.replace("for ep in range(2)", "while more()"), [0, 0], [0], id="a while"
+        ),
+    ],
+)
+def test_a_line_is_not_named_without_a_proof(
+    code: str, own: list[int | None], theirs: list[int | None]
+):
+    assert "more often" not in finding(code, own=own, theirs=theirs).next_step
