@@ -102,7 +102,18 @@ def test_a_cell_that_has_not_run_yet_is_named(kernel: Kernel):
         r"no cell \[999\] has run so far in this notebook; the newest one is \[\d+\]", text
     )
     assert "so far" not in kernel.run("%ddp break line 5 --cell 1").text
+    text = kernel.run("%ddp break line 999").text
+    assert "no cell so far has a line 999; the longest one has" in text
     kernel.ok("%ddp clear")
+
+
+def test_a_cell_that_ends_before_until_says_so(kernel: Kernel):
+    cell = kernel.run(SUM.replace("%%ddp", "%%ddp --step"), "until 9999")
+    assert re.search(
+        r"until 9999: ranks 0-1 ended the cell before it; the last collective of the group was "
+        r"#\d+",
+        cell.text.replace("\n", " ").replace("  ", " "),
+    )
 
 
 def test_later_pools_have_the_break_points(kernel: Kernel):

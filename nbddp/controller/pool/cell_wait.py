@@ -70,6 +70,7 @@ class CellWait:
         free: frees ranks that are held by a deadlock.
         leave_out: gets the requests of ranks that leave out their operations.
         compare: shows in the view where a value differs between ranks at their prompts.
+        numbers: tells the number of the last collective of each group, on each rank.
         meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
     """
 
@@ -89,6 +90,7 @@ class CellWait:
         free: Callable[[Free], None] = lambda free: None,
         leave_out: Callable[[list[InputRequest]], None] = lambda requests: None,
         compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
+        numbers: Callable[[], Mapping[Rank, Mapping[str, int]]] = dict,
         meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
@@ -104,6 +106,7 @@ class CellWait:
         self._free = free
         self._leave_out = leave_out
         self._compare = compare
+        self._numbers = numbers
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -155,6 +158,9 @@ class CellWait:
             outcome = self._explain(outcome)
             if rows := self._steps.rows({}):
                 self._view.end_steps(rows)
+            if self._steps.missed_aim and not self._interrupts:
+                for text in self._steps.missed(self._numbers()):
+                    self._view.tell(text)
             if outcome.missed_faults:
                 self._view.tell(missed_text(outcome.missed_faults))
             self._view.end(outcome)

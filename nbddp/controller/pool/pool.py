@@ -298,6 +298,7 @@ class Pool:
                 free=partial(prompt_sights.free, self._processes.hub, run),
                 leave_out=partial(prompt_sights.leave_out, self._processes.hub, run),
                 compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),
+                numbers=partial(prompt_sights.last_numbers, self),
                 meshes=self.snapshot.meshes,
             ).wait(early)
 

@@ -33,6 +33,19 @@ def places(pool: "Pool") -> Mapping[Rank, PerRank]:
         return {}
 
 
+def last_numbers(pool: "Pool") -> Mapping[Rank, Mapping[str, int]]:
+    """Return the number of the last collective of each group; empty: the pool was stopped."""
+    try:
+        looks = {rank: view.look for rank, view in pool.survey().views.items()}
+    except PoolBrokenError:
+        return {}
+    return {
+        rank: {group.pg_id: group.collective_seq_id for group in look.groups}
+        for rank, look in looks.items()
+        if look is not None
+    }
+
+
 def show(pool: "Pool", view: CellView, sight: Sight) -> None:
     """Show facts in the view of a cell; nothing if the pool was stopped meanwhile."""
     with suppress(PoolBrokenError):

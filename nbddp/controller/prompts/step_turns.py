@@ -125,6 +125,8 @@ class StepTurns:
         self._commands = itertools.count(1)
         self._held: set[Rank] = set()  #: ranks that only commands with ``-r`` let go
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
+        #: The group and the number of the collective up to which ranks go by ``until``.
+        self._aims: dict[Rank, tuple[str, int]] = {}
         self._rows = OperationRows()
         self._is_fresh = True  #: a table is due
         self._hints = kind.hints  #: lines that were not shown yet
@@ -156,6 +158,7 @@ class StepTurns:
         self._open[request.rank, request.question] = request, number
         if request.stop is not None:
             self._rows.stop(request.rank, request.stop)
+            self._aims.pop(request.rank, None)
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)
         self._release(request.rank)
@@ -171,6 +174,7 @@ class StepTurns:
         """
         if failure is not None:
             self._failures[rank] = failure
+            self._aims.pop(rank, None)
             self.be_patient(now)  # ranks that wait for it are freed, and may be at their stop
         self._inside.discard(rank)
         self._waiting.discard(rank)
@@ -295,6 +299,28 @@ class StepTurns:
         }
         return self._rows.rows(waiting)
 
+    @property
+    def missed_aim(self) -> bool:
+        """Whether ranks have ended the cell before a collective that ``until`` has named."""
+        return bool(self._aims)
+
+    def missed(self, numbers: Mapping[Rank, Mapping[str, int]]) -> tuple[str, ...]:
+        """Return lines on collectives that ``until`` has named, and that never came.
+
+        Args:
+            numbers: the number of the last collective of each group, by the ``pg_id``, on each
+                rank; ranks and groups may be left out.
+        """
+        ends = ranks_by(
+            ((number, numbers.get(rank, {}).get(pg_id, 0)), rank)
+            for rank, (pg_id, number) in sorted(self._aims.items())
+        )
+        return tuple(
+            f"until {number}: {ranks.describe()} ended the cell before it"
+            + (f"; the last collective of the group was #{last}" if last else "")
+            for (number, last), ranks in ends.items()
+        )
+
     def _stops(self) -> list[tuple[tuple[Predicate, str], Rank]]:
         """Return what each stopped rank is about to do, and where."""
         if not self._kind.are_stopped:
@@ -377,6 +403,8 @@ class StepTurns:
         for request in requests:
             if lets_go:
                 self._rows.let_go(request.rank, reply.verb)
+                if reply.verb is StepVerb.UNTIL and request.stop is not None:
+                    self._aims[request.rank] = request.stop.pg_id, reply.count
             elif reply.verb is StepVerb.RETRY:
                 self._rows.take_back(request.rank)
         self._due_at = now + _PATIENCE_S
@@ -448,7 +476,9 @@ class StepTurns:
             for label, each in by_label.items()
         )
         most = max(stop.collective_seq_id for stop, _ in past)
-        return f"{', '.join(there)}. Next: until {most + 1}, or more"
+        rest = RankSet.of(set(ranks) - {rank for _, rank in past})
+        alone = f"until {number} -r {rest} for {rest.describe()} alone; or " if rest else ""
+        return f"{', '.join(there)}. Next: {alone}until {most + 1}, or more"
 
     def _see_if_all_are_there(self, now: float) -> None:
         if self._awaited <= {rank for rank, _ in self._open}:

@@ -16,7 +16,7 @@ from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
-from nbddp.wire.break_points import BreakEvent, group_names
+from nbddp.wire.break_points import BreakEvent, BreakPoint, group_names
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.mesh_ranks import spans_all
@@ -102,8 +102,23 @@ def set_break_point(
     if cell > shell.execution_count:
         newest = shell.execution_count
         print(f"no cell [{cell}] has run so far in this notebook; the newest one is [{newest}]")
+    elif short := _too_short(shell, point):
+        print(short)
     if gone := passed(point, groups):
         print(with_line_breaks(gone))
+
+
+def _too_short(shell: InteractiveShell, point: BreakPoint) -> str:
+    """A line that says that no cell so far has the line of a break point; empty: one has it."""
+    cells = shell.history_manager.input_hist_raw if shell.history_manager is not None else []
+    lengths = [len(text.splitlines()) for text in cells]
+    if point.cell and point.cell < len(lengths):
+        length = lengths[point.cell]
+        has = f"cell [{point.cell}] has {length} line{'s' * (length != 1)}"
+        return f"{has}: no rank stops at line {point.line}" if length < point.line else ""
+    if point.cell or max(lengths, default=0) >= point.line:
+        return ""
+    return f"no cell so far has a line {point.line}; the longest one has {max(lengths)} lines"
 
 
 def list_break_points(shell: InteractiveShell) -> None:

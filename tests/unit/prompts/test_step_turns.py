@@ -21,7 +21,7 @@ class Cell:
 
     def stop(
         self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = (),
-        group: GroupInfo | None = None,
+        group: GroupInfo | None = None, number: int = 7,
     ) -> None:  # fmt: skip
         for rank in ranks:
             self.number += 1
@@ -30,7 +30,7 @@ class Cell:
                 pg_id="0",
                 signature=Signature("collective", op, ((2,),), ("float32",), reduce_op="SUM"),
                 state="scheduled",
-                collective_seq_id=7,
+                collective_seq_id=number,
                 site=Site(cell=5, line=line, source=f"source {line}"),
             )
             request = InputRequest(
@@ -336,3 +336,28 @@ def test_a_retry_keeps_the_rank_and_shows_a_new_table():
     assert prompt is not None
     assert prompt.wants_table
     assert [row.label for row in cell.turns.rows({})] == ["all_reduce #7", "barrier #7"]
+
+
+def test_until_names_the_ranks_that_can_go_alone():
+    cell = Cell()
+    cell.stop(0, 1, number=1)
+    cell.stop(2, 3, op="barrier", number=16)
+    assert cell.say("until 3").tells == (
+        "ranks 2-3 are at barrier #16. Next: until 3 -r 0-1 for ranks 0-1 alone; or until 17, or "
+        "more",
+    )
+
+
+def test_a_collective_that_until_has_named_and_that_never_came():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("until 99")
+    cell.stop(3)  # at a break point
+    for rank in (0, 1):
+        cell.turns.leave(rank, cell.now)
+    cell.turns.leave(2, cell.now, "ValueError")
+    assert cell.turns.missed_aim
+    assert cell.turns.missed({0: {"0": 12}}) == (
+        "until 99: rank 0 ended the cell before it; the last collective of the group was #12",
+        "until 99: rank 1 ended the cell before it",
+    )
