@@ -17,6 +17,10 @@ _NO_FRESH = (
     "no rank is fresh: none lacks a variable that %ddp catchup makes on its own. Next: for a rank "
     "that lacks some, %ddp catchup -r RANK, or a cell with %%ddp -r RANK that makes them"
 )
+_NOTHING_LACKS = (
+    "no rank lacks a variable that %ddp catchup makes, so there is nothing to catch up. Next: run "
+    "the next cell"
+)
 _ALL_FRESH = (
     "every rank is fresh, so none has variables that others lack. Next: run the cells again"
 )
@@ -110,7 +114,7 @@ def _without_others(history: CellHistory, had: Mapping[int, Collection[str]]) ->
         rank for rank, own in had.items() if _lost(history, rank, had[richest], own)
     )
     if not lacking:
-        return _NO_FRESH
+        return _NOTHING_LACKS
     return (
         "no rank is left that could give its variables to those that you name. Next: name only "
         f"ranks that lack some, %ddp catchup -r {lacking}"

@@ -10,7 +10,7 @@ machines are moved to the notebook's clock, as far as the difference is known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -81,6 +81,7 @@ class TraceRow:
     #: Members that never issued it, as their records show. A rank whose record is not known, or
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
+    gone: RankSet = field(default_factory=RankSet)  #: those of ``missing`` that ended their cell
 
     @cached_property
     def first_ns(self) -> int:
@@ -274,7 +275,9 @@ def rows_of_views(
         for thread in (view.look.threads if view.look is not None else ())
         for record in (thread.wait.record_ids if thread.wait is not None else ())
     }
-    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
+    made = rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
+    over = [rank for rank, view in views.items() if view.is_over]
+    return [replace(row, gone=RankSet.of(set(row.missing).intersection(over))) for row in made]
 
 
 def _moved(operation: Operation, offset_ns: int) -> Operation:

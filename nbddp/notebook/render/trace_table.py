@@ -67,7 +67,7 @@ def table(
     headline = f"trace: {of} operation{'' if len(matching_rows) == 1 else 's'}{where}"
     headline += not_kept(matching_rows)
     is_folded = len(column_ranks) > _MAX_COLUMNS
-    legend = escape(_legend("bold", is_folded=is_folded))
+    legend = escape(_legend("bold", rows, is_folded=is_folded))
     return {
         "text/plain": f"{headline}\n{_text(rows, column_ranks)}",
         "text/html": (
@@ -210,13 +210,16 @@ def _states_text(row: TraceRow) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _legend(mark: str, *, is_folded: bool, has_spread: bool = True) -> str:
+def _legend(
+    mark: str, rows: Sequence[TraceRow], *, is_folded: bool, has_spread: bool = True
+) -> str:
     if is_folded:
         waits = "Waits: how long the ranks were blocked."
     else:
         waits = f"Under each rank: how long it was blocked; {mark}: came last."
     spread = " Spread: from the first arrival to the last." * has_spread
-    return f"{waits}{spread}"
+    has_gone = not is_folded and any(row.gone for row in rows if _is_awaited(row))
+    return f"{waits}{spread}" + "\nended: it ended the cell without the call." * has_gone
 
 
 def _text(rows: Sequence[TraceRow], ranks: RankSet) -> str:
@@ -230,9 +233,9 @@ def _text(rows: Sequence[TraceRow], ranks: RankSet) -> str:
                 rows, ranks, has_source=has_source, has_rate=has_rate, is_folded=is_folded
             )
             if candidate.text_width(cut_last=_MIN_SOURCE if has_source else 0) <= WIDTH:
-                return f"{candidate.text()}\n{_legend(_LAST_MARK, is_folded=is_folded)}"
+                return f"{candidate.text()}\n{_legend(_LAST_MARK, rows, is_folded=is_folded)}"
     last = _table(rows, ranks, has_source=False, has_rate=False, has_spread=False, is_folded=True)
-    return f"{last.text()}\n{_legend(_LAST_MARK, is_folded=True, has_spread=False)}"
+    return f"{last.text()}\n{_legend(_LAST_MARK, rows, is_folded=True, has_spread=False)}"
 
 
 def _table(
@@ -281,7 +284,9 @@ def _table(
 def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
     part = row.parts.get(rank)
     if part is None:
-        absent = "not yet" if _is_awaited(row) else "never"
+        absent = "never"
+        if _is_awaited(row):
+            absent = "ended" if rank in row.gone else "not yet"
         return Cell(absent if rank in row.missing else "", is_bold=True)
     is_last = rank == row.last_rank
     return Cell(

@@ -1,6 +1,7 @@
 """The table and the summary of a trace."""
 
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -189,6 +190,17 @@ def test_table_of_a_running_cell_names_ranks_that_have_not_come_yet(count: int):
     assert "not yet" in text
     assert "never" not in text
     assert html.duration((count - 2) * MS) not in text, "the spread is not known yet"
+
+
+def test_a_rank_that_ended_a_running_cell_without_the_call():
+    ranks = recorders(4)
+    group = GroupInfo.of(pg_id="w", name="0", ranks=tuple(range(4)))
+    for recorder in ranks[:2]:
+        recorder.collective(at=recorder.rank, group=group)
+    (row,) = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1000 * MS})
+    text = trace_table.table([replace(row, gone=RankSet.of([3]))])["text/plain"]
+    assert re.search(r"not yet +ended", text)
+    assert text.endswith("\nended: it ended the cell without the call.")
 
 
 def test_many_ranks_are_folded():

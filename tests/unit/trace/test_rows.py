@@ -352,6 +352,7 @@ def test_rows_from_descriptions_of_the_ranks():
     row = one(rows_of_views(views))
     assert list(row.parts) == [0, 1]
     assert row.missing == RankSet.of([3])  # of rank 2 nothing is known
+    assert row.gone == RankSet.of([3])
     assert row.pg_desc == "default_pg"
 
 
