@@ -84,6 +84,22 @@ def test_an_exception_is_raised_in_the_iteration(pool: Pool):
     assert is_usable(pool)
 
 
+def test_an_exception_in_an_iteration_is_raised_inside_its_try(pool: Pool):
+    code = """\
+caught = []
+for step in range(3):
+    try:  # the data of a step
+        y = step
+    except OSError:
+        caught.append(step)
+dist.barrier()
+"""
+    view = strike(pool, code, "rank 1: raise OSError at step 1")
+    assert view.struck() == ["rank 1 raised OSError, cell [1], line 4, step 1"]
+    assert pool.pull("caught") == [[], [1]]
+    assert is_usable(pool)
+
+
 def test_an_exception_of_torch_is_raised_on_all_ranks(pool: Pool):
     code = "try: dist.barrier()\nexcept torch.OutOfMemoryError as error: text = str(error)"
     view = strike(pool, code, "all ranks: raise OutOfMemoryError before the next barrier")

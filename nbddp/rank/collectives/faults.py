@@ -7,8 +7,10 @@ in flight then, and the operation has no number yet.
 """
 
 import builtins
+import linecache
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -233,7 +235,7 @@ class Faults:
     def _is_due(self, armed: _Armed, frame: types.FrameType) -> bool:
         moment, sites = armed.fault.moment, self._recorder.sites
         if moment.when == "loop":
-            return self._is_in_iteration(armed.fault, frame)
+            return self._is_in_iteration(armed.fault, frame) and not _is_at_try(frame)
         is_here = (
             frame.f_code.co_filename == armed.file
             if armed.file
@@ -404,6 +406,8 @@ class Faults:
                 raise counters.ended()
 
 
+_TRY = re.compile(r"\s*try\s*:\s*(#.*)?$")
+
 #: Those of this process; None: it traces no groups, and `stock_faults` has made none yet.
 current: Faults | None = None
 
@@ -413,6 +417,12 @@ def _is_at_line(armed: _Armed) -> bool:
     fault = armed.fault
     is_there = fault.moment.when in ("begin", "line", "loop") and fault.act != "nan"
     return is_there and not armed.is_over
+
+
+def _is_at_try(frame: types.FrameType) -> bool:
+    """Return whether a frame is at a line `try:`, where its `except` takes no exception yet."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    return _TRY.match(line) is not None
 
 
 def _is_called(armed: _Armed, op: str, tensors: Sequence[torch.Tensor]) -> bool:
