@@ -100,6 +100,22 @@ def test_a_rank_without_data_is_told_beside_the_deadlock(pool: Pool):
     assert "join" not in found[1].next_step
 
 
+def test_uneven_data_of_equally_many_steps_may_be_meant(pool: Pool):
+    code = (
+        "from itertools import cycle, islice\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))\n"
+        "part = Subset(data, range(rank, 9, 2))\n"
+        "for batch in islice(cycle(DataLoader(part, 1)), 6): model(batch[0]).sum().backward()\n"
+    )
+    (finding,) = findings(run_cell(pool, code, sanitize_data=True))
+    assert (finding.kind, finding.proven) == ("uneven-batches", False)
+    assert finding.next_step == (
+        "If this is meant, and all ranks make equally many steps, nothing is wrong. Otherwise: a "
+        "`DistributedSampler` gives all ranks equally much; with data of their own, use "
+        "`with model.join():`."
+    )
+
+
 def test_join_is_advised_for_ddp_alone(pool: Pool):
     code = (
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))\n"

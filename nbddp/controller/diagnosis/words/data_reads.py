@@ -114,6 +114,9 @@ def uneven_batches(cause: Cause, reports: RankReports) -> Words:
     headline = f"{', '.join(counts)} of {some.dataset} in {_pass(fault)}."
     ends = "" if cause.proven else "; no rank waited for another one in this cell"
     step = "A `DistributedSampler` gives all ranks equally much"
+    if not cause.proven:  # a `break`, or an iterator that begins again, may make up for it
+        meant = "If this is meant, and all ranks make equally many steps, nothing is wrong."
+        step = f"{meant} Otherwise: a{step[1:]}"
     if any(epoch.has_ddp for epoch in fault.epochs.values()):
         step += "; with data of their own, use `with model.join():`."
     else:
