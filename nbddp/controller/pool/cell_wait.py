@@ -158,9 +158,8 @@ class CellWait:
             outcome = self._explain(outcome)
             if rows := self._steps.rows({}):
                 self._view.end_steps(rows)
-            if self._steps.missed_aim and not self._interrupts:
-                for text in self._steps.missed(self._numbers()):
-                    self._view.tell(text)
+            for text in () if self._interrupts else self._steps.missed(self._numbers):
+                self._view.tell(text)
             if outcome.missed_faults:
                 self._view.tell(missed_text(outcome.missed_faults))
             self._view.end(outcome)

@@ -299,18 +299,14 @@ class StepTurns:
         }
         return self._rows.rows(waiting)
 
-    @property
-    def missed_aim(self) -> bool:
-        """Whether ranks have ended the cell before a collective that ``until`` has named."""
-        return bool(self._aims)
-
-    def missed(self, numbers: Mapping[Rank, Mapping[str, int]]) -> tuple[str, ...]:
+    def missed(self, ask: Callable[[], Mapping[Rank, Mapping[str, int]]]) -> tuple[str, ...]:
         """Return lines on collectives that ``until`` has named, and that never came.
 
         Args:
-            numbers: the number of the last collective of each group, by the ``pg_id``, on each
-                rank; ranks and groups may be left out.
+            ask: gives the number of the last collective of each group, by the ``pg_id``, on each
+                rank, if it is needed; ranks and groups may be left out.
         """
+        numbers = ask() if self._aims else {}
         ends = ranks_by(
             ((number, numbers.get(rank, {}).get(pg_id, 0)), rank)
             for rank, (pg_id, number) in sorted(self._aims.items())
