@@ -11,7 +11,8 @@ from tests.support.kernel import Kernel, running_kernel
 class SharedKernel:
     """One kernel for all, until a test leaves it in a state that would fail the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 2) -> None:
+        self._ranks = ranks
         self._stack = contextlib.ExitStack()
         self._kernel: Kernel | None = None
 
@@ -19,8 +20,18 @@ class SharedKernel:
         if self._kernel is None:
             self._kernel = self._stack.enter_context(running_kernel())
             self._kernel.ok("%load_ext nbddp")
-            self._kernel.ok("%ddp start -n 2")
+            self._kernel.ok(f"%ddp start -n {self._ranks}")
         return self._kernel
+
+    def check_health(self) -> None:
+        """Fails, and drops the kernel, if all ranks cannot run the next cell together."""
+        try:
+            after = self.get().run("%%ddp\ndist.barrier(); print('healthy')")
+            healthy = f"[0-{self._ranks - 1}] healthy\n"
+            assert (after.status, after.text) == ("ok", healthy), after
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._kernel = None
@@ -37,14 +48,8 @@ def kernels() -> Iterator[SharedKernel]:
 @pytest.fixture
 def shared_kernel(kernels: SharedKernel) -> Iterator[Kernel]:
     """A test may leave names behind, and a pool that works."""
-    kernel = kernels.get()
-    yield kernel
-    try:
-        after = kernel.run("%%ddp\nprint('healthy')")
-        assert (after.status, after.text) == ("ok", "[0-1] healthy\n"), after
-    except BaseException:
-        kernels.close()
-        raise
+    yield kernels.get()
+    kernels.check_health()
 
 
 @pytest.fixture

@@ -6,24 +6,24 @@ from functools import partial
 
 import pytest
 
-from tests.support.kernel import Cell, Kernel, running_kernel
+from tests.notebooks.conftest import SharedKernel
+from tests.support.kernel import Cell, Kernel
 
 _PROMPT = re.compile(r"\[(\d)\]   ipdb> ")
 _CURRENT_LINE = re.compile(r"-+> (\d+) ")
 
 
 @pytest.fixture(scope="module")
-def four_ranks() -> Iterator[Kernel]:
-    with running_kernel() as kernel:
-        kernel.ok("%load_ext nbddp")
-        kernel.ok("%ddp start -n 4")
-        yield kernel
+def four_ranks() -> Iterator[SharedKernel]:
+    shared = SharedKernel(4)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture
-def four(four_ranks: Kernel) -> Iterator[Kernel]:
-    yield four_ranks
-    assert four_ranks.ok("%%ddp\ndist.barrier(); print('healthy')").lines == ["[0-3] healthy"]
+def four(four_ranks: SharedKernel) -> Iterator[Kernel]:
+    yield four_ranks.get()
+    four_ranks.check_health()
 
 
 def asked(cell: Cell) -> str:

@@ -232,8 +232,8 @@ class CellWait:
             self._steps.add(request, self._run.taken_count, now)
         elif request.debugger is None:
             self._note_question(request)
-        else:
-            self._turns.add(request, self._run.taken_count, now)
+        elif line := self._turns.add(request, self._run.taken_count, now):
+            self._send(request, line)
 
     def _leave_prompts(self, rank: Rank, now: float, failure: str | None) -> None:
         self._turns.leave(rank)

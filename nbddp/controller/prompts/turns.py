@@ -66,6 +66,8 @@ class PromptTurns:
         self._ask_at = 0.0
         self._awaited: set[Rank] = set()
         self._awaited_until = 0.0
+        self._moving: set[Rank] = set()  #: ranks that have not come back after a command
+        self._late: dict[Rank, str] = {}  #: the line that ends the debugger of a rank that moves
         self._expected: set[Rank] = set()  #: ranks whose debuggers the user has opened one by one
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
@@ -81,14 +83,21 @@ class PromptTurns:
 
     # --- what ranks do ---------------------------------------------------------------------------
 
-    def add(self, request: InputRequest, number: int, now: float) -> None:
+    def add(self, request: InputRequest, number: int, now: float) -> str:
         """Note that a debugger asks.
 
         Args:
             request: of the debugger.
             number: of the event with it; see `drop`.
             now: the time.
+
+        Returns:
+            The answer, if the user has ended all debuggers before the rank had come back: it may
+            have waited in a collective that only the commands of other ranks completed. Else "".
         """
+        self._moving.discard(request.rank)
+        if request.rank in self._late:
+            return self._late.pop(request.rank)
         if not self._open:
             self._ask_at = now + _TOGETHER_S
         self._open[request.rank, request.question] = Turn(request, number)
@@ -98,6 +107,7 @@ class PromptTurns:
         self._expected.discard(request.rank)
         if is_expected or self._inside.issubset(self.ranks):
             self._ask_at = now
+        return ""
 
     def expect(self, rank: Rank) -> None:
         """Note that the user has opened the debugger of this rank."""
@@ -106,6 +116,8 @@ class PromptTurns:
     def leave(self, rank: Rank) -> None:
         """Note that a rank has ended the cell."""
         self._inside.discard(rank)
+        self._moving.discard(rank)
+        self._late.pop(rank, None)
         self._open = {key: turn for key, turn in self._open.items() if key[0] != rank}
         if rank == self._current and rank in self._awaited:
             self._goes_on = "has ended the cell"
@@ -228,7 +240,10 @@ class PromptTurns:
         for request in requests:
             del self._open[request.rank, request.question]
         self._goes_on = command.leaves or "still runs"
+        if command.leaves and command.to_all:
+            self._late = dict.fromkeys(self._moving, command.text)
         if not command.leaves:
+            self._moving |= {request.rank for request in requests}
             self._awaited = {request.rank for request in requests}
             self._awaited_until = now + _PATIENCE_S
         if command.to_all:

@@ -17,6 +17,7 @@ class Cell:
         self.turns = PromptTurns(RankSet(ranks))
         self.now = 100.0
         self.number = 0
+        self.late: list[tuple[int, str]] = []  #: what ranks got as soon as they asked
 
     def stop(self, *ranks: int, line: int = 3) -> None:
         """Ranks come to a prompt."""
@@ -31,7 +32,8 @@ class Cell:
                 password=False,
                 debugger=site,
             )
-            self.turns.add(request, self.number, self.now)
+            answer = self.turns.add(request, self.number, self.now)
+            self.late += [(rank, answer)] if answer else []
 
     def turn(self) -> Turn:
         turn = self.turns.due(self.now)
@@ -219,6 +221,38 @@ def test_an_empty_line_repeats_a_command_for_all():
     cell.type("rank 1")
     cell.turn()
     assert cell.sent("") == [(1, "")]
+
+
+def test_all_c_is_also_for_a_rank_that_comes_back_later():
+    """Rank 0 waits in a collective, which ends when the others have stepped over it, too."""
+    cell = stopped(0, 1, 2)
+    assert cell.sent("n") == [(0, "n")]
+    cell.note({0: WAITS})
+    cell.now += 0.4
+    assert cell.asked() == 1
+    assert cell.sent("all n") == [(1, "n"), (2, "n")]
+    cell.stop(1, 2)
+    assert cell.asked() == 1
+    assert cell.sent("all c") == [(1, "c"), (2, "c")]
+    cell.stop(0)
+    assert cell.late == [(0, "c")]
+    assert cell.is_quiet()
+    cell.stop(0)  # at the next breakpoint
+    assert cell.late == [(0, "c")]
+    cell.now += 1.0
+    assert cell.asked() == 0
+
+
+def test_c_of_one_rank_is_not_for_a_rank_that_comes_back_later():
+    cell = stopped(0, 1)
+    cell.sent("n")
+    cell.note({0: WAITS})
+    cell.now += 0.4
+    assert cell.asked() == 1
+    assert cell.sent("c") == [(1, "c")]
+    cell.stop(0)
+    cell.now += 1.0
+    assert (cell.asked(), cell.late) == (0, [])
 
 
 def test_ranks_that_all_go_on_meet_again_before_the_next_prompt():
