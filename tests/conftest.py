@@ -37,7 +37,7 @@ settings.load_profile("nbddp")
 _FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
 #: Threads and tasks that stay could call anything: no later hang would be proven.
 _HEALTH_CELL = """
-import asyncio, sys, threading, time
+import asyncio, builtins, sys, threading, time, warnings
 _ones = torch.ones(1)
 dist.all_reduce(_ones)
 assert _ones.item() == world_size
@@ -58,6 +58,10 @@ assert not _forgotten, f"the test has left threads: {{_forgotten}}"
 _left = asyncio.all_tasks(asyncio.get_event_loop())
 assert len(_left) == 1, f"the test has left tasks: {{_left}}"
 del _ones, _each, _left, _try, _known, _forgotten
+# The next test must meet its warnings; the context tells Python that the list has changed.
+warnings.filters[:] = getattr(builtins, "first_filters", warnings.filters)
+with warnings.catch_warnings():
+    pass
 # The next test must not meet an object whose `__reduce__` calls a barrier.
 for _name in set(globals()).difference({first_names}):
     if not _name.startswith("_"):
@@ -152,6 +156,8 @@ class SharedPool:
         """Note what ranks have that have run nothing."""
         self._first_names = pool.pull("list(globals())", ranks=0)
         pool.pull("setattr(__import__('builtins'), 'first_world', dist.group.WORLD)")
+        filters = "list(__import__('warnings').filters)"
+        pool.pull(f"setattr(__import__('builtins'), 'first_filters', {filters})")
         self._is_first_group = True
 
     def get_for(self, test: pytest.Item) -> Pool:

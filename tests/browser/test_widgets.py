@@ -65,7 +65,7 @@ def test_a_picture_of_a_rank_is_drawn_when_the_page_is_loaded_again(any_book: Bo
         any_book.run("%%ddp\npass")
         any_book.save()
         any_book.open()
-        poll_until(is_drawn, 30.0)  # a page that loads asks for all widgets, one after the other
+        poll_until(is_drawn, 60.0)  # a page that loads asks for all widgets, one after the other
 
 
 def test_bars_move_while_the_cell_runs_and_leave_text(

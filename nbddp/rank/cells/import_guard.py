@@ -21,8 +21,9 @@ from nbddp.wire.messages import ImportChanged
 
 #: Interval at which the main thread is looked at.
 _LOOK_S = 0.25
-#: An interrupt is delayed at most this long in one cell.
-_LIMIT_S = 10.0
+#: An interrupt is delayed at most this long in one cell: in processor time of the thread, which a
+#: busy machine does not use up, and by the clock.
+_LIMIT_S, _LONGEST_S = 10.0, 30.0
 _IMPORTLIB = "<frozen importlib._bootstrap>"
 #: Folders of libraries. An import of a user's module delays nothing, because it may run forever.
 _libraries = tuple(
@@ -35,7 +36,7 @@ class ImportWatch:
 
     def __init__(self) -> None:
         self._cell = 0
-        self._since = 0.0
+        self._since = self._used = 0.0
 
     def is_importing(self, frame: types.FrameType | None, cell: int) -> bool:
         """Return whether ``frame`` is in the import of a library, which has not taken long yet.
@@ -46,10 +47,10 @@ class ImportWatch:
         """
         if not is_in_library_import(frame):
             return False
-        now = time.monotonic()
+        now, used = time.monotonic(), time.thread_time()
         if cell != self._cell:
-            self._cell, self._since = cell, now
-        return now - self._since < _LIMIT_S
+            self._cell, self._since, self._used = cell, now, used
+        return used - self._used < _LIMIT_S and now - self._since < _LONGEST_S
 
 
 def is_in_library_import(frame: types.FrameType | None) -> bool:

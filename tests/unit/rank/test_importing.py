@@ -37,14 +37,17 @@ def test_only_imports_of_libraries_are_waited_for(tmp_path: Path, monkeypatch: p
 def test_the_wait_for_an_import_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
     monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
-    watch, now = import_guard.ImportWatch(), 100.0
+    watch, now, used = import_guard.ImportWatch(), 100.0, 5.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "thread_time", lambda: used)
     assert watch.is_importing(frame, 1)
-    now = 109.9
+    now, used = 129.9, 14.9
     assert watch.is_importing(frame, 1)
-    now = 110.1
+    used = 15.1
     assert not watch.is_importing(frame, 1)
     assert watch.is_importing(frame, 2)
+    now = 160.0
+    assert not watch.is_importing(frame, 2)
 
 
 def test_the_library_that_a_cell_imports_is_that_which_it_has_asked_for(
