@@ -1,22 +1,25 @@
 """Finds the call that some ranks made, or left out, so that calls behind it do not match.
 
 Runs in: the notebook's process. Pure. Two facts show it: a condition about ranks, by which only
-some ranks come to their call; or records of a loop, in which ranks have skipped an iteration.
+some ranks come to their call; or records of a loop, in which ranks have skipped an iteration, or
+have gone on to the next one without a call.
 """
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from nbddp.controller.diagnosis.callers import frames_or_source
+from nbddp.controller.diagnosis.callers import frames_in_source, frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.control_flow import Branch, Code, Sources
+from nbddp.controller.diagnosis.code_places import find_place, lines_of
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_met
-from nbddp.controller.diagnosis.iterations import is_in_loop
+from nbddp.controller.diagnosis.iterations import is_in_loop, loops_around
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.shorter_loops import loops_of
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 
@@ -62,13 +65,20 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
     missed: list[Cause] = []
+
+    def around(call: Operation) -> tuple[Site, ...]:
+        return frames_in_source(call.site, graph.places(call.run_id), sources)
+
     for ranks in by_line.values() if len(by_line) > 1 else ():
         owner, behind = ranks.ranks[0], RankSet.of(calls) - ranks
         operation = calls[owner]
         loops = loops_of(frames_or_source(graph, owner, operation, sources), sources)
         made = calls_of(graph, operation)
         is_behind = not any(
-            is_in_loop(loop.statement, loop.site, rank, graph) for loop in loops for rank in behind
+            is_in_loop(loop.statement, loop.site, rank, graph)
+            or any(_is_in(loop.statement, loop.site, at) for at in around(calls[rank]))
+            for loop in loops
+            for rank in behind
         )
         if loops and is_behind and all(0 < made.get(rank, 0) <= made[owner] for rank in behind):
             missed.append(
@@ -91,8 +101,9 @@ def sole_call(
         sources: the code.
 
     Returns:
-        The ranks that made it, and its line, or the line that called its function; None: there is
-        none, or each call has such a condition.
+        The ranks that made it, and its line, or the line that called its function; or a call that
+        the others have passed by a `continue`, as records show. None: there is none, or each call
+        has such a condition.
     """
     calls = disagreement.operation_by_rank
     if any(call.signature.kind != "collective" for call in calls.values()):
@@ -107,7 +118,9 @@ def sole_call(
             if place is not None:
                 sole.append((ranks, place))
                 break
-    return sole[0] if len(sole) == 1 else None
+    if sole:
+        return sole[0] if len(sole) == 1 else None
+    return _passed_call(calls, graph, sources)
 
 
 def _sole(
@@ -126,3 +139,82 @@ def _sole(
         if branch.kind == "condition" and parts(branch, ranks, others):
             return Divergence(site, code, branches=(branch,), is_certain=True)
     return None
+
+
+# --- a call that ranks have passed ---------------------------------------------------------------
+
+
+def _passed_call(
+    calls: Mapping[Rank, Operation], graph: WaitForGraph, sources: Sources
+) -> tuple[RankSet, Divergence] | None:
+    """The call in a loop that all other ranks have left out: they are in its next iterations.
+
+    One `continue` alone may skip the call.
+    """
+    by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
+    passed: list[tuple[RankSet, Divergence]] = []
+    for ranks in by_line.values() if len(by_line) > 1 else ():
+        call, others = calls[ranks.ranks[0]], RankSet.of(calls) - ranks
+        code = sources(call.site) if call.site.line else None
+        leaving = None if code is None else _sole_continue(code, call.site.line)
+        iterations = {calls[rank].iteration for rank in ranks}
+        if code is None or leaving is None or len(iterations) != 1:
+            continue
+        size = len(graph.views)
+        has_passed = all(
+            is_met(leaving.condition, rank, size) is not False
+            and _has_passed(call, code, calls[rank], rank, graph=graph, sources=sources)
+            for rank in others
+        )
+        if has_passed and all(is_met(leaving.condition, rank, size) is not True for rank in ranks):
+            place = Divergence(call.site, code, exits=(leaving,), is_certain=True, is_repeated=True)
+            passed.append((ranks, place))
+    return passed[0] if len(passed) == 1 else None
+
+
+def _sole_continue(code: Code, line: int) -> Exit | None:
+    """The `continue` without which each iteration of the loop around a line makes its call."""
+    branches, exits, place = code.branches(line), code.exits(line), find_place(code, line)
+    is_plain = bool(branches) and branches[0].kind == "loop"
+    if place is None or not is_plain or any(branch.kind == "try" for branch in branches):
+        return None
+    # The statement is the call itself: no part of it decides whether the call is made.
+    match place.statement:
+        case ast.Expr(value=ast.Call(args=args)) if not any(isinstance(n, ast.Call) for n in args):
+            return exits[0] if len(exits) == 1 and exits[0].is_continue else None
+        case _:
+            return None
+
+
+def _has_passed(
+    passed: Operation, code: Code, call: Operation, rank: Rank,
+    *, graph: WaitForGraph, sources: Sources,
+) -> bool:  # fmt: skip
+    """Whether a rank was in the iteration of a call, and is in a later one without the call."""
+    iteration, loop = passed.iteration, loops_around(code, passed.site.line)[0]
+    history = graph.histories[rank]
+    if not (iteration and call.iteration and history.is_whole(call.run_id)):
+        return False
+    match loop:
+        case (
+            ast.For(target=ast.Name(id=name))
+            | ast.For(target=ast.Tuple(elts=[ast.Name(id=name), _]))
+        ):
+            is_told = iteration[-1].name == call.iteration[-1].name == name
+        case _:
+            is_told = False
+    around = frames_in_source(call.site, graph.places(call.run_id), sources)
+    is_there = any(_is_in(loop, passed.site, site) for site in around)
+    is_next = iteration[:-1] == call.iteration[:-1] and iteration != call.iteration
+    made = [
+        each.site.position
+        for each in history.operations.values()
+        if each.run_id == call.run_id and each.iteration == iteration
+    ]
+    is_skipped = call.site.position in made and passed.site.position not in made
+    return is_told and is_there and is_next and is_skipped
+
+
+def _is_in(loop: ast.stmt, place: Site, site: Site) -> bool:
+    """Whether a line is in a loop of the cell or file of a place."""
+    return site.position[:2] == place.position[:2] and site.line in lines_of(loop)

@@ -1,0 +1,103 @@
+"""A mismatch behind a `continue`: the ranks that it has not sent on have left out nothing."""
+
+import pytest
+from msgspec.structs import replace
+
+from nbddp.controller.diagnosis import Finding
+from nbddp.wire.flight_recorder import Failure
+from tests.support.looks import CELL, Ranks, site
+
+_HELPER = """\
+def vote(v):
+    dist.all_reduce(v)
+for ep in range(2):
+    v = vote(x)
+    if v > 0 and rank == 0: continue
+    dist.barrier()"""
+_CONDITION = """\
+def vote(v):
+    dist.all_reduce(v)
+for ep in range(2):
+    if vote(x) > 0 and rank == 0:
+        continue
+    dist.barrier()"""
+
+
+def finding(code: str, *, skips: int = 0, function: str = "vote") -> Finding:
+    """What is found if rank 0 of three has gone on to the next iteration without the barrier.
+
+    Args:
+        code: of the cell, with the barrier in its last line and all_reduce in its second one.
+        skips: the iteration in which it has left out the barrier.
+        function: the one with all_reduce.
+    """
+    pool = Ranks(3)
+    pool.code[CELL] = code
+    last = code.count("\n") + 1
+    for rank, state in enumerate(pool):
+        for ep in range(skips):
+            state.done(line=2, iteration=[("ep", ep)])
+            state.done("barrier", line=last, iteration=[("ep", ep)])
+        state.done(line=2, iteration=[("ep", skips)])
+        op, line, ep = ("barrier", last, skips) if rank else ("all_reduce", 2, skips + 1)
+        failure = Failure("collective")
+        state.issue(op, line=line, iteration=[("ep", ep)], state="failed", failure=failure)
+        state.operations[:] = [
+            replace(each, site=site(2, "dist.all_reduce(v)", function=function))
+            if each.site.line == 2
+            else each
+            for each in state.operations
+        ]
+    for state in pool:
+        other, number = pool[int(state.rank == 0)], len(state.operations)
+        seen = state.saw(number, other, len(other.operations), "op")
+        state.raised("CollectiveMismatchError", mismatches=(seen,))
+    return pool.diagnose().findings[0]
+
+
+@pytest.mark.parametrize("skips", [0, 1])
+def test_the_continue_is_named_that_the_records_prove(skips: int):
+    found = finding(_HELPER, skips=skips)
+    assert found.suspicions == (
+        "line 5, `if v > 0 and rank == 0: continue`, skips line 6 on rank 0",
+    )
+    assert found.next_step == (
+        "Call barrier before line 5, `if v > 0 and rank == 0: continue`, or let all ranks skip it "
+        "there."
+    )
+
+
+def test_a_call_in_the_condition_of_the_continue():
+    found = finding(_CONDITION)
+    assert found.suspicions == (
+        "`continue` in line 5, inside `if vote(x) > 0 and rank == 0:` (line 4), skips line 6 on "
+        "rank 0",
+    )
+    assert found.next_step == (
+        "Call barrier before `if vote(x) > 0 and rank == 0:` (line 4), whose `continue` skips it, "
+        "or let all ranks skip it there."
+    )
+    assert found.change is None
+
+
+def test_a_condition_of_data():
+    found = finding(_HELPER.replace(" and rank == 0", ""))
+    assert found.next_step.startswith("Call barrier before line 5, `if v > 0: continue`")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            _HELPER.replace("    dist.b", "    if v < -1: continue\n    dist.b"), id="two exits"
+        ),
+        pytest.param(_HELPER.replace("    dist.b", "    v < 9 and dist.b"), id="a condition"),
+        pytest.param(_HELPER.replace("for ep", "while ep < 1:\n  for ep"), id="no loop is told"),
+        pytest.param(_HELPER.replace("    v =", "    vote(x); v ="), id="two lines call it"),
+        pytest.param(_HELPER.replace("rank == 0", "rank == 1"), id="of another rank"),
+    ],
+)
+def test_without_a_proof_no_call_is_told_as_left_out(code: str):
+    found = finding(code)
+    assert "left out" not in " ".join(found.suspicions) + found.next_step
+    assert "left it out" not in found.next_step
