@@ -58,7 +58,8 @@ if rank == 0 and red(1.0) > 0:
         waiting="0",
         op="all_reduce",
         lines={0: 3},
-        quotes="The call in line 6 is inside `if rank == 0 and red(1.0) > 0:`: move it out",
+        quotes="The call in line 6 is behind the `and` of `if rank == 0 and red(1.0) > 0:`: call "
+        "it in a line before the `if`, so that rank 1 runs it, too.",
     ),
     HungCell(
         name="a mismatch after a function was called once more by a condition",

@@ -42,6 +42,8 @@ class Branch:
     other: "Branch | None" = None
     test: ast.expr | None = field(default=None, compare=False)  #: of ``if`` and ``elif``
     handlers: "tuple[Handler, ...]" = ()  #: of ``try``
+    #: ``and`` or ``or``: the parts of a condition in front of it decide whether a call behind runs.
+    operator: str = ""
 
     @property
     def headers(self) -> tuple[int, ...]:
@@ -166,7 +168,8 @@ class Code:
         test: ast.expr = first if not behind else ast.BoolOp(op, [first, *others[:behind]])
         test = ast.UnaryOp(ast.Not(), test) if isinstance(op, ast.Or) else test
         whole = self._branch("condition", statement, statement.body)
-        yield replace(whole, end=_last(statement.test), test=test)
+        name = "or" if isinstance(op, ast.Or) else "and"
+        yield replace(whole, end=_last(statement.test), test=test, operator=name)
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], Branch | None]]:
         """The bodies of a statement; None: it runs whenever the statement does."""

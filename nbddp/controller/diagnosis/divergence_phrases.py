@@ -76,7 +76,7 @@ def next_step(
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
         inside = _inside_step(divergence, culprits, can_move=change is not None)
-        return f"{_capital(line)} is inside {inside}"
+        return f"{_capital(line)} is {inside}"
     if change is not None and (divergence.exits or divergence.branches):
         return _changed_step(divergence, operation, culprits, change, skipped)
     if divergence.branches or divergence.loop is None:
@@ -198,12 +198,18 @@ def _loop_step(
 
 def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -> str:
     """The branches, and what to do about them."""
-    inside = " and ".join(map(describe_branch, divergence.branches))
+    inside = f"inside {' and '.join(map(describe_branch, divergence.branches))}"
     if len(divergence.branches) > 1:
         return f"{inside}: let {culprits.describe()} run it, too, or move it out."
     (branch,) = divergence.branches
     if branch.line == divergence.site.line:
-        inside = quote_branch(branch)
+        inside = f"inside {quote_branch(branch)}"
+    if branch.operator:
+        inside = f"behind the `{branch.operator}` of {quote_branch(branch)}"
+        if not is_of_ranks(branch):
+            return f"{inside}: let all ranks decide alike, or call it in a line before the `if`."
+        runs = f"so that {culprits.describe()} {culprits.verb('runs', 'run')} it, too"
+        return f"{inside}: call it in a line before the `if`, {runs}."
     if not is_of_ranks(branch):
         return f"{inside}: let all ranks decide alike, or move it out."
     if not can_move and branch.line != divergence.site.line:
@@ -439,9 +445,14 @@ def _capital(text: str) -> str:
 def differing_lines(places: Places) -> str:
     r"""``Line 4 (rank 0) is inside \`if rank == 0:\` (line 3).``; empty without a branch."""
     parts = [
-        f"{_place(divergence)} ({ranks.describe()}) is inside "
-        f"{describe_branch(divergence.branches[-1])}"
+        f"{_place(divergence)} ({ranks.describe()}) is {_within(divergence.branches[-1])}"
         for ranks, divergence in places
         if divergence.branches
     ][:3]
     return f"{_capital(', '.join(parts))}." if parts else ""
+
+
+def _within(branch: Branch) -> str:
+    r"""``inside \`if rank == 0:\` (line 3)``."""
+    where = f"behind the `{branch.operator}` of" if branch.operator else "inside"
+    return f"{where} {describe_branch(branch)}"
