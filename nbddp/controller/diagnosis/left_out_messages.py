@@ -79,9 +79,55 @@ def has_no_other_end(messages: Iterable[Operation], reports: RankReports) -> boo
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     calls = (node for node in nodes if isinstance(node, ast.Call) and may_communicate(node))
     return not any(made) and all(
-        called(call) in own or (is_communication(call) and other not in called(call))
-        for call in calls
+        called(call) in own or _is_no_end(call, other, nodes) for call in calls
     )
+
+
+def _is_no_end(call: ast.Call, other: str, nodes: Sequence[ast.AST]) -> bool:
+    """Whether a call communicates, and surely is no such end of a message.
+
+    Args:
+        call: a call of a cell.
+        other: ``send`` or ``recv``.
+        nodes: all of the cell.
+    """
+    name = called(call)
+    if name == "P2POp":
+        kind = getattr(call.args[0], "attr", getattr(call.args[0], "id", "")) if call.args else ""
+        return kind in ("isend", "irecv") and other not in kind
+    if name != "batch_isend_irecv":
+        return is_communication(call) and other not in name
+    match call.args:
+        case [ast.Name(id=listed)]:
+            named = sum(isinstance(node, ast.Name) and node.id == listed for node in nodes)
+            added = sum(_adds_messages(node, listed) for node in nodes)
+            return added > 0 and named == 1 + added
+        case [listed]:
+            return _has_messages(listed)
+        case _:
+            return False
+
+
+def _adds_messages(node: ast.AST, listed: str) -> bool:
+    """Whether a node makes a list of `P2POp`, or appends one."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name == listed and _has_messages(value)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value]):
+            return name == listed and called(value) == "P2POp"
+        case _:
+            return False
+
+
+def _has_messages(value: ast.expr) -> bool:
+    """Whether a list has nothing else than calls of `P2POp`."""
+    match value:
+        case ast.List(elts=items):
+            return all(called(each) == "P2POp" for each in items)
+        case ast.ListComp(elt=item):
+            return called(item) == "P2POp"
+        case _:
+            return False
 
 
 def goes_to_both(cause: Cause, other: Rank, reports: RankReports) -> bool:

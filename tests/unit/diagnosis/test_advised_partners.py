@@ -224,6 +224,39 @@ def test_helpers_that_send_and_receive_need_another_order():
             "No rank sends in this cell: let rank 0 send to rank 1 in place of its recv (line 1), "
             "or rank 1 send to rank 0.",
         ),
+        (
+            "for w in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 1 - rank)]): w.wait()",
+            "No rank sends in this cell: let rank 0 send to rank 1 in place of its recv (line 1), "
+            "or rank 1 send to rank 0.",
+        ),
+        (
+            "dist.recv(x, 1 - rank)\nops = [dist.P2POp(dist.irecv, x, 1 - rank)]\n"
+            "dist.batch_isend_irecv(ops)",
+            "No rank sends in this cell: let rank 0",
+        ),
+        (
+            "dist.recv(x, 1 - rank)\nops += [dist.P2POp(dist.irecv, x, 1 - rank)]\n"
+            "dist.batch_isend_irecv(ops)",
+            "Use batch_isend_irecv",
+        ),
+        (
+            "dist.recv(x, 1 - rank)\nops = [dist.P2POp(f, x, 1 - rank) for f in fs]\n"
+            "dist.batch_isend_irecv(ops)",
+            "Use batch_isend_irecv",
+        ),
+        (
+            "dist.recv(x, 1 - rank)\ndist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank)])",
+            "Use batch_isend_irecv",
+        ),
+        (
+            "ops = []\nops.append(dist.P2POp(dist.irecv, x, 1 - rank))\n"
+            "dist.batch_isend_irecv(ops)",
+            "No rank sends in this cell: let rank 0",
+        ),
+        (
+            "ops = []\nops.append(older)\ndist.batch_isend_irecv(ops)",
+            "Use batch_isend_irecv",
+        ),
         ("dist.recv(x, 1 - rank)\nexchange(x)", "Use batch_isend_irecv"),
         ("dist.recv(x, 1 - rank)\ndist.batch_isend_irecv(ops)", "Use batch_isend_irecv"),
     ],
