@@ -288,9 +288,11 @@ def _shared_break(leaving: Exit) -> str:
         return ""
     condition = ast.unparse(test)
     flag = f"1.0 if {condition if len(condition) <= MAX_SOURCE else '...'} else 0.0"
+    is_elif = leaving.condition.source.startswith("elif")
+    which, word = ("first `if`", "elif") if is_elif else ("`if`", "if")
     return (
         f": put `stop = torch.tensor({flag}, device=device)` and `dist.all_reduce(stop)` above "
-        "the `if`, and `if stop: break` in its place"
+        f"the {which}, and `{word} stop: break` in its place"
     )
 
 

@@ -505,3 +505,14 @@ def test_a_call_behind_a_condition_of_data():
         "The call in line 1 is behind the `and` of `if ready and vote(x) > 0:`: let all ranks "
         "decide alike, or call it in a line before the `if`."
     )
+
+
+def test_a_break_in_an_elif_stays_in_one():
+    source = (
+        "for b in y:\n    dist.all_reduce(x)\n    if b == 7:\n        pass\n    elif rank == 1:\n"
+        "        break\n    else:\n        z += 1"
+    )
+    finding = missing(source, {0: [2], 1: [2], 2: [2]}, 2)
+    assert finding.next_step.endswith(
+        "`dist.all_reduce(stop)` above the first `if`, and `elif stop: break` in its place."
+    )
