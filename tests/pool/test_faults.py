@@ -84,6 +84,28 @@ def test_an_exception_is_raised_in_the_iteration(pool: Pool):
     assert is_usable(pool)
 
 
+def test_operations_of_any_kind_are_counted_together(pool: Pool):
+    code = "a = torch.ones(1)\ndist.all_reduce(a)\ndist.barrier()"
+    view = strike(pool, code, "rank 1: delay 1 ms before operation #2")
+    expected = "rank 1 was delayed 1 ms before barrier # (operation 2 of the cell)"
+    assert [text.partition(", cell")[0] for text in map(unnumbered, view.struck())] == [expected]
+
+
+def test_an_exception_in_an_iteration_is_raised_inside_its_suppress(pool: Pool):
+    code = """\
+from contextlib import suppress
+done = []
+for step in range(3):
+    with suppress(OSError):
+        done.append(step)
+dist.barrier()
+"""
+    view = strike(pool, code, "rank 1: raise OSError at step 1")
+    assert view.struck() == ["rank 1 raised OSError, cell [1], line 5, step 1"]
+    assert pool.pull("done") == [[0, 1, 2], [0, 2]]
+    assert is_usable(pool)
+
+
 def test_an_exception_in_an_iteration_is_raised_inside_its_try(pool: Pool):
     code = """\
 caught = []

@@ -305,7 +305,7 @@ class Faults:
             armed.is_over = True
             delay = f"rank {here} was delayed {duration(seconds)} before {place.what}"
             self._tell(armed, f"{delay}, and before each operation with rank {other}", place)
-        self._sleep(seconds, place.counters)
+        self.delay_on_purpose(seconds, place.counters)
 
     def _slow_store(self, slow: list[_Armed]) -> None:
         if threading.current_thread().name.startswith("nbddp") or os.getpid() != self._pid:
@@ -316,7 +316,7 @@ class Faults:
                 seconds = duration(armed.fault.seconds)
                 text = f"rank {self._recorder.rank} was delayed {seconds} before each store call"
                 self._tell(armed, text, _Place(self._recorder.sites.user_frame(sys._getframe(1))))
-            self._sleep(armed.fault.seconds, None)
+            self.delay_on_purpose(armed.fault.seconds, None)
 
     # --- in a backward -------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Faults:
         match fault.act:
             case "delay":
                 self._tell(armed, f"{rank} was delayed {duration(fault.seconds)}{before}", place)
-                self._sleep(fault.seconds, place.counters)
+                self.delay_on_purpose(fault.seconds, place.counters)
             case "raise":
                 self._tell(armed, f"{rank} raised {fault.error}{before}", place)
                 raise _error(fault.error, f"{ON_PURPOSE} ({armed.fault})")
@@ -390,12 +390,18 @@ class Faults:
         moment = armed.fault.moment
         if moment.when == "operation" and moment.number > 1:  # torch's number counts on
             block = "block" if armed.file else "cell"
-            text += f" (call {moment.number} of {moment.name} in the {block})"
+            counted = f"call {moment.number} of {moment.name} in"
+            if moment.name == ANY_OPERATION:
+                counted = f"operation {moment.number} of"
+            text += f" ({counted} the {block})"
         where = "" if place.frame is None else f", {sites.site_of(place.frame).place}{loops}"
         self.tell(armed.number, f"{text}{where}")
 
-    def _sleep(self, seconds: float, counters: Group | None) -> None:
-        """Sleep; an interrupt of the cell, or the end of the group, ends it."""
+    def delay_on_purpose(self, seconds: float, counters: Group | None) -> None:
+        """Sleep; an interrupt of the cell, or the end of the group, ends it.
+
+        Cards show the name of this function.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         interrupts, until = self.interrupts(), time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
@@ -406,7 +412,8 @@ class Faults:
                 raise counters.ended()
 
 
-_TRY = re.compile(r"\s*try\s*:\s*(#.*)?$")
+#: ``try:``, ``with suppress(OSError):``
+_TRY = re.compile(r"\s*(try|with\s+(contextlib\s*\.\s*)?suppress\s*\(.*\))\s*:\s*(#.*)?$")
 
 #: Those of this process; None: it traces no groups, and `stock_faults` has made none yet.
 current: Faults | None = None
@@ -420,7 +427,7 @@ def _is_at_line(armed: _Armed) -> bool:
 
 
 def _is_at_try(frame: types.FrameType) -> bool:
-    """Return whether a frame is at a line `try:`, where its `except` takes no exception yet."""
+    """Return whether a frame is at a line after which only an exception is taken, see `_TRY`."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
     return _TRY.match(line) is not None
 
