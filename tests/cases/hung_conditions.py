@@ -82,4 +82,25 @@ dist.barrier()
         quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1, inside "
         "`if rank == 1 and ep == 1:` (line 6)",
     ),
+    HungCell(
+        name="a mismatch after a continue, and a call in a function",
+        code="""\
+def vote(v):
+    t = torch.tensor(v)
+    dist.all_reduce(t)
+    return t.item()
+
+for ep in range(2):
+    v = vote(1.0)
+    if v > 0 and rank == 0: continue
+    dist.barrier()
+""",
+        kind="mismatched-collective",
+        culprits="0-1",
+        waiting=None,
+        lines={0: 3, 1: 9},
+        error=MismatchError,
+        quotes="Call barrier before line 8, `if v > 0 and rank == 0: continue`, or let all ranks "
+        "skip it there.",
+    ),
 ]

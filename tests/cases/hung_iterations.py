@@ -389,25 +389,4 @@ for it in range(3):
         quotes="reduce their sum and their number. If all ranks should be at the same iteration, "
         "look at `if x is not None:` (line 4).",
     ),
-    HungCell(
-        name="a mismatch after a continue, and a call in a function",
-        code="""\
-def vote(v):
-    t = torch.tensor(v)
-    dist.all_reduce(t)
-    return t.item()
-
-for ep in range(2):
-    v = vote(1.0)
-    if v > 0 and rank == 0: continue
-    dist.barrier()
-""",
-        kind="mismatched-collective",
-        culprits="0-1",
-        waiting=None,
-        lines={0: 3, 1: 9},
-        error=MismatchError,
-        quotes="Call barrier before line 8, `if v > 0 and rank == 0: continue`, or let all ranks "
-        "skip it there.",
-    ),
 ]

@@ -484,35 +484,3 @@ def test_different_calls_at_one_line_quote_nothing():
     (finding,) = pool.diagnose().findings
     assert finding.code == ()
     assert "inside" not in finding.next_step
-
-
-@pytest.mark.parametrize(
-    ("test", "operator", "culprit"),
-    [("rank != 1 and vote(x) > 0", "and", 1), ("rank == 1 or vote(x)", "or", 1)],
-)
-def test_a_call_behind_an_operator_is_not_told_as_inside(test: str, operator: str, culprit: int):
-    source = f"if {test}:\n    go()"
-    finding = missing(source, {rank: [1] * (rank != culprit) for rank in range(3)}, 1)
-    assert finding.next_step == (
-        f"The call in line 1 is behind the `{operator}` of `if {test}:`: call it in a line before "
-        f"the `if`, so that rank {culprit} runs it, too."
-    )
-
-
-def test_a_call_behind_a_condition_of_data():
-    finding = missing("if ready and vote(x) > 0:\n    go()", {0: [1], 1: [], 2: [1]}, 1)
-    assert finding.next_step == (
-        "The call in line 1 is behind the `and` of `if ready and vote(x) > 0:`: let all ranks "
-        "decide alike, or call it in a line before the `if`."
-    )
-
-
-def test_a_break_in_an_elif_stays_in_one():
-    source = (
-        "for b in y:\n    dist.all_reduce(x)\n    if b == 7:\n        pass\n    elif rank == 1:\n"
-        "        break\n    else:\n        z += 1"
-    )
-    finding = missing(source, {0: [2], 1: [2], 2: [2]}, 2)
-    assert finding.next_step.endswith(
-        "`dist.all_reduce(stop)` above the first `if`, and `elif stop: break` in its place."
-    )
