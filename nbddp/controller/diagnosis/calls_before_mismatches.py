@@ -11,7 +11,12 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.callers import frames_in_source, frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.code_places import find_place, lines_of
+from nbddp.controller.diagnosis.code_places import (
+    communicates,
+    find_place,
+    is_communication,
+    lines_of,
+)
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_met
@@ -76,7 +81,10 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
         made = calls_of(graph, operation)
         is_behind = not any(
             is_in_loop(loop.statement, loop.site, rank, graph)
-            or any(_is_in(loop.statement, loop.site, at) for at in around(calls[rank]))
+            or (
+                not _is_later(calls[rank], operation)
+                and any(_is_in(loop.statement, loop.site, at) for at in around(calls[rank]))
+            )
             for loop in loops
             for rank in behind
         )
@@ -88,6 +96,13 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
                 )
             )  # fmt: skip
     return missed[0] if len(missed) == 1 else None
+
+
+def _is_later(call: Operation, other: Operation) -> bool:
+    """Whether a call is in a later iteration of the same loops than another one."""
+    one, two = call.iteration, other.iteration
+    is_same = [each.name for each in one] == [each.name for each in two]
+    return is_same and [each.value for each in one] > [each.value for each in two]
 
 
 def sole_call(
@@ -180,7 +195,9 @@ def _sole_continue(code: Code, line: int) -> Exit | None:
         return None
     # The statement is the call itself: no part of it decides whether the call is made.
     match place.statement:
-        case ast.Expr(value=ast.Call(args=args)) if not any(isinstance(n, ast.Call) for n in args):
+        case ast.Expr(value=ast.Call(args=args) as call) if is_communication(
+            call
+        ) and not communicates(*args):
             return exits[0] if len(exits) == 1 and exits[0].is_continue else None
         case _:
             return None

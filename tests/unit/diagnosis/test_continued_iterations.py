@@ -85,6 +85,16 @@ def test_a_condition_of_data():
     assert found.next_step.startswith("Call barrier before line 5, `if v > 0: continue`")
 
 
+def test_a_call_with_an_assigned_result_in_a_later_iteration():
+    """The rank has made the call before, so it is told as one that a later iteration left out."""
+    code = _HELPER.replace("v > 0 and rank == 0", "rank == 0 and ep == 1").replace(
+        "    dist.b", "    w = dist.b"
+    )
+    assert finding(code, skips=1).suspicions == (
+        "line 5, `if rank == 0 and ep == 1: continue`, skips line 6 on rank 0",
+    )
+
+
 @pytest.mark.parametrize(
     "code",
     [
