@@ -97,6 +97,19 @@ def test_a_tensor_too_large_to_copy_is_named(pool: Pool):
     assert "except" not in str(run_cell(pool, "if rank: dist.barrier()", check=False).error)
 
 
+def test_a_tensor_too_large_to_copy_is_named_after_the_death_of_another_rank(pool: Pool):
+    run_cell(pool, "x = torch.full((3_000_000,), float(rank + 1))")
+    outcome = run_cell(
+        pool, "import os\nif rank == 1: os._exit(3)\ndist.all_reduce(x)", check=False
+    ).outcome
+    assert outcome is not None
+    assert outcome.report is not None
+    assert (
+        "Except: the tensors of all_reduce #1 on ranks 0,2-3 may hold partial results."
+        in outcome.report.findings[0].now
+    )
+
+
 def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(pool: Pool):
     run_cell(pool, "x = torch.ones(3_000_000)")
     code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"

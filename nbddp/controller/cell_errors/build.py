@@ -386,7 +386,8 @@ def _exit_error(
         return text
     exit_lines = [*why_exited(outcome, exited), *log_lines(exited, log_path_by_rank)]
     # Below a long card the next step is what a reader sees first.
-    in_brief = _text(RankExitedError, headline, faults, [*exit_lines, *tracebacks, *after[-1:]])
+    last = [*_torn_after_exits(outcome), *after[-1:]]
+    in_brief = _text(RankExitedError, headline, faults, [*exit_lines, *tracebacks, *last])
     return replace(text, brief=in_brief.lines)
 
 
@@ -432,9 +433,14 @@ def _after_exits(outcome: RunOutcome) -> list[Line]:
     """Lines on the state of the pool and the next step, after ranks have exited."""
     facts = after_exits(outcome)
     lines = [labelled("replaced", facts.replaced)] if facts.replaced else []
-    lines += _torn(outcome, "except") if facts.keeps_others else []
+    lines += _torn_after_exits(outcome)
     lines += [labelled("pool", facts.failure)] if facts.failure else []
     return [*lines, labelled("next", str(facts.step))]
+
+
+def _torn_after_exits(outcome: RunOutcome) -> list[Line]:
+    """Lines on tensors of the ranks that live, below a line that says what they keep, if any."""
+    return _torn(outcome, "except" if after_exits(outcome).keeps_others else "partial")
 
 
 def _states(outcome: RunOutcome) -> list[Line]:

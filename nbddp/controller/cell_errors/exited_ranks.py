@@ -159,10 +159,19 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
         headline=words.headline,
         reason=f"{words.reason}{means}",
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
-        now=f"{variables}. {lost}".strip(),
+        now=" ".join(filter(None, (f"{variables}.", _partial_results(outcome), lost))),
         next_step=words.next_step,
         ranks={rank: _rank(outcome, rank) for rank in outcome.results},
     )
+
+
+def _partial_results(outcome: RunOutcome) -> str:
+    """The sentence on tensors of ranks that live; empty: all are as they were."""
+    if not outcome.torn:
+        return ""
+    named = (f"{name} on {ranks.describe()}" for name, ranks in outcome.torn.items())
+    begin = "Except: the" if after_exits(outcome).keeps_others else "The"
+    return f"{begin} tensors of {' and of '.join(named)} may hold partial results."
 
 
 def _predicate(result: RankResult) -> Predicate:

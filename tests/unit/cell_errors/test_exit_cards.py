@@ -17,6 +17,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerReport,
     Site,
 )
+from nbddp.wire.message_types import AgentEnd, LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, report, site, unfinished
 
@@ -52,6 +53,13 @@ def with_last(result: RankResult, run_id: str = "r") -> RankResult:
         memory_total=24_000_000_000,
     )
     return msgspec.structs.replace(result, exited=exited)
+
+
+def with_lost_agent(rank: int) -> RankResult:
+    lost = died(rank)
+    assert lost.exited is not None
+    cause = LostAgent(1, AgentEnd("silent", 60, "n2"))
+    return msgspec.structs.replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
 
 
 def test_a_rank_that_was_killed():
@@ -194,6 +202,35 @@ def test_the_error_below_the_card_is_brief():
     assert error is not None
     (displayed,) = error._render_traceback_()
     assert "\n<traceback of ValueError: no>\n  next      Remove what ended" in displayed
+
+
+def test_tensors_of_survivors_with_partial_results_are_named_on_the_card_and_in_the_error():
+    torn = [msgspec.structs.replace(freed(rank), torn=("all_reduce #3",)) for rank in (0, 2)]
+    outcome = outcome_of(torn[0], died(1), torn[1], fresh=RankSet.of([1]))
+    large = (
+        "the tensors of all_reduce #3 on ranks 0,2: too large to be put back, they may hold "
+        "partial results"
+    )
+    card = diagnosis_card.card(exit_report(outcome, NAMES), is_over=True)["text/plain"]
+    assert (
+        "those of ranks 0,2 are kept. Except: the tensors of all_reduce #3 on ranks 0,2 may hold "
+        "partial results. It lacks model," in " ".join(card.split())
+    )
+    for each in (outcome, replace(outcome, report=exit_report(outcome))):
+        error = cell_error(each, "cell [7]", {})
+        assert error is not None
+        for text in (str(error), *error._render_traceback_()):
+            assert f"except {large} next Remove" in " ".join(text.split())
+    # The ranks of a node that was lost have no fresh processes.
+    outcome = outcome_of(torn[0], with_lost_agent(1), torn[1])
+    assert finding_of(outcome).now == (
+        "its variables are gone. The tensors of all_reduce #3 on ranks 0,2 may hold partial "
+        "results."
+    )
+    error = cell_error(replace(outcome, report=exit_report(outcome)), "cell [7]", {})
+    assert error is not None
+    (displayed,) = error._render_traceback_()
+    assert f"partial {large} next %ddp restart -r 1" in " ".join(displayed.split())
 
 
 def test_the_card_and_the_error_of_a_kill_on_purpose():
