@@ -2,11 +2,13 @@
 
 import os
 import signal
+import textwrap
 import time
 
 import pytest
 
 from nbddp.controller.pool.pool import Pool
+from nbddp.wire.rank_set import RankSet
 from tests.support.polling import poll_until
 from tests.support.pool_processes import pid_of
 from tests.support.restarted_pool import restarted_pool
@@ -117,6 +119,24 @@ def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(pool: Poo
     assert "partial   the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
     code = "work = dist.all_reduce(x, async_op=True); work.wait()\nassert rank != 1"
     assert "partial" not in str(run_cell(pool, code, check=False).error)
+
+
+def test_ranks_whose_tensors_an_ended_reduce_has_used_are_named(pool: Pool):
+    code = """
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.full((2,), float(rank + 1))
+    if rank == 0:
+        store.wait(["ended on 2", "ended on 3"])  # and then it leaves the cell
+    else:
+        dist.reduce(x, 0)
+        store.set(f"ended on {rank}", "")
+    """
+    view = run_cell(pool, textwrap.dedent(code), check=False)
+    assert pool.pull("x.tolist()", ranks=[0, 1]) == [[1.0] * 2, [2.0] * 2]
+    assert pool.last_report is not None
+    (finding,) = pool.last_report.findings
+    assert finding.scratch == RankSet.of([2, 3])  # rank 1 waits for the root, and is put back
+    assert "except    the tensors of reduce on ranks 2-3: it had ended" in str(view.error)
 
 
 def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(pool: Pool):

@@ -145,8 +145,18 @@ def _node_lines(finding: Finding) -> list[Line]:
 
 
 def wrong_results(findings: Iterable[Finding]) -> list[Line]:
-    """A line for each mismatched operation that has ended on some ranks all the same."""
-    return [
+    """A line for each operation that has ended on some ranks, and may have left wrong values."""
+    findings = list(findings)
+    partial_sums = [
+        labelled(
+            "except",
+            f"the tensors of reduce on {finding.scratch.describe()}: it had ended there, and torch "
+            "may leave partial sums on ranks that are not the root",
+        )
+        for finding in findings
+        if finding.scratch
+    ]
+    wrong = [
         labelled(
             "except",
             f"the tensors that the call writes on {finding.written.describe()}: it had ended there "
@@ -155,6 +165,7 @@ def wrong_results(findings: Iterable[Finding]) -> list[Line]:
         for finding in findings
         if finding.written
     ]
+    return [*wrong, *partial_sums]
 
 
 def time_of(result: RankResult) -> str:

@@ -38,6 +38,20 @@ class Disagreement:
         )
 
 
+def used_as_scratch(operation_by_rank: Mapping[Rank, Operation]) -> RankSet:
+    """Return the ranks, but for the root, on which a reduce has ended.
+
+    Gloo adds up in their tensors: the parts of the sum stay there, also if the call succeeds.
+    """
+    return RankSet.of(
+        rank
+        for rank, each in operation_by_rank.items()
+        if each.signature.op == "reduce"
+        and each.signature.root != rank
+        and each.state == "completed"
+    )
+
+
 def _writes(signature: Signature, rank: Rank) -> bool:
     """Whether a collective writes a tensor of this rank, which may be its root."""
     is_root = signature.root == rank

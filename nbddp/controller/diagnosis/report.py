@@ -331,6 +331,8 @@ class Finding:
     is_error: bool = False
     #: Of a mismatch: ranks on which the operation has ended all the same, and has written.
     written: RankSet = field(default_factory=RankSet)
+    #: Ranks, not the root, on which a reduce has ended: torch may leave partial sums there.
+    scratch: RankSet = field(default_factory=RankSet)
     #: Lines of the user's code around the call that some ranks did not come to; often empty.
     code: tuple[CodeLine, ...] = ()
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
@@ -405,6 +407,7 @@ class Finding:
             "nodes": [part.to_dict() for part in self.nodes],
             "waiting": list(self.waiting),
             "written": list(self.written),
+            "scratch": list(self.scratch),
             "group": None if self.group is None else self.group.to_dict(),
             "op": self.op,
             "origin": self.origin,

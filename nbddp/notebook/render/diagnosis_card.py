@@ -238,7 +238,7 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         says_more = any(part.host or part.is_whole for part in finding.nodes)
         where = node_sentence(finding.nodes) if says_more else ""
         sentences += [("", f"{where[:1].upper()}{where[1:]}." if where else "")]
-        sentences += [("", _wrong_results(finding))]
+        sentences += [("", _wrong_results(finding)), ("", _partial_sums(finding))]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if number == last_stuck else []
         with_text = [pair for pair in sentences if pair[1]]
@@ -256,6 +256,17 @@ def _wrong_results(finding: Finding) -> str:
     return (
         f"On {finding.written.describe()} the call had ended before this was found: it has written "
         "its tensors there, perhaps with wrong values."
+    )
+
+
+def _partial_sums(finding: Finding) -> str:
+    """The ranks whose tensors a reduce may have used; empty: it has ended on no such rank."""
+    if not finding.scratch:
+        return ""
+    ranks, their = finding.scratch.describe(), finding.scratch.verb("its tensor", "their tensors")
+    return (
+        f"On {ranks} reduce had ended: {their} may hold partial sums, as torch leaves them on "
+        "ranks that are not the root."
     )
 
 
@@ -524,6 +535,7 @@ def _mismatched(report: Report) -> list[int]:
         if each.predicate.verb is RankVerb.CALLED
         and each.status != "finished"
         and rank not in finding.written
+        and rank not in finding.scratch
     ]
 
 

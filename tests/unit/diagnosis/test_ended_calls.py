@@ -63,3 +63,58 @@ def test_a_rank_that_has_ended_in_its_call_is_among_those_that_called():
     finding = next(f for f in pool.diagnose().findings if f.kind == "mismatched-collective")
     assert "ranks 0,2 called all_gather of float32[4]" in finding.headline
     assert "starting" not in str(finding.ranks[2])
+
+
+def test_ranks_whose_tensors_a_reduce_may_have_used_are_named_in_a_deadlock():
+    """Gloo adds up in the tensors of ranks that are not the root, also where the call ends well."""
+    pool = Ranks(4)
+    pool[0].finished()
+    pool[1].blocked("reduce", root=0)
+    for rank in (2, 3):
+        pool[rank].done("reduce", root=0)
+        pool[rank].finished()
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert (finding.kind, finding.scratch) == ("missing-rank", RankSet.of([2, 3]))
+    assert finding.to_dict()["scratch"] == [2, 3]
+    card = " ".join(diagnosis_card.card(report, acted=True)["text/plain"].split())
+    assert (
+        "On ranks 2-3 reduce had ended: their tensors may hold partial sums, as torch leaves them "
+        "on ranks that are not the root." in card
+    )
+    (line,) = evidence.wrong_results([finding])
+    assert line.plain == (
+        "  except    the tensors of reduce on ranks 2-3: it had ended there, and torch may "
+        "leave partial sums on ranks that are not the root"
+    )
+
+
+def test_ranks_whose_tensors_a_reduce_may_have_used_are_named_in_a_mismatch():
+    pool = Ranks(4)
+    for rank in (0, 1, 3):
+        pool[rank].done("reduce", root=0 if rank < 2 else 2)
+        pool[rank].finished()
+    pool[2].blocked("reduce", root=2)
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert (finding.written, finding.scratch) == (RankSet.of([0]), RankSet.of([1, 3]))
+    card = " ".join(diagnosis_card.card(report)["text/plain"].split())
+    assert "On rank 0 the call had ended before this was found" in card
+    assert "On ranks 1,3 reduce had ended: their tensors may hold partial sums" in card
+    assert len(evidence.wrong_results([finding])) == 2
+
+
+def test_the_source_of_a_broadcast_and_a_rank_inside_a_reduce_are_no_scratch():
+    pool = Ranks(3)
+    pool[0].finished()
+    pool[1].blocked("reduce", root=0)
+    pool[2].blocked("reduce", root=0)
+    (finding,) = pool.diagnose().findings
+    assert not finding.scratch  # put back
+    pool = Ranks(3)
+    pool[0].done("broadcast", root=0)
+    pool[0].finished()
+    pool[1].blocked("broadcast", root=0)
+    pool[2].finished()
+    (finding,) = pool.diagnose().findings
+    assert not finding.scratch

@@ -58,6 +58,7 @@ def test_the_report_as_plain_values():
         "nodes": [],
         "waiting": [0, 1],
         "written": [],
+        "scratch": [],
         "group": {"pg_id": "world", "name": "0", "desc": "default_pg", "ranks": [0, 1, 2]},
         "op": "all_reduce",
         "origin": "",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.disagreement import used_as_scratch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding, Kind
 from nbddp.controller.diagnosis.suspicions import suspicions
@@ -80,12 +81,27 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
         written=disagreement.written if disagreement and has_written else RankSet(),
+        scratch=_scratch(cause, reports),
         code=tuple(words.code),
         change=words.change,
         is_consequence=cause.is_consequence,
         is_handled=cause.proven and _is_handled(cause, reports),
         begins_with_ranks=words.begins_with_ranks,
     )
+
+
+def _scratch(cause: Cause, reports: RankReports) -> RankSet:
+    """The ranks on which a reduce, in which others wait forever, may have left partial sums."""
+    operation = cause.operation
+    if operation is None or not (cause.proven and cause.waiting):
+        return RankSet()
+    point = operation.pg_id, operation.collective_seq_id
+    calls = {
+        rank: call
+        for rank, history in reports.graph.histories.items()
+        if (call := history.collective(*point)) is not None
+    }
+    return used_as_scratch(calls)
 
 
 def _is_handled(cause: Cause, reports: RankReports) -> bool:
