@@ -316,17 +316,23 @@ def _kept(outcome: RunOutcome) -> list[Line]:
         groups = "there is no default process group until init_process_group succeeds"
     if dead:
         groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
-    lost = [*_torn(outcome, "except"), *evidence.wrong_results(findings)]
+    lost = [*evidence.partial_results(outcome, "except"), *evidence.wrong_results(findings)]
     return [labelled("kept", f"every variable is kept; {groups}"), *lost]
 
 
 def _after_interrupt(outcome: RunOutcome) -> list[Line]:
     """Lines on what is kept and what to do, after the user or the timeout has ended a cell."""
     if outcome.silent:
-        return [*_torn(outcome, "partial"), labelled("next", _beside_silent(outcome))]
+        return [
+            *evidence.partial_results(outcome, "partial"),
+            labelled("next", _beside_silent(outcome)),
+        ]
     if outcome.rebuild_failure or outcome.ranks("unfinished"):  # other lines say what to do
         return _broken(outcome)
-    kept = [labelled("kept", "every variable is kept"), *_torn(outcome, "except")]
+    kept = [
+        labelled("kept", "every variable is kept"),
+        *evidence.partial_results(outcome, "except"),
+    ]
     if (outcome.report is not None or outcome.dead) and not outcome.is_plain:
         kept = _kept(outcome)
     if outcome.timed_out:
@@ -343,21 +349,9 @@ def _beside_silent(outcome: RunOutcome) -> str:
     return f"wait for the silent node{beside}; or %ddp stop"
 
 
-def _torn(outcome: RunOutcome, label: str) -> list[Line]:
-    """A line for each operation whose tensors may hold partial results."""
-    return [
-        labelled(
-            label,
-            f"the tensors of {name} on {ranks.describe()}: too large to be put back, they may hold "
-            "partial results",
-        )
-        for name, ranks in outcome.torn.items()
-    ]
-
-
 def _broken(outcome: RunOutcome) -> list[Line]:
     """Lines on damage: tensors with partial results, groups that could not be formed again."""
-    lines = _torn(outcome, "partial")
+    lines = evidence.partial_results(outcome, "partial")
     if not outcome.rebuild_failure:
         return lines
     return [
@@ -440,7 +434,9 @@ def _after_exits(outcome: RunOutcome) -> list[Line]:
 
 def _torn_after_exits(outcome: RunOutcome) -> list[Line]:
     """Lines on tensors of the ranks that live, below a line that says what they keep, if any."""
-    return _torn(outcome, "except" if after_exits(outcome).keeps_others else "partial")
+    return evidence.partial_results(
+        outcome, "except" if after_exits(outcome).keeps_others else "partial"
+    )
 
 
 def _states(outcome: RunOutcome) -> list[Line]:

@@ -144,6 +144,18 @@ def _node_lines(finding: Finding) -> list[Line]:
     return [labelled("where", text)] if text else []
 
 
+def partial_results(outcome: RunOutcome, label: str) -> list[Line]:
+    """A line for each operation whose tensors may hold partial results."""
+    return [
+        labelled(
+            label,
+            f"the tensors of {name} on {ranks.describe()}: too large to be put back, they may hold "
+            "partial results",
+        )
+        for name, ranks in outcome.torn.items()
+    ]
+
+
 def wrong_results(findings: Iterable[Finding]) -> list[Line]:
     """A line for each operation that has ended on some ranks, and may have left wrong values."""
     findings = list(findings)

@@ -140,7 +140,7 @@ class HubThread:
         self._commands: deque[Callable[[], None]] = deque()
         self._agents = Agents()
         self._run: Run | None = None
-        self._transfers = OpenTransfers(self.send_to_ranks)
+        self._transfers = OpenTransfers(self.send_to_ranks, recovery, self._do)
         self._waiting = WaitingCommands(recovery, sees_processes=remote_nodes is None)
         self.replies = Replies(lambda: self.is_alive, self._end_reason, recovery.first_number)
         self.let_go = LetGo()

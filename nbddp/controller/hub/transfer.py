@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from nbddp.controller.state import Silence, silence_text
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.state import NotifyUser, Silence, awaited_text, silence_text
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
     RankExited,
@@ -234,10 +235,19 @@ class OpenTransfers:
 
     Args:
         send: sends a request to ranks; any thread may call it.
+        recovery: knows the silent nodes.
+        tell: tells the user something.
     """
 
-    def __init__(self, send: Callable[[RankSet, RankRequest], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[RankSet, RankRequest], None],
+        recovery: RecoveryMachine,
+        tell: Callable[[NotifyUser], None],
+    ) -> None:
         self._send = send
+        self._recovery = recovery
+        self._tell = tell
         self._by_id: dict[str, Transfer] = {}
 
     def __len__(self) -> int:
@@ -247,8 +257,13 @@ class OpenTransfers:
         return request_id in self._by_id
 
     def open(self, transfer: Transfer) -> None:
-        """Route the answers to a transfer from now on."""
+        """Route the answers to a transfer from now on; the user is told if it may take long."""
         self._by_id[transfer.request_id] = transfer
+        if self._recovery.active_run_id is not None:
+            return  # ranks at their prompts are asked, with a limit
+        silences = self._recovery.silent.among(transfer.ranks, time.monotonic())
+        if silences:
+            self._tell(NotifyUser(None, awaited_text(silences, transfer.ranks)))
 
     def close(self, request_id: str) -> None:
         """Route no more answers to a transfer."""

@@ -40,8 +40,11 @@ class WaitingCommands:
             command()
 
     def when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
-        """The same, but first wait for ranks that are in an old cell, or have just died."""
-        late = self._machine.late(ranks)
+        """The same, but first wait for ranks that are in an old cell, or have just died.
+
+        Ranks of silent nodes are not waited for: they leave the cell when they are heard again.
+        """
+        late = self._machine.late(ranks) - self._recovery.silent.ranks
         if late or self._ending():
             self._late = RankSet.of({*self._late, *late})
             self._settles_until = time.monotonic() + _LATE_S

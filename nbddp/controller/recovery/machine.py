@@ -96,11 +96,11 @@ class RecoveryMachine:
         self.first_number = first_number
         self._questions = PendingAnswers(first_number)
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
-        self._silent = SilentRanks(pool)
-        self._rebuild = PoolRebuild(pool, self._questions, settings, self._silent, self._rebuilt)
-        self._restarts = RankRestarts(pool, settings, self._silent)
+        self.silent = SilentRanks(pool)
+        self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
+        self._restarts = RankRestarts(pool, settings, self.silent)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
-        self._second_interrupt = GivenUpCell(pool, self._questions, self._silent)
+        self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
         #: Outcome of a cell that has ended, held back until the pool is rebuilt.
         self._held_outcome: RunOutcome | None = None
@@ -255,7 +255,7 @@ class RecoveryMachine:
         return actions
 
     def _nodes_silent(self, silent: NodesSilent, now: float) -> list[Action]:
-        self._silent.note(silent.nodes)
+        self.silent.note(silent.nodes)
         if not silent.nodes:
             self._is_rebuild_due = self._is_rebuild_due or self._rebuild.waits_for_silent
             return []
@@ -312,7 +312,7 @@ class RecoveryMachine:
         actions: list[Action] = []
         run = self.pool.run
         is_over = self._cell is not None and self._cell.wants_end(now)
-        if run is not None and (is_over or self._silent.holds_up(run)):
+        if run is not None and (is_over or self.silent.holds_up(run)):
             abandon = AbandonRequested(run.run_id)
             actions += self._take_pool_actions(self.pool.handle(abandon, now), now)
         actions += self._questions.tick(now)
@@ -342,12 +342,12 @@ class RecoveryMachine:
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
         if cell is None:
-            silent = self._silent.among(outcome.ranks("unfinished"), now)
+            silent = self.silent.among(outcome.ranks("unfinished"), now)
             return [EndRun(replace(outcome, silent=silent))]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
         actions = cell.close(has_failed=has_failed)
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
-        silent = self._silent.among(outcome.ranks("unfinished"), now)
+        silent = self.silent.among(outcome.ranks("unfinished"), now)
         outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]

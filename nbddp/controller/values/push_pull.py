@@ -13,7 +13,7 @@ from typing import Any
 
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import Answer, HubThread, RankRequests, Transfer, WaitInterrupt
-from nbddp.controller.state import NotifyUser, Silence, awaited_text, exception_line
+from nbddp.controller.state import Silence, exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import CALLBACK_THREAD
@@ -228,9 +228,6 @@ class Exchange:
     def _open(self, ranks: RankSet) -> Transfer:
         transfer = self._new_transfer(ranks)
         self._hub.open_transfer(transfer)
-        silences = self._silences(ranks)
-        if silences:
-            self._hub.do(NotifyUser(None, awaited_text(silences, ranks)))
         return transfer
 
     def _new_transfer(self, ranks: RankSet) -> Transfer:

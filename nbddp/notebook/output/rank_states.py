@@ -155,6 +155,8 @@ def _end(outcome: RunOutcome, result: RankResult) -> Chip:
             state = ChipState.DONE
         case "exited":
             state = ChipState.DEAD
+        case "unfinished" if any(result.rank in each.ranks for each in outcome.silent):
+            state = ChipState.NOT_HEARD
         case "unfinished":
             state = ChipState.GIVEN_UP
         case "error" if result.was_freed and not (outcome.interrupted or outcome.timed_out):

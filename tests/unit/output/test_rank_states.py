@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
-from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, Silence
 from nbddp.notebook.output import rank_states
 from nbddp.notebook.output.rank_states import RankStates
 from nbddp.notebook.output.sinks import Live, strip_bundle
@@ -245,3 +245,13 @@ def test_ranks_that_never_made_a_call_are_not_shown_as_done():
     outcome = replace(outcome, report=Report("r", (finding,)))
     row = rank_strip.ends(rank_states.ends(outcome, has_card=True))["text/plain"]
     assert row == "ranks  0 ◌ waited  1-11 ✗ never called all_reduce (gradients)"
+
+
+def test_ranks_on_a_silent_node_are_not_said_to_be_given_up():
+    results = {0: result(0, "KeyboardInterrupt"), 1: result(1, "unfinished")}
+    results[2] = result(2, "unfinished")
+    silent = (Silence(1, "n2", 4.0, 60.0, RankSet.of([2])),)
+    outcome = RunOutcome("r", results, 0.1, interrupted=True, silent=silent)
+    assert rank_strip.ends(rank_states.ends(outcome, has_card=False))["text/plain"] == (
+        "ranks  0 ■ interrupted  1 … given up  2 ~ not heard"
+    )

@@ -1,6 +1,7 @@
 """Nodes of which nothing is heard: no call of the user waits for them."""
 
 from nbddp.controller.cell_errors import cell_error
+from nbddp.controller.hub.waiting_commands import WaitingCommands
 from nbddp.controller.state import NodesSilent, Silence, SilentNode, silence_text
 from nbddp.controller.state.actions import Action, EndRun, RanksRestarted
 from nbddp.controller.state.stimuli import InterruptRequested, RestartRanksRequested
@@ -121,3 +122,21 @@ def test_the_sentence_fits_one_rank_and_several_nodes():
         "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s; ranks 2,4-5 go on "
         "on their nodes: they get the interrupt when they are heard again, or are given up at 60 s"
     )
+
+
+def test_a_command_does_not_wait_for_silent_ranks_that_are_in_an_old_cell():
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    for rank in (0, 1):
+        pool.finished(rank, run_id, "KeyboardInterrupt")
+    pool.answer_looks(pool.done, [0, 1])
+    outcome_of(pool.tick(after_s=0.5))
+    assert pool.machine.pool.late(RankSet.all(4)) == RankSet.of([2, 3])
+    called: list[str] = []
+    waiting = WaitingCommands(pool.machine, sees_processes=False)
+    waiting.when_settled(RankSet.all(4), lambda: called.append("while it is silent"))
+    assert called == ["while it is silent"]
+    pool.feed(NodesSilent(()))  # it is heard again: the ranks leave the cell soon
+    waiting.when_settled(RankSet.all(4), lambda: called.append("later"))
+    assert called == ["while it is silent"]
