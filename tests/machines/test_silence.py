@@ -95,6 +95,13 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
                 pool.restart(rank)
         with pytest.raises(PoolBrokenError, match=r"node 1 \(n2\) is silent for"):
             pool.run("dist.barrier()")
+        told: list[str] = []
+        pool.listeners.background = lambda event: told.append(getattr(event, "text", ""))
+        with pytest.raises(PoolBrokenError, match="rank 1 is still in an old cell"):
+            pool.pull("x")
+        assert not [text for text in told if "This waits" in text]
+        status = " ".join(survey(pool).bundle()["text/plain"].split())
+        assert "rank 1 not heard, and still inside an old cell. Next: wait until" in status
 
         two.set_cable(plugged=True)
         poll_until(lambda: not pool.snapshot.silent and not pool.unfinished, 60.0)

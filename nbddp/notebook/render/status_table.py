@@ -35,7 +35,7 @@ from nbddp.notebook.render.html import (
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
-from nbddp.wire.rank_set import RankSet, ranks_by
+from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
@@ -437,15 +437,30 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(pool.history.replaced.marked(snapshot.ranks))
     notes += left_notes(diagnosed)
-    stuck = snapshot.in_state(RankState.BUSY)
-    if stuck and not snapshot.is_running:
+    stuck, silent = inside_old_cells(snapshot)
+    if stuck:
         notes.append(
             f"{stuck.describe()} still inside a cell that was given up. Next: "
             f"{_restart_of(pool, stuck)}, if {stuck.verb('it does', 'they do')} not come back"
         )
+    if silent:  # no rank can be restarted meanwhile
+        notes.append(
+            f"{silent.describe()} not heard, and still inside an old cell. Next: wait until the "
+            "node is heard again or given up"
+        )
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")
     return [shorten(note, 2 * WIDTH) for note in [*notes, *store_notes(snapshot)]]
+
+
+def inside_old_cells(snapshot: PoolSnapshot) -> tuple[RankSet, RankSet]:
+    """The ranks inside a cell that has ended for the user: those that are heard, and the others."""
+    if snapshot.is_running:
+        return NO_RANKS, NO_RANKS
+    inside = snapshot.in_state(RankState.BUSY)
+    silent = (info.rank for info in snapshot.ranks if info.node in snapshot.silent_nodes)
+    unheard = RankSet.of(set(inside).intersection(silent))
+    return inside - unheard, unheard
 
 
 def store_notes(snapshot: PoolSnapshot) -> list[str]:

@@ -9,9 +9,19 @@ import pytest
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.rank_state import RankInfo, RankState
+from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.silent_nodes import SilentNode
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.notebook.render.colours import RANK_COLOURS
-from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, left_notes, row
+from nbddp.notebook.render.status_table import (
+    MAX_ROWS,
+    Row,
+    Survey,
+    fresh_notes,
+    inside_old_cells,
+    left_notes,
+    row,
+)
 from nbddp.wire.flight_recorder.schema import (
     AT_PROMPT,
     CALLBACK_THREAD,
@@ -26,7 +36,7 @@ from nbddp.wire.flight_recorder.schema import (
 )
 from nbddp.wire.message_types import AgentEnd, LostAgent
 from nbddp.wire.messages import RankExited, StackDumped
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.traces import LINE, MS, Recorder
 
 RAISED = ExceptionLine(name="ValueError", text="a\nb", site=LINE)
@@ -176,6 +186,20 @@ def test_a_fresh_rank_is_said_to_be_fresh():
         "rank 0 is fresh: it was restarted, without the variables",
         "rank 1 is fresh: it took the place of one that exited, without the variables",
     ]
+
+
+def test_silent_ranks_in_an_old_cell_are_not_said_to_be_given_up():
+    states = (RankState.IDLE, RankState.BUSY) * 2
+    infos = [RankInfo(rank, rank // 2, state=state) for rank, state in enumerate(states)]
+    pool = PoolSnapshot(
+        phase=Phase.UP, generation=0, ranks=tuple(infos), run_id=None, active_run_id=None,
+        joining=NO_RANKS, lost_agents=frozenset(), store_is_lost=False,
+    )  # fmt: skip
+    assert inside_old_cells(pool) == (RankSet.of([1, 3]), NO_RANKS)
+    silent = msgspec.structs.replace(pool, silent=(SilentNode(1, "n2", 0.0, 60.0),))
+    assert inside_old_cells(silent) == (RankSet.of([1]), RankSet.of([3]))
+    running = msgspec.structs.replace(silent, run_id="r", active_run_id="r")
+    assert inside_old_cells(running) == (NO_RANKS, NO_RANKS)
 
 
 def test_a_rank_that_asks_the_user():
