@@ -14,15 +14,22 @@ from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
+from tests.cases.sanitized_weights_put_back import CORRECT_PUT_BACK
 from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, Kind, parametrize
 from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
 WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS]
-SILENT = (
-    CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS | CORRECT_ENDS
-)
+SILENT = {
+    **CORRECT,
+    **CORRECT_TRAINING,
+    **CORRECT_VALUES,
+    **CORRECT_LINES,
+    **CORRECT_REPLICAS,
+    **CORRECT_ENDS,
+    **CORRECT_PUT_BACK,
+}
 
 
 def _each(cells: Sequence[WrongCell]) -> pytest.MarkDecorator:

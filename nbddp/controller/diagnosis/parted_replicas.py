@@ -33,6 +33,8 @@ class PartedReplicas:
     optimizers: Mapping[Rank, str] = field(default_factory=dict)
     #: The steps that each rank has made, if that explains why they differ.
     step_counts: Mapping[Rank, int] = field(default_factory=dict)
+    #: The line of the step of each rank.
+    sites: Mapping[Rank, Site] = field(default_factory=dict)
     #: Ranks whose optimizers do not step ``tensor``, which those of others do.
     without_tensor: RankSet = NO_RANKS
     #: The replicas were equal after this many steps of all ranks, of which some have made more.
@@ -50,8 +52,9 @@ class PartedReplicas:
 
     @property
     def site(self) -> Site:
-        """The line of the step."""
-        return self.steps.sites[self.steps.site_of_step[self.step]]
+        """The line of the step, of a rank that knows it."""
+        own = _site(self.steps, self.step)
+        return own if own.line else next((each for each in self.sites.values() if each.line), own)
 
     @property
     def is_of_end(self) -> bool:
@@ -199,16 +202,37 @@ def _parted_at_end(
 ) -> PartedReplicas | None:
     """Compare whole models: what no step has in common, or what came after the last one."""
     parted = _parted(ends)
-    if parted is None or not parted.step or not steps_of:
+    if parted is None or not steps_of:
         return parted
-    counts = _step_counts(ends, steps_of)
-    if not counts:
+    begin_equal = bool(parted.step) or _begin_equal(ends, steps_of)
+    # A rank without such a line has stepped the model before gradients were sent: it may have sent
+    # its weights since.
+    if not begin_equal and all(_site(each, 0).line for each in ends.values()):
+        return parted
+    parted, counts = _parted(ends, first=1), _step_counts(ends, steps_of)
+    if parted is None or not counts:
         return None  # the error of the cell explains it
-    longest = max(
-        (each for steps in steps_of.values() for each in steps), key=lambda each: len(each.digests)
-    )
+    return _explained_at_end(parted, ends, steps_of, counts, begin_equal=begin_equal)
+
+
+def _explained_at_end(
+    parted: PartedReplicas,
+    ends: Mapping[Rank, ReplicaSteps],
+    steps_of: Mapping[Rank, Sequence[ReplicaSteps]],
+    counts: Mapping[Rank, int],
+    *,
+    begin_equal: bool,
+) -> PartedReplicas | None:
+    """Add what the steps show about replicas that differ at the end."""
+    longest = max((each for steps in steps_of.values() for each in steps), key=_length)
+    last = {rank: max(steps, key=_length) for rank, steps in steps_of.items()}
     parted = replace(
-        parted, steps=longest, step=len(longest.site_of_step) - 1, is_late=True, was_equal=True
+        parted,
+        steps=longest,
+        step=_length(longest) - 1,
+        is_late=True,
+        was_equal=True,
+        sites={rank: _site(each, _length(each) - 1) for rank, each in last.items()},
     )
     if len(set(counts.values())) > 1:
         lists = {tuple(each.tensors for each in steps) for steps in steps_of.values()}
@@ -222,13 +246,28 @@ def _parted_at_end(
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)
-    if not all(each.is_ddp for each in ends.values()):
+    if not (begin_equal and all(each.is_ddp for each in ends.values())):
         return None  # the code may have given the ranks models of their own after its steps
     is_stepped = any(parted.tensor in names for names in stepped.values())
     return replace(parted, is_after=True, is_stepped=is_stepped)
 
 
-def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
+def _begin_equal(
+    ends: Mapping[Rank, ReplicaSteps], steps_of: Mapping[Rank, Sequence[ReplicaSteps]]
+) -> bool:
+    """Whether all ranks made their first steps at equal weights.
+
+    The gradients may be those of other weights of each rank, which are put back before the step.
+    """
+    starts = {
+        tuple((each.tensors, _part(each.digests, 0)) for each in steps_of.get(rank, ()))
+        for rank in ends
+    }
+    return len(starts) == 1 and () not in starts
+
+
+def _parted(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedReplicas | None:
+    """Find the step, from ``first`` on, after which replicas were equal no more."""
     some = next(iter(by_rank.values()))
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
@@ -236,28 +275,29 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
         _part(each.digests, 0) != _part(each.digests, 1) for each in by_rank.values()
     ):
         return None  # gradients were averaged, and no weight was updated
-    for step in range(count):
-        clusters = _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()})
-        if len(clusters) > 1:
-            if some.may_be_own and not step:
-                return None  # models of each rank, which look at the gradients of others
-            is_late = any(
-                len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()
-            )
-            names = _differing(by_rank, step, is_late=is_late)
-            optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
-            is_one = len(set(optimizers.values())) == 1
-            return PartedReplicas(
-                some,
-                step,
-                "".join(names[:1]),
-                len(names) - 1,
-                is_late,
-                clusters,
-                setting=_differing_setting(by_rank, step) if is_one else None,
-                optimizers={} if is_one else optimizers,
-            )
-    return _parted_beside(by_rank, count)
+    # What has parted before the replicas were equal again is over.
+    step = count
+    while step > first and len({_part(each.digests, step - 1) for each in by_rank.values()}) > 1:
+        step -= 1
+    if step == count:
+        return _parted_beside(by_rank, count)
+    if not step and any(each.may_be_own for each in by_rank.values()):
+        return None  # models of each rank, which look at the gradients of others
+    is_late = any(len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values())
+    names = _differing(by_rank, step, is_late=is_late)
+    optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
+    is_one = len(set(optimizers.values())) == 1
+    return PartedReplicas(
+        some,
+        step,
+        "".join(names[:1]),
+        len(names) - 1,
+        is_late,
+        _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()}),
+        setting=_differing_setting(by_rank, step) if is_one else None,
+        optimizers={} if is_one else optimizers,
+        sites={rank: _site(each, step) for rank, each in by_rank.items()},
+    )
 
 
 def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
@@ -321,6 +361,14 @@ def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
     return [
         name for index, name in enumerate(names) if len({_part(one, index) for one in digests}) > 1
     ]
+
+
+def _site(steps: ReplicaSteps, step: int) -> Site:
+    return steps.sites[steps.site_of_step[step]]
+
+
+def _length(steps: ReplicaSteps) -> int:
+    return len(steps.site_of_step)
 
 
 def _clusters(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:

@@ -65,7 +65,8 @@ class ReplicaSteps(_Part, frozen=True):
     copy_site: Site = Site()
     #: Parameters whose gradients that line has left out, while it added up others of their layers.
     left_out: tuple[str, ...] = ()
-    #: Its gradients were added up only in part, or as copies: ranks may have models of their own.
+    #: Its gradients were added up only in part, or as copies, or optimizers have stepped others and
+    #: not it: ranks may have models of their own.
     may_be_own: bool = False
     is_ddp: bool = False  #: it is a DDP model
     #: The line that has stepped it in this cell before its gradients were reduced first.

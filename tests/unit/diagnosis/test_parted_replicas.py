@@ -209,6 +209,44 @@ def test_a_model_that_parts_in_a_step_is_told_once():
     assert (parted.step, parted.is_after, parted.was_equal) == (1, False, True)
 
 
+def test_replicas_that_part_and_are_equal_again():
+    """Only values that a step has used, or that are there at the end, count."""
+    one, other = whole((1, 1), (2, 2)), whole((3, 3), (2, 2))
+    assert found(one, other) == []
+    right = steps((1, 1), (2, 2)), one
+    assert found_in(right, (right[0], other)) == []
+    first, second = ((1, 1), (2, 2), (4, 4), (5, 5)), ((1, 1), (3, 3), (4, 4), (5, 6))
+    assert found(steps(*first[:3]), steps(*second[:3])) == []  # and the cell has failed
+    (parted,) = found(steps(*first), steps(*second))
+    assert (parted.step, parted.tensor) == (3, "bias")
+
+
+def test_weights_that_differ_only_in_a_backward_pass_and_part_later():
+    """What differed before gradients were sent is no reason: the steps began with equal weights."""
+    (parted,) = found_in(
+        (steps((1, 1), (2, 2)), whole((5, 5), (2, 2))),
+        (steps((1, 1), (2, 2)), whole((6, 6), (2, 3))),
+    )
+    assert (parted.is_after, parted.tensor, parted.others) == (True, "bias", 0)
+    (parted,) = found_in(  # one of the ranks has made no step
+        (steps((1, 1), (2, 2)), whole((5, 5), (2, 2))), (whole((6, 6), (2, 3)),)
+    )
+    assert (parted.step, parted.is_after) == (0, False)
+
+
+def test_the_line_of_each_rank():
+    """One rank steps more, in another line."""
+    more = replace(steps((1, 1), (3, 3)), sites=(Site(line=5),))
+    (parted,) = found(more, steps((1, 1), (2, 2)))
+    assert {rank: site.line for rank, site in parted.sites.items()} == {0: 5, 1: 7}
+
+
+def test_a_model_that_nothing_steps_while_optimizers_step_others():
+    """Its weights may be made anew on each rank, from others that optimizers step."""
+    own = [replace(whole((n, n), (n + 2, n)), may_be_own=True) for n in (1, 2)]
+    assert found(*own) == []
+
+
 def test_ranks_that_all_differ():
     (parted,) = found(*(steps((1, 1), (number, number)) for number in (2, 3, 4)))
     assert parted.all_differ

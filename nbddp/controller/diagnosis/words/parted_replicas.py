@@ -297,7 +297,9 @@ def _stepped_early(parted: PartedReplicas) -> Words:
 
 def _by_hand(parted: PartedReplicas) -> Words:
     """Parameters that the code updates itself are no longer equal."""
-    line, ranks = line_of(parted.site), parted.culprits
+    ranks = parted.culprits
+    # Of a long cell, the record may be gone.
+    line = line_of(parted.site) if parted.site.line else "the all_reduce of the gradients"
     taken = "hashes of all parameters were taken before the gradients were reduced first"
     if parted.step:
         clause = (
@@ -351,12 +353,13 @@ def _rows(
     does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
     does_by_rank = {rank: f"made {_steps(count)} of {optimizer}" for rank, count in counts.items()}
     does_by_rank |= {rank: f"stepped {name}" for rank, name in parted.optimizers.items()}
+    sites = {rank: parted.sites.get(rank, parted.site) for rank in counts or culprits}
     return {
         rank: replace(
             reports.rank(rank),
             predicate=Predicate(RankVerb.NONE, does_by_rank.get(rank, does)),
-            site=parted.site if counts.get(rank, 1) else None,
+            site=site if site.line and counts.get(rank, 1) else None,
             since_s=None,
         )
-        for rank in counts or culprits
+        for rank, site in sites.items()
     }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import torch
 
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.torch_private import dispatch_watch
 
 #: Tensors of reductions that are noted between two steps.
@@ -158,6 +159,30 @@ class ReducedGradients:
             return False
         known = self._reduced.get(dispatch_watch.storage_of(gradient).cdata)
         return known is not None and known[1].pg_id == pg_id
+
+    def named(
+        self, module: torch.nn.Module | None, parameters: Sequence[torch.Tensor], pg_id: str
+    ) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
+        """Return the parameters of an optimizer by their names, and all that its model trains.
+
+        Args:
+            module: has exactly these parameters; None: there is none.
+            parameters: those of the optimizer. Ranks may share those of one model among them.
+            pg_id: of the group that has reduced their gradients.
+        """
+        tensors: Mapping[str, torch.Tensor]
+        if module is not None:
+            tensors = dict(module.named_parameters())
+            return tensors, tensors
+        root = finite.module_with(parameters)
+        if root is None:
+            tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
+            return tensors, tensors
+        mine = set(map(id, parameters))
+        named = list(root.named_parameters())
+        tensors = {name: one for name, one in named if id(one) in mine}
+        reduced = {name: one for name, one in named if self.is_of_group(one.grad, pg_id)}
+        return tensors, reduced if reduced.keys() >= tensors.keys() else tensors
 
     def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:
         """Return the last reduction of these gradients; None: one of them went through none.

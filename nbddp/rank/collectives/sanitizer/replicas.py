@@ -134,7 +134,9 @@ class Replicas:
             reports = [self._report(each, operations) for each in self._steps.values()]
             if self._hooks and not has_failed:
                 reports += self._by_hand_reports(operations)
-                reports += self._whole.reports(operations)
+                stepped = {each.model.key for each in self._steps.values()}
+                is_any = bool(stepped or self._unreduced)
+                reports += self._whole.reports(operations, stepped, others_step=is_any)
         finally:
             self._hooks = []
             self._forget()
@@ -212,7 +214,10 @@ class Replicas:
                     # An optimizer has stepped it before: its digests are those of that time.
                     parts = {name: part for name, (part, _) in zip(tensors, known, strict=True)}
                     early_site = known[0][1]
-                yield whole_report(model, site, parts, tensors, self._digest, early_site=early_site)
+                yield whole_report(
+                    model, site, parts, tensors, self._digest,
+                    early_site=early_site, others_step=bool(self._steps or self._unreduced),
+                )  # fmt: skip
 
     def _stepped_tensors(self) -> set[int]:
         """The identities of parameters that optimizers have stepped."""
@@ -337,7 +342,7 @@ class Replicas:
                 return
             number = self._next_plain(reduction)
             module = finite.module_of(parameters)
-            tensors, trained = self._named(module, parameters, reduction.pg_id)
+            tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
             model = Model(module, reduction.pg_id, number)
             if unused is None:
                 self._whole.note_tensors(model, trained, reduction)
@@ -348,30 +353,6 @@ class Replicas:
         elif is_before:
             return
         self._add(self._steps[key])
-
-    def _named(
-        self, module: torch.nn.Module | None, parameters: Sequence[torch.Tensor], pg_id: str
-    ) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
-        """Return the parameters of an optimizer by their names, and all that its model trains.
-
-        Args:
-            module: has exactly these parameters; None: there is none.
-            parameters: those of the optimizer. Ranks may share those of one model among them.
-            pg_id: of the group that has reduced their gradients.
-        """
-        tensors: Mapping[str, torch.Tensor]
-        if module is not None:
-            tensors = dict(module.named_parameters())
-            return tensors, tensors
-        root = finite.module_with(parameters)
-        if root is None:
-            tensors = {f"parameter {n}": one for n, one in enumerate(parameters)}
-            return tensors, tensors
-        mine = set(map(id, parameters))
-        named = list(root.named_parameters())
-        tensors = {name: one for name, one in named if id(one) in mine}
-        reduced = {name: one for name, one in named if self._gradients.is_of_group(one.grad, pg_id)}
-        return tensors, reduced if reduced.keys() >= tensors.keys() else tensors
 
     def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """Begin with the layers in which the code has reduced some of the gradients only."""
@@ -428,8 +409,7 @@ class Replicas:
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor],
     ) -> None:  # fmt: skip
-        own = model.pg_id, model.number
-        number = sum((each.model.pg_id, each.model.number) == own for each in self._steps.values())
+        number = sum(each.model.key == model.key for each in self._steps.values())
         self._steps[key] = steps = _Steps(model, optimizer, number, tensors)
         steps.buffers = self._buffers(model)
 

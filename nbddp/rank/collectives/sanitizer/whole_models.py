@@ -43,6 +43,11 @@ class Model:
         return cls(model.module, pg_id, number, ignored, True, bool(model.broadcast_buffers))
 
     @property
+    def key(self) -> tuple[str, int]:
+        """The same on all ranks."""
+        return self.pg_id, self.number
+
+    @property
     def name(self) -> str:
         """The class of the module."""
         return "a model" if self.module is None else type(self.module).__name__
@@ -93,8 +98,7 @@ class WholeModels:
             model: the model.
             reduction: of its gradients; None: an optimizer is about to step it.
         """
-        key = model.pg_id, model.number
-        if key in self._known or model.module is None:
+        if model.key in self._known or model.module is None:
             return
         named = model.module.named_parameters()
         tensors = {name: one for name, one in named if name not in model.ignored}
@@ -110,24 +114,35 @@ class WholeModels:
             tensors: the parameters.
             reduction: of their gradients; None: an optimizer is about to step them.
         """
-        key = model.pg_id, model.number
         before = {name: self._digest(one) for name, one in tensors.items()}
-        self._known[key] = _Whole(model, reduction, tensors, before)
+        self._known[model.key] = _Whole(model, reduction, tensors, before)
 
-    def reports(self, operations: Callable[[], Iterable[Operation]]) -> Iterator[ReplicaSteps]:
+    def reports(
+        self, operations: Callable[[], Iterable[Operation]], stepped: Container[tuple[str, int]],
+        *, others_step: bool,
+    ) -> Iterator[ReplicaSteps]:  # fmt: skip
         """Yield the hashes from before and from now.
 
         Args:
             operations: returns the last operations of this rank.
+            stepped: the groups and numbers of models that optimizers have stepped.
+            others_step: an optimizer has stepped something in this cell.
         """
         for whole in self._known.values():
             site = Site() if whole.reduction is None else site_of(whole.reduction, operations())
-            yield whole_report(whole.model, site, whole.before, whole.tensors, self._digest)
+            yield whole_report(
+                whole.model,
+                site,
+                whole.before,
+                whole.tensors,
+                self._digest,
+                others_step=others_step and whole.model.key not in stepped,
+            )
 
 
 def whole_report(
     model: Model, site: Site, before: Mapping[str, bytes], tensors: Mapping[str, torch.Tensor],
-    digest: Digest, *, early_site: Site | None = None,
+    digest: Digest, *, early_site: Site | None = None, others_step: bool = False,
 ) -> ReplicaSteps:  # fmt: skip
     """Report a replica as it was, and as it is at the end of the cell.
 
@@ -138,6 +153,7 @@ def whole_report(
         tensors: its parameters.
         digest: returns the hash of a tensor.
         early_site: a line that has stepped it before that.
+        others_step: optimizers step other weights only, from which each rank may make these anew.
     """
     first = [before[name] for name in tensors]
     last = [digest(tensor) for tensor in tensors.values()]
@@ -160,6 +176,7 @@ def whole_report(
         sites=(site,),
         site_of_step=bytes(2),
         is_ddp=model.is_ddp,
+        may_be_own=others_step and early_site is None,
         early_site=early_site or Site(),
     )
 
