@@ -123,6 +123,21 @@ train()
         ("rank == 1", "True"),
     ),
     _end(
+        "steps of one rank alone, whose weights are not sent",
+        TRAIN.replace(
+            "for step",
+            "if rank == 0:\n    own = torch.optim.SGD(model.module[1].parameters(), 0.1)\n"
+            "    model.module(torch.randn(4, 4)).sum().backward()\n    own.step()\nfor step",
+        ),
+        ("Rank 1 made 4 steps of SGD", "rank 0 made 5"),
+        (8,),
+        (
+            "own.step()\n",
+            "own.step()\nfor each in model.parameters():\n    dist.broadcast(each.data, 0)\n",
+        ),
+        next_words=("keeps rank 1 from line 8",),
+    ),
+    _end(
         "optimizer of one rank that lacks a layer",
         TRAIN.replace(
             "SGD(model.parameters()", "SGD((model if rank else model.module[0]).parameters()"

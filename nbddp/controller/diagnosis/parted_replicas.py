@@ -238,7 +238,8 @@ def _explained_at_end(
         lists = {tuple(each.tensors for each in steps) for steps in steps_of.values()}
         is_compared = len(lists) == 1 and len(next(iter(lists))) == 1
         fewest = min(counts.values()) if is_compared else 0
-        return replace(parted, step_counts=counts, equal_steps=fewest)
+        parted = replace(parted, step_counts=counts, equal_steps=fewest)
+        return _with_own_lines(parted, steps_of)
     stepped = {
         rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
     }
@@ -250,6 +251,28 @@ def _explained_at_end(
         return None  # the code may have given the ranks models of their own after its steps
     is_stepped = any(parted.tensor in names for names in stepped.values())
     return replace(parted, is_after=True, is_stepped=is_stepped)
+
+
+def _with_own_lines(
+    parted: PartedReplicas, steps_of: Mapping[Rank, Sequence[ReplicaSteps]]
+) -> PartedReplicas:
+    """Show the lines in which only ranks have stepped that made more steps than others."""
+    counts = parted.step_counts
+    fewest = min(counts.values())
+    common = {
+        each.sites[index]
+        for rank, steps in steps_of.items()
+        for each in steps
+        for index in each.site_of_step[1:]
+        if counts[rank] == fewest
+    }
+    for rank, steps in steps_of.items():
+        for each in steps:
+            own = [n for n in range(1, _length(each)) if _site(each, n) not in common]
+            if own and common:
+                sites = {**parted.sites, rank: _site(each, own[0])}
+                parted = replace(parted, steps=each, step=own[0], sites=sites)
+    return parted
 
 
 def _begin_equal(

@@ -241,6 +241,16 @@ def test_the_line_of_each_rank():
     assert {rank: site.line for rank, site in parted.sites.items()} == {0: 5, 1: 7}
 
 
+def test_the_line_in_which_one_rank_alone_steps_a_part():
+    alone = replace(steps((1, 1), (2, 1)), tensors=("weight",), sites=(Site(line=5),))
+    then = replace(steps((2, 1), (3, 2)), optimizer_number=1)
+    (parted,) = found_in(
+        (alone, then, whole((1, 1), (3, 2))), (steps((1, 1), (2, 2)), whole((1, 1), (2, 2)))
+    )
+    assert (parted.step_counts, parted.site.line) == ({0: 2, 1: 1}, 5)
+    assert {rank: site.line for rank, site in parted.sites.items()} == {0: 5, 1: 7}
+
+
 def test_a_model_that_nothing_steps_while_optimizers_step_others():
     """Its weights may be made anew on each rank, from others that optimizers step."""
     own = [replace(whole((n, n), (n + 2, n)), may_be_own=True) for n in (1, 2)]
