@@ -163,6 +163,47 @@ def test_a_sharded_module_on_one_rank_costs_no_collective(pool: Pool):
     run_cell(pool, "net = None")
 
 
+WARNED = {
+    "sequence parallel": """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+from torch.distributed.tensor.parallel import parallelize_module
+net = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+kinds = SequenceParallel(), ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel()
+plan = {str(number): kind for number, kind in enumerate(kinds)}
+parallelize_module(net, init_device_mesh("cpu", (2,)), plan)
+net(torch.randn(2, 4, 4).chunk(2, 1)[rank]).sum().backward()
+del net
+""",
+    "a parameter that is no leaf": """\
+from copy import deepcopy
+torch.manual_seed(1)
+net = torch.nn.Linear(2, 1)
+mean = deepcopy(net).requires_grad_(False)
+for each, value in zip(mean.parameters(), net.parameters()):
+    each.mul_(0.9).add_(value, alpha=0.1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+net(torch.ones(1, 2)).sum().backward()
+for each in net.parameters():
+    dist.all_reduce(each.grad)
+torch.optim.SGD(net.parameters(), 0.1).step()
+del net, mean, model, optimizer
+""",
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_torch_warns_of_nothing_that_the_sanitizer_does(pool: Pool, name: str):
+    view = run_cell(pool, WARNED[name], sanitize=True)
+    said = "".join(view.texts("stderr").values())
+    assert [line for line in said.splitlines() if "nbddp" in line] == []
+    assert findings(view) == []
+
+
 def test_a_loop_is_told_once(pool: Pool):
     code = """\
 for step in range(5):

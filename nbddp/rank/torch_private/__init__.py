@@ -18,6 +18,7 @@ from nbddp.rank.torch_private.ddp import (
 )
 from nbddp.rank.torch_private.device_meshes import forget_meshes, hook_meshes
 from nbddp.rank.torch_private.fsdp import Unit, begin_cell, groups_of_torn, units
+from nbddp.rank.torch_private.gradients import gradient_of
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
     hide_from_compiler,
@@ -79,6 +80,7 @@ __all__ = [
     "forget_failed_groups",
     "forget_meshes",
     "forget_registered",
+    "gradient_of",
     "group_count",
     "group_named",
     "groups_of_torn",

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from nbddp.rank.torch_private import fsdp
+from nbddp.rank.torch_private.gradients import gradient_of
 from nbddp.rank.torch_private.warned_lines import pass_by_own_frames
 
 
@@ -137,7 +138,7 @@ def _buckets(module: Any) -> str:
     """
     if module._has_rebuilt_buckets or (module.find_unused_parameters and not module.static_graph):
         return str(module._has_rebuilt_buckets)
-    if all(each.grad is None for each in module.parameters()):
+    if all(gradient_of(each) is None for each in module.parameters()):
         return "new"
     return "noted" if module.require_forward_param_sync else "unsynchronized"
 

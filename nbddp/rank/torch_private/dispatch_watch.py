@@ -184,6 +184,12 @@ def watch_data(note: Callable[[torch.Tensor], None] | None) -> None:
     torch.Tensor.data = property(original.__get__, set_data)  # type: ignore[assignment]
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has a shape and no memory: DTensor computes shapes with such ones."""
+    fakes: Any = sys.modules.get("torch._subclasses.fake_tensor")
+    return isinstance(tensor, getattr(fakes, "FakeTensor", ()))
+
+
 def storage_of(tensor: torch.Tensor) -> Any:
     """Return a weak reference to the memory of a tensor; it has ``expired()`` and ``cdata``."""
     from torch.multiprocessing.reductions import StorageWeakRef  # noqa: PLC0415 - only if it is used

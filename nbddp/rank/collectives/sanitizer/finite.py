@@ -84,10 +84,9 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
         names = [
             name
             for name, parameter in model.named_parameters()
-            if parameter.grad is not None
-            and type(parameter.grad) is torch.Tensor
-            and (is_sent or _is_in(parameter.grad, spans))
-            and value_of(parameter.grad)
+            if type(gradient := torch_private.gradient_of(parameter)) is torch.Tensor
+            and (is_sent or _is_in(gradient, spans))
+            and value_of(gradient)
         ]
         if names:
             return f"'{names[-1]}' of {type(model).__name__}"

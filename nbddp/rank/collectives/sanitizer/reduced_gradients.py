@@ -11,6 +11,7 @@ import torch
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.torch_private import dispatch_watch
+from nbddp.rank.torch_private.gradients import gradient_of
 
 #: Tensors of reductions that are noted between two steps.
 _MAX_REDUCED = 100_000
@@ -181,7 +182,7 @@ class ReducedGradients:
         mine = set(map(id, parameters))
         named = list(root.named_parameters())
         tensors = {name: one for name, one in named if id(one) in mine}
-        reduced = {name: one for name, one in named if self.is_of_group(one.grad, pg_id)}
+        reduced = {name: one for name, one in named if self.is_of_group(gradient_of(one), pg_id)}
         return tensors, reduced if reduced.keys() >= tensors.keys() else tensors
 
     def reduction_of(self, gradients: Sequence[torch.Tensor]) -> Reduction | None:

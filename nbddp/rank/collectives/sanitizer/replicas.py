@@ -34,6 +34,7 @@ from nbddp.rank.collectives.sanitizer.whole_models import (
     whole_report,
 )
 from nbddp.rank.torch_private import dispatch_watch
+from nbddp.rank.torch_private.gradients import gradient_of
 from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site, shortened
 
 _Module: Any = torch.nn.Module
@@ -171,7 +172,9 @@ class Replicas:
         if known is not None and known[0]() is module:
             return
         named = [
-            (name, one.grad) for name, one in module.named_parameters() if one.grad is not None
+            (name, gradient)
+            for name, one in module.named_parameters()
+            if (gradient := gradient_of(one)) is not None
         ]
         gradients = [gradient for _, gradient in named]
         if any(map(finite.is_captured, gradients)):
@@ -254,7 +257,7 @@ class Replicas:
             known = self._digests_before.get(id(module))
             if known is not None and known[0]() is module:
                 continue
-            if any(one.grad is not None for one in module.parameters()):
+            if any(gradient_of(one) is not None for one in module.parameters()):
                 parts = {name: self._digest(one) for name, one in module.named_parameters()}
                 self._digests_before[id(module)] = weakref.ref(module), parts
 
@@ -329,7 +332,7 @@ class Replicas:
         """Add the hashes of parameters whose gradients the user's code has reduced."""
         key = 0, id(optimizer)
         if key not in self._steps:
-            gradients = [each.grad for each in parameters if each.grad is not None]
+            gradients = [each for each in map(gradient_of, parameters) if each is not None]
             reduction = self._gradients.reduction_of(gradients) if is_before else None
             unused = None
             if is_before and reduction is None:
@@ -358,7 +361,7 @@ class Replicas:
         """Begin with the layers in which the code has reduced some of the gradients only."""
         if not self._gradients:
             return
-        mine = {id(one) for one in parameters if one.grad is not None}
+        mine = {id(one) for one in parameters if gradient_of(one) is not None}
         partly: list[tuple[torch.nn.Module, dict[str, torch.Tensor], list[str], Reduction]] = []
         for root in finite.root_modules():
             tensors: dict[str, torch.Tensor] = {}

@@ -41,7 +41,7 @@ def span_of(tensor: torch.Tensor, *, lasts: bool = False) -> Span | None:
         tensor: any tensor.
         lasts: the span may be used when the tensor was deleted.
     """
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    if tensor.layout is not torch.strided or tensor.is_meta or dispatch_watch.is_fake(tensor):
         return None
     try:
         begin = tensor.data_ptr()
