@@ -266,12 +266,12 @@ def _with_own_lines(
         for index in each.site_of_step[1:]
         if counts[rank] == fewest
     }
-    for rank, steps in steps_of.items():
-        for each in steps:
-            own = [n for n in range(1, _length(each)) if _site(each, n) not in common]
-            if own and common:
-                sites = {**parted.sites, rank: _site(each, own[0])}
-                parted = replace(parted, steps=each, step=own[0], sites=sites)
+    pairs = [(rank, replica) for rank, steps in steps_of.items() for replica in steps]
+    for rank, replica in pairs:
+        own = [n for n in range(1, _length(replica)) if _site(replica, n) not in common]
+        if own and common:
+            sites = {**parted.sites, rank: _site(replica, own[0])}
+            parted = replace(parted, steps=replica, step=own[0], sites=sites)
     return parted
 
 

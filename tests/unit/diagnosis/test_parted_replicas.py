@@ -252,7 +252,7 @@ def test_the_line_in_which_one_rank_alone_steps_a_part():
 
 
 def test_a_model_that_nothing_steps_while_optimizers_step_others():
-    """Its weights may be made anew on each rank, from others that optimizers step."""
+    """Each rank may compute its weights from others that optimizers step."""
     own = [replace(whole((n, n), (n + 2, n)), may_be_own=True) for n in (1, 2)]
     assert found(*own) == []
 

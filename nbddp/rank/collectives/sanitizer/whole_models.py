@@ -153,7 +153,7 @@ def whole_report(
         tensors: its parameters.
         digest: returns the hash of a tensor.
         early_site: a line that has stepped it before that.
-        others_step: optimizers step other weights only, from which each rank may make these anew.
+        others_step: optimizers step other weights only: each rank may compute these from them.
     """
     first = [before[name] for name in tensors]
     last = [digest(tensor) for tensor in tensors.values()]
