@@ -19,7 +19,7 @@ from typing import assert_never
 
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import ExitReader, start_failure
-from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.hub_link import HubLink
 from nbddp.agent.keeping import Keeping, OtherMachine
 from nbddp.agent.leftovers import Leftovers, reap_orphans
@@ -66,6 +66,7 @@ from nbddp.wire.messages import (
 
 _TICK_S = 1.0
 _ORPHAN_GRACE_S = 0.2
+_POLL_S = 0.005
 #: After some text was read, more text is collected for this long. Otherwise a rank that prints
 #: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
@@ -110,7 +111,9 @@ class Agent:
         self.keeping = Keeping(launch, self._uplink, self._loop, parent_watch, machine)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
-        self._store = StoreKeeper(launch.node, maker, self._loop, self._uplink.send)
+        self._store = StoreKeeper(
+            launch.node, maker, self._loop, self._uplink.send, self._ends_as_well
+        )
         self._stall_monitor = StallMonitor(launch.node, launch.settings.quiet_after_s)
         self._termination: Termination | None = None
         self._is_shutting_down = False
@@ -121,7 +124,7 @@ class Agent:
         self._leftovers = Leftovers()
         self._held_syncs: deque[tuple[int, int]] = deque()  # rank, number
         self._writes_wanted = False
-        self._exits = ExitReader(maker)
+        self._exits = ExitReader(launch.node, maker, self._ends_as_well)
         self._next_check_at = time.monotonic()
         self.is_orphan = False  #: the hub has ended, or does not know this agent any longer
         self._loop.listen(parent_watch.fd, self._read_parent_watch)
@@ -442,6 +445,20 @@ class Agent:
             self.is_orphan = True
             self.end = end
             self.shut_down(_ORPHAN_GRACE_S)
+
+    def _ends_as_well(self, *, is_of_sigterm: bool) -> AgentEnd | None:
+        """Return why this agent ends, which a process that has ended shares; None: it does not.
+
+        Args:
+            is_of_sigterm: that process got SIGTERM. The scheduler of a job sends it to all
+                processes of the job, to this one perhaps a moment later.
+        """
+        give_up_at = time.monotonic() + END_SHOWS_S
+        while is_of_sigterm and self._is_remote and not self.is_orphan:
+            if time.monotonic() >= give_up_at:
+                break
+            time.sleep(_POLL_S)
+        return self.end if self.is_orphan else None
 
     def shut_down(self, grace_s: float) -> None:
         """End all ranks, then the agent."""

@@ -8,21 +8,45 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
 from nbddp.system.os_limits import what_to_do
 from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.message_types import ErrorInfo, ExitCause, KillRequest, UnknownStatus
+from nbddp.wire.message_types import (
+    AgentEnd,
+    ErrorInfo,
+    ExitCause,
+    ForkServerEnd,
+    KillRequest,
+    LostAgent,
+    UnknownStatus,
+)
 from nbddp.wire.messages import RankExited, StartFailed
 
 
-class ExitReader:
-    """Builds the message that reports the end of a rank."""
+class EndsAsWell(Protocol):
+    """Says why the agent ends; None: it does not."""
 
-    def __init__(self, maker: ProcessMaker) -> None:
+    def __call__(self, *, is_of_sigterm: bool) -> AgentEnd | None:
+        """Take whether SIGTERM has ended the process in question."""
+
+
+class ExitReader:
+    """Builds the message that reports the end of a rank.
+
+    Args:
+        node: of the agent.
+        maker: makes processes.
+        ends_as_well: says whether the agent ends, too.
+    """
+
+    def __init__(self, node: int, maker: ProcessMaker, ends_as_well: EndsAsWell) -> None:
+        self._node = node
         self._maker = maker
+        self._ends_as_well = ends_as_well
         self._oom_kills_seen = _out_of_memory_kills()
 
     def describe(
@@ -52,6 +76,8 @@ class ExitReader:
             cause = self._maker.fork_server_end(END_SHOWS_S)
         elif exit_code == -signal.SIGKILL and process.was_killed_on_request:
             cause = KillRequest()
+        if agent_end := self._ends_as_well(is_of_sigterm=is_of_sigterm(exit_code, cause)):
+            cause = LostAgent(self._node, agent_end)
         return RankExited(
             rank=process.rank,
             pid=process.pid,
@@ -71,6 +97,12 @@ class ExitReader:
             memory_available=available,
             memory_total=total,
         )
+
+
+def is_of_sigterm(exit_code: int | None, cause: ExitCause | None) -> bool:
+    """Return whether SIGTERM ended a process, or the fork server and the process with it."""
+    code = cause.exit_code if isinstance(cause, ForkServerEnd) else exit_code
+    return code == -signal.SIGTERM
 
 
 def _out_of_memory_kills() -> int | None:

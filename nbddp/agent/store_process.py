@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nbddp.agent.child_process import NOT_REPORTED, Child
 from nbddp.agent.event_loop import EventLoop
-from nbddp.agent.exit_reports import start_failure
+from nbddp.agent.exit_reports import EndsAsWell, is_of_sigterm, start_failure
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.errors import BadOptionError
 from nbddp.system import process_tree
@@ -89,6 +89,7 @@ class StoreKeeper:
         maker: makes processes.
         loop: reports when the answer or the end of the store is readable.
         send: takes the messages for the hub.
+        ends_as_well: says whether the agent ends, too: then the end of the store is no news.
     """
 
     def __init__(
@@ -97,11 +98,13 @@ class StoreKeeper:
         maker: ProcessMaker,
         loop: EventLoop,
         send: Callable[[StoreReady | StoreExited | StartFailed], None],
+        ends_as_well: EndsAsWell,
     ) -> None:
         self._node = node
         self._maker = maker
         self._loop = loop
         self._send = send
+        self._ends_as_well = ends_as_well
         self._store: StoreProcess | None = None
         self._is_ending = False
         self._is_awaited = False  #: the store has not answered yet whether it serves
@@ -140,7 +143,8 @@ class StoreKeeper:
             cause = UnknownStatus()
         elif exit_code == NOT_REPORTED:
             cause = self._maker.fork_server_end(END_SHOWS_S)
-        self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, cause=cause))
+        if self._ends_as_well(is_of_sigterm=is_of_sigterm(exit_code, cause)) is None:
+            self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, cause=cause))
 
     @property
     def pid(self) -> int:

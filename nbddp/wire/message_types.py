@@ -55,6 +55,10 @@ class AgentEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: int = 0
     text: str = ""
 
+    def is_of_job(self, job: str) -> bool:
+        """Return whether this job ends, with all of its agents."""
+        return self.cause in ("taken-away", "time-limit") and self.text == job
+
 
 class _ExitCause(
     msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True

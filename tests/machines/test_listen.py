@@ -17,6 +17,7 @@ from nbddp.errors import PoolStartError
 from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
 from tests.support.remote_pools import start
+from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Each agent loads torch, which takes long on a busy machine.
@@ -190,5 +191,13 @@ def test_the_user_starts_an_agent_in_the_place_of_a_lost_one(
         told.wait_for("another agent has come for node 1", "%ddp restart -r 1", timeout_s=START_S)
         pool.restart(1)
         pool.run("dist.barrier()")
+        assert "was replaced" not in told.text  # by a fresh process, before the restart
+
+        cell = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
+        poll_until(lambda: set(cell.view.texts()) == {0, 1})
+        agent_of(pool, 1).send_signal(signal.SIGINT)
+        error = str(cell.join().error)
+        assert "the agent of node 1 ended (it was ended by SIGINT)" in error
+        assert "os._exit" not in error
     finally:
         pool.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import find_kept, note_ended_jobs
-from nbddp.errors import BadOptionError, DeadlockError, PoolStartError
+from nbddp.errors import BadOptionError, DeadlockError, PoolAttachError, PoolStartError
 from nbddp.notebook.render.status_table import introduction, survey
 from nbddp.settings import Settings
 from tests.support import slurm_site
@@ -19,6 +19,7 @@ from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
 from tests.support.remote_pools import DEFAULTS, start
 from tests.support.slurm_site import SlurmSite
+from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
@@ -76,6 +77,27 @@ def test_the_end_of_the_job_is_known_and_ends_the_pool_and_says_so(site: SlurmSi
         site.ask("scancel", "-n", site.jobs()[0])
         poll_until(lambda: pool._processes.snapshot.lost_agents == {0, 1})
         assert "Slurm takes the node away, since job" in survey(pool).bundle()["text/plain"]
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+
+
+def test_a_cell_that_its_job_ends_says_so_and_advises_what_works(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=4", keep="1h"))
+    told = Told(pool)
+    try:
+        cell = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
+        poll_until(lambda: set(cell.view.texts()) == {0, 1}, 30.0)
+        site.ask("scancel", "-n", site.jobs()[0])
+        error = str(cell.join().error)
+        poll_until(lambda: pool.snapshot.lost_agents == {0, 1})
+        assert "cancelled (scancel)" in error
+        assert "likely" not in error
+        assert "%ddp log" not in error
+        assert "the process of the store ended" not in told.text
+        assert "can still be used" not in told.text
+        with pytest.raises(PoolAttachError, match=r"agents have ended\. Next: %ddp restart"):
+            pool.detach()
     finally:
         pool.stop()
     poll_until(lambda: not site.jobs())

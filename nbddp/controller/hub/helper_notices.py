@@ -3,13 +3,15 @@
 Runs in: the hub thread. Pure.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from nbddp.controller.state import (
     AgentExited,
     NotifyUser,
     Phase,
     PoolMachine,
+    RankState,
     Stimulus,
     describe_agent_exit,
     describe_store_exit,
@@ -21,7 +23,10 @@ AGENT = "the agent"
 
 
 def notices(
-    stimulus: Stimulus, pool: PoolMachine, awaited: Collection[int] = ()
+    stimulus: Stimulus,
+    pool: PoolMachine,
+    awaited: Collection[int] = (),
+    jobs: Mapping[int, str] = MappingProxyType({}),
 ) -> list[NotifyUser]:
     """The notices about the end of a process, or about an agent that has come for a lost one.
 
@@ -29,6 +34,7 @@ def notices(
         stimulus: any; only those about the store and agents get a notice.
         pool: before it handles ``stimulus``. While it starts or stops it reports ends itself.
         awaited: nodes whose agents a thread waits for, which reports them.
+        jobs: the jobs of nodes: those of one that ends are used no longer.
     """
     if pool.phase is not Phase.UP:
         return []
@@ -36,7 +42,7 @@ def notices(
         case StoreExited():
             return [NotifyUser(None, _store_text(stimulus))]
         case AgentExited():
-            return _agent_ended(stimulus, pool)
+            return _agent_ended(stimulus, pool, jobs)
         case AgentHello(node=node) if node in pool.lost_agents and node not in awaited:
             return _agent_came(stimulus, pool)
         case _:
@@ -51,11 +57,18 @@ def _store_text(exited: StoreExited) -> str:
     )
 
 
-def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[NotifyUser]:
+def _agent_ended(
+    exited: AgentExited, pool: PoolMachine, jobs: Mapping[int, str]
+) -> list[NotifyUser]:
     ranks = _ranks_of(exited.node, pool)
     if pool.run is not None and set(ranks).intersection(pool.run.unfinished):
         return []  # the error of the cell reports it
-    others = RankSet.of(pool.ranks) - ranks
+    leaving = {node for node, job in jobs.items() if exited.end.is_of_job(job)}
+    others = RankSet.of(
+        rank
+        for rank in pool.ranks.in_state(RankState.IDLE, RankState.BUSY, RankState.STARTING) - ranks
+        if pool.ranks[rank].node not in leaving
+    )
     kept = f"; {others.describe()} can still be used with -r {others}" if others else ""
     are = ranks.verb("is", "are")
     step = "%ddp restart"

@@ -460,6 +460,8 @@ class HubThread:
                 self.let_go.put(event)
             case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
+            case RankExited() if self._remote_nodes is not None:
+                self._feed(self._remote_nodes.with_job_end(event, time.monotonic()))
             case _:
                 self._feed(event)
 
@@ -474,7 +476,8 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited))
+            jobs = {node: facts.job for node, facts in enumerate(self.nodes.facts)}
+            self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited, jobs))
         now = time.monotonic()
         try:
             actions = self._recovery.handle(stimulus, now)

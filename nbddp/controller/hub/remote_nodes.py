@@ -27,7 +27,7 @@ from nbddp.controller.state import (
 from nbddp.settings import Settings
 from nbddp.system import kept_pools
 from nbddp.wire.channels import RemoteHubChannel
-from nbddp.wire.message_types import AgentEnd, NodeFacts
+from nbddp.wire.message_types import AgentEnd, LostAgent, NodeFacts
 from nbddp.wire.messages import (
     AdmitAgent,
     AgentEnded,
@@ -35,6 +35,7 @@ from nbddp.wire.messages import (
     AgentJoined,
     Event,
     JobTimeLeft,
+    RankExited,
     RefuseAgent,
 )
 
@@ -203,13 +204,24 @@ class RemoteNodes:
 
     def end(self, node: int, ended: AgentEnded, agents: Agents, now: float) -> None:
         """Note that an agent has ended, as it says."""
-        end = ended.end
-        if end.cause == "taken-away" and self._job_ends.is_over(end.text, now):
-            end = AgentEnd("time-limit", end.number, end.text)
+        end = self._known(ended.end, now)
         if node < 0:
             self._forget_guest(node)
         elif node == ended.node:
             agents.note_end(node, end)
+
+    def _known(self, end: AgentEnd, now: float) -> AgentEnd:
+        """Return the end of an agent, with the time limit of its job as its cause."""
+        if end.cause == "taken-away" and self._job_ends.is_over(end.text, now):
+            return AgentEnd("time-limit", end.number, end.text)
+        return end
+
+    def with_job_end(self, exited: RankExited, now: float) -> RankExited:
+        """Return the exit of a rank, with the time limit of its job as its cause."""
+        if not isinstance(exited.cause, LostAgent):
+            return exited
+        lost = LostAgent(exited.cause.node, self._known(exited.cause.end, now))
+        return msgspec.structs.replace(exited, cause=lost)
 
     def change_job(self, node: int, left_s: float, now: float) -> None:
         """Note when the job around a node ends; `look` tells the user if that has changed."""

@@ -217,7 +217,10 @@ class PoolStartup:
         problem = hub.let_go.wait(self._living_nodes, _LET_GO_S)
         if problem:
             self._record.put(before)
-            raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: try again")
+            step = "try again"
+            if not self._living_nodes():
+                step = "%ddp restart, which starts agents and ranks again, or %ddp stop"
+            raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: {step}")
         hub.leave(DETACHED)
         self._record.write(self._folder, self._local, keep_s, is_attached=False)
         while self._local:

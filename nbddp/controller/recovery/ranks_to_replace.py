@@ -189,7 +189,10 @@ class ExitedRanks:
 
     def report_exits(self, fresh: RankSet, failure: str) -> list[Action]:
         """Return the report on exits between cells, once."""
-        exits, self._exits = self._exits, {}
+        noted, self._exits = self._exits, {}
+        nodes, lost = self._pool.ranks, self._pool.lost_agents
+        # The loss of a node is told for all of its ranks, which nothing has replaced.
+        exits = {rank: text for rank, text in noted.items() if nodes[rank].node not in lost}
         return [*idle_exit_notices(exits, RankSet.of(self._pool.ranks) - fresh, failure)]
 
     def forget(self) -> None:

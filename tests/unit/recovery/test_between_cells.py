@@ -1,7 +1,8 @@
 """Ranks that die, or come back from an old cell, while no cell runs."""
 
 from nbddp.controller.state.actions import NotifyUser
-from nbddp.controller.state.stimuli import AbandonRequested, InterruptRequested
+from nbddp.controller.state.stimuli import AbandonRequested, AgentExited, InterruptRequested
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import DescribeRank, RebuildGroups, RunFinished
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import (
@@ -34,6 +35,17 @@ def test_a_rank_that_dies_between_cells_is_replaced_and_the_user_is_told():
     ]
     assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None
+
+
+def test_a_rank_that_went_with_its_agent_is_not_said_to_be_replaced():
+    pool = Pool(1, nnodes=2)
+    pool.exited(1, exit_code=0)
+    pool.feed(AgentExited(1, AgentEnd("signal", 15)))
+    actions = pool.tick(after_s=0.05)
+    assert [ranks for ranks, _ in requests(actions, DescribeRank)] == [(0,)]
+    pool.answer_looks(actions)
+    assert not pool.is_rebuilding()
+    assert of_type(pool.done, NotifyUser) == []
 
 
 def test_ranks_that_die_together_are_replaced_together():

@@ -34,6 +34,13 @@ def test_numbers_have_names(end: AgentEnd, words: str):
     assert describe_agent_exit(AgentExited(1, end)) == f"the agent of node 1 ended ({words})"
 
 
+def test_the_end_of_a_job_is_the_end_of_all_of_its_agents():
+    for cause in get_args(AgentEndCause):
+        is_of_job = AgentEnd(cause, 15, "4711").is_of_job("4711")
+        assert is_of_job == (cause in ("taken-away", "time-limit"))
+    assert not AgentEnd("taken-away", 15, "4711").is_of_job("4712")
+
+
 @pytest.mark.parametrize(
     ("cause", "how"),
     [
