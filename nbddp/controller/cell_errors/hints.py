@@ -15,6 +15,9 @@ from nbddp.wire.rank_set import RankSet
 class NameOrigins(Protocol):
     """The cells that have bound names, and that have cost ranks their variables."""
 
+    #: Other notebooks have run cells before this one has taken the pool back.
+    is_partial: bool
+
     def origin(self, name: str) -> int:
         """The number of the last cell that bound a name; 0: none did."""
 
@@ -30,6 +33,8 @@ class NameOrigins(Protocol):
 
 class NoOrigins:
     """Nothing is known of the cells."""
+
+    is_partial = False
 
     def origin(self, name: str) -> int:
         """Return 0."""
@@ -121,16 +126,20 @@ def _of_fresh_ranks(
 ) -> tuple[str, str] | None:
     """Why fresh ranks lack a name, and the next step; None: not because they are fresh."""
     left = origins.left_out(ranks.ranks[0], name)
+    others = RankSet.of(outcome.results) - RankSet.of({*ranks, *outcome.replacements})
     if left is not None:
-        others = RankSet.of(outcome.results) - RankSet.of({*ranks, *outcome.replacements})
         return f"%ddp catchup did not make {name}, as {_why(left)}", _instead(
             left, name, ranks, others
         )
     they, have = ranks.verb("it", "they"), ranks.verb("has", "have")
     catch_up = f"%ddp catchup -r {ranks} runs such cells there"
     if not origins.origin(name):
-        lack = ranks.verb("lacks", "lack")
-        return f"{they} {lack} the names that earlier cells defined", catch_up
+        likely = f"{they} {ranks.verb('lacks', 'lack')} the names that earlier cells defined"
+        if origins.is_partial:
+            likely = f"{_NO_CELL_SINCE_ATTACH} {name}"
+            copy = f", or copy it if it is data: {_copy(name, ranks, others)}" if others else ""
+            catch_up = f"{_definition(name, ranks)}{copy}"
+        return likely, catch_up
     missed = origins.missed(name, ranks)
     if missed is None:
         return None
@@ -140,10 +149,21 @@ def _of_fresh_ranks(
     if not set(missed.ranks).intersection(ranks):
         return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
     define = (
-        f"define {name} in a cell that begins with %%ddp -r {ranks}: %ddp catchup does not run "
+        f"{_definition(name, ranks)}: %ddp catchup does not run "
         f"{cell_name(missed.number)} again, which had failed"
     )
     return likely, catch_up if missed.is_ok else define
+
+
+_NO_CELL_SINCE_ATTACH = "no cell since the pool was taken back defines"
+
+
+def _definition(name: str, ranks: RankSet) -> str:
+    return f"define {name} in a cell that begins with %%ddp -r {ranks}"
+
+
+def _copy(name: str, ranks: RankSet, others: RankSet) -> str:
+    return f"{name} = %ddp pull {name} -r {others.ranks[0]}, then %ddp push {name} -r {ranks}"
 
 
 def _why(left: LeftOut) -> str:
@@ -152,7 +172,7 @@ def _why(left: LeftOut) -> str:
         case Reason.NO_CELL:
             return "no cell defines it"
         case Reason.NO_CELL_SINCE_ATTACH:
-            return "no cell since the pool was taken back defines it"
+            return f"{_NO_CELL_SINCE_ATTACH} it"
         case Reason.FAILED:
             return f"{cell} had failed"
         case Reason.FAILS_NOW:
@@ -167,13 +187,12 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
     if left.reason is Reason.LOOP:
         return f"%ddp catchup -r {ranks} --cells {left.cell}, to run it again"
-    step = f"define {name} in a cell that begins with %%ddp -r {ranks}"
+    step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)
     if not others:
         return step
-    copy = f"{name} = %ddp pull {name} -r {others.ranks[0]}, then %ddp push {name} -r {ranks}"
-    return f"{step}, or copy it: {copy}"
+    return f"{step}, or copy it: {_copy(name, ranks, others)}"
 
 
 #: The end of a step that makes an object.
@@ -196,8 +215,10 @@ def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> st
             f"%ddp catchup -r {ranks} --cells {left.cell}, when what this cell uses is there: it "
             f"makes {name} there, {_STATES}"
         )
+    if name in left.definitions:
+        return f"import or {_definition(name, ranks)}"
+    step = f"run the lines that make {name} in a cell that begins with %%ddp -r {ranks}"
+    if name not in left.with_state:
+        return step
     source = f", src={others.ranks[0]}" if others else ""
-    return (
-        f"run the lines that make {name} in a cell that begins with %%ddp -r {ranks}, then "
-        f"nbddp.sync({name}{source}) in one on all ranks"
-    )
+    return f"{step}, then nbddp.sync({name}{source}) in one on all ranks"

@@ -113,9 +113,22 @@ def _catch_up_step(outcome: RunOutcome) -> NextStep:
     )
 
 
-def sync_step(fresh: RankSet, kept: RankSet) -> NextStep:
-    """The next step after fresh processes have taken the places of some ranks."""
+def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> NextStep:
+    """The next step after fresh processes have taken the places of some ranks.
+
+    Args:
+        fresh: ranks with fresh processes.
+        kept: ranks that keep theirs.
+        knows_cells: False: other notebooks have run cells before %ddp attach.
+    """
     its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    if not knows_cells:
+        return NextStep(
+            before=f"define {its} variables in a cell that begins with",
+            command=f"%%ddp -r {fresh}",
+            text=f"or copy data: x = %ddp pull x -r {kept.ranks[0]}, then %ddp push x -r {fresh}; "
+            "%ddp catchup runs cells since %ddp attach only",
+        )
     return NextStep(
         "%ddp catchup",
         f"makes {its} variables again: {runs} the cells that define them, and modules and "
@@ -135,7 +148,9 @@ def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
     return "Make the same call, with equally many elements, on all ranks of the group."
 
 
-def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
+def restarted_text(
+    fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS, *, knows_cells: bool = True
+) -> str:
     """The message after fresh processes have taken the places of ranks.
 
     Args:
@@ -143,6 +158,7 @@ def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) ->
         kept: ranks that keep their processes and variables.
         inside: those of them that have not left their cell; until they do, the process groups
             cannot be formed again.
+        knows_cells: see `sync_step`.
     """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
@@ -158,7 +174,7 @@ def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) ->
         )
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: {sync_step(fresh, kept)}"
+        f"are kept. Next: {sync_step(fresh, kept, knows_cells=knows_cells)}"
     )
 
 

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
@@ -309,8 +308,8 @@ class HubThread:
         for answer in transfer.close():
             self._transfers.release(answer)
 
-        close = partial(self._transfers.close, transfer.request_id)
-        self._call(partial(self._waiting.when_whole, close))
+        number = transfer.request_id
+        self._call(lambda: self._waiting.when_whole(lambda: self._transfers.close(number)))
 
     def shut_down(self, grace_s: float) -> None:
         """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
@@ -460,10 +459,8 @@ class HubThread:
                 self.let_go.put(event)
             case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
                 pass  # it was handled before
-            case RankExited() if self._remote_nodes is not None:
-                self._feed(self._remote_nodes.with_job_end(event, time.monotonic()))
             case _:
-                self._feed(event)
+                self._feed(self.nodes.with_job_end(event, time.monotonic()))
 
     def _put_in_run(self, run_id: str | None, event: HubEvent) -> None:
         if self._run is not None and run_id == self._run.run_id:
@@ -476,8 +473,8 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            jobs = {node: facts.job for node, facts in enumerate(self.nodes.facts)}
-            self._do_all(helper_notices.notices(stimulus, self._machine, self.awaited, jobs))
+            news = helper_notices.notices(stimulus, self._machine, self.awaited, self.nodes.jobs)
+            self._do_all(news)
         now = time.monotonic()
         try:
             actions = self._recovery.handle(stimulus, now)

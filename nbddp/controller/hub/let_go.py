@@ -43,7 +43,7 @@ class LetGo:
             limit_s: time for all answers, in seconds.
 
         Returns:
-            Why no agent has gone; empty: at least one has.
+            Why no agent has gone, and what to do; empty: at least one has.
         """
         give_up_at = time.monotonic() + limit_s
         with self._changed:
@@ -56,11 +56,11 @@ class LetGo:
                 return ""
             problems = [problem for problem in self._problem_by_node.values() if problem]
         if problems:
-            return problems[0]
+            return f"{problems[0]}. Next: try again"
         if not missing:
-            return "its agents have ended"
+            return "its agents have ended. Next: %ddp restart starts them again; or %ddp stop"
         nodes = ", ".join(map(str, sorted(missing)))
-        return f"the agent of node {nodes} does not answer in {limit_s:g} s"
+        return f"the agent of node {nodes} does not answer in {limit_s:g} s. Next: try again"
 
     def _gone(self) -> set[int]:
         return {node for node, problem in self._problem_by_node.items() if not problem}

@@ -6,6 +6,7 @@ Runs in: the hub thread.
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -45,6 +46,9 @@ _LOOK_S = 0.5
 _SILENT_FOR_INTERRUPT_S = 2.5
 
 
+_Event = TypeVar("_Event")
+
+
 @dataclass(frozen=True)
 class NodeView:
     """The nodes of other machines for other threads."""
@@ -55,6 +59,25 @@ class NodeView:
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
+
+    @property
+    def jobs(self) -> dict[int, str]:
+        """The jobs that the nodes are in; empty texts: in none."""
+        return {node: facts.job for node, facts in enumerate(self.facts)}
+
+    def known(self, end: AgentEnd, now: float) -> AgentEnd:
+        """Return the end of an agent, with the time limit of its job as its cause."""
+        is_over = any(each.job == end.text and each.is_over(now) for each in self.job_ends)
+        if end.cause == "taken-away" and is_over:
+            return AgentEnd("time-limit", end.number, end.text)
+        return end
+
+    def with_job_end(self, event: _Event, now: float) -> _Event:
+        """Return an event; the exit of a rank with the time limit of its job as its cause."""
+        if not isinstance(event, RankExited) or not isinstance(event.cause, LostAgent):
+            return event
+        lost = LostAgent(event.cause.node, self.known(event.cause.end, now))
+        return cast("_Event", msgspec.structs.replace(event, cause=lost))
 
     def added_to(self, snapshot: PoolSnapshot) -> PoolSnapshot:
         """Return the snapshot of a pool with what is known of its nodes."""
@@ -204,24 +227,11 @@ class RemoteNodes:
 
     def end(self, node: int, ended: AgentEnded, agents: Agents, now: float) -> None:
         """Note that an agent has ended, as it says."""
-        end = self._known(ended.end, now)
+        end = self.view.known(ended.end, now)
         if node < 0:
             self._forget_guest(node)
         elif node == ended.node:
             agents.note_end(node, end)
-
-    def _known(self, end: AgentEnd, now: float) -> AgentEnd:
-        """Return the end of an agent, with the time limit of its job as its cause."""
-        if end.cause == "taken-away" and self._job_ends.is_over(end.text, now):
-            return AgentEnd("time-limit", end.number, end.text)
-        return end
-
-    def with_job_end(self, exited: RankExited, now: float) -> RankExited:
-        """Return the exit of a rank, with the time limit of its job as its cause."""
-        if not isinstance(exited.cause, LostAgent):
-            return exited
-        lost = LostAgent(exited.cause.node, self._known(exited.cause.end, now))
-        return msgspec.structs.replace(exited, cause=lost)
 
     def change_job(self, node: int, left_s: float, now: float) -> None:
         """Note when the job around a node ends; `look` tells the user if that has changed."""

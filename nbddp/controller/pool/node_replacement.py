@@ -46,8 +46,8 @@ class AgentSource(Protocol):
     def withdraw(self, node: int) -> None:
         """End what `begin` has started."""
 
-    def way_out(self, nodes: Collection[int]) -> str:
-        """Say what the user can do if no agent can ever come; empty: try again."""
+    def way_out(self, nodes: Collection[int], command: str) -> str:
+        """Say what the user can do if no agent can ever come; empty: try again by the command."""
 
 
 class EngineAgents:
@@ -112,18 +112,25 @@ class EngineAgents:
         if engine is not None:
             engine.withdraw(node)
 
-    def way_out(self, nodes: Collection[int]) -> str:
-        """With ssh: name the line that starts a pool on other hosts."""
+    def way_out(self, nodes: Collection[int], command: str) -> str:
+        """With ssh: name the host that is next, and the line that starts a pool on other hosts."""
         if self._name != "ssh" or self._options is None:
             return ""
-        hosts = mark_of(self._engine).partition(";")[0].split(",")[: self._options.nnodes]
+        hosts = mark_of(self._engine).partition(";")[0].split(",")
+        hosts, spare = hosts[: self._options.nnodes], hosts[self._options.nnodes :]
         lost = [host for node, host in enumerate(hosts) if node in nodes]
+        turns = [*spare, *lost][: len(lost)]  # `SshEngine.replace` takes them in this order
+        which = ""
+        if spare:
+            was = "was the spare host" if len(lost) == 1 else "were the next ones"
+            which = f", which goes to {' and '.join(turns)}: {' and '.join(lost)} {was} this time"
+            lost = list(dict.fromkeys([*lost, *turns]))
         others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
         options = with_options(self._options, hosts=others)
         words = options.words(["nproc_per_node", *options.differences(PoolOptions())])
         return (
-            f"; then %ddp restart again. If {' or '.join(lost)} cannot come back: %ddp stop, which "
-            "ends all ranks with their variables, and "
+            f"; then {command} again{which}. If {' and '.join(lost)} cannot come back: %ddp stop, "
+            "which ends all ranks with their variables, and "
             f"%ddp start {shlex.join(words)}, with another host in the place of {_OTHER}"
         )
 
@@ -160,7 +167,7 @@ class LocalAgents:
         """End the process."""
         self._agents[node].kill()
 
-    def way_out(self, nodes: Collection[int]) -> str:
+    def way_out(self, nodes: Collection[int], command: str) -> str:
         """Nothing: a process of this machine can be started again."""
         return ""
 
@@ -171,6 +178,8 @@ def replace_nodes(
     hub: HubThread,
     is_interrupted: Callable[[], bool],
     on_progress: Callable[[PoolSnapshot], None],
+    *,
+    command: str = "%ddp restart",
 ) -> None:
     """Put other agents in the places of those of lost nodes, and wait until they have come.
 
@@ -180,6 +189,7 @@ def replace_nodes(
         hub: of the pool.
         is_interrupted: polled; then what was begun is ended.
         on_progress: gets the state of the pool, with what is waited for.
+        command: asks again for the same.
 
     Raises:
         KeyboardInterrupt: the user has interrupted the wait.
@@ -200,7 +210,7 @@ def replace_nodes(
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
     except PoolBrokenError as error:
-        raise PoolBrokenError(f"{error}{source.way_out(nodes)}") from None
+        raise PoolBrokenError(f"{error}{source.way_out(nodes, command)}") from None
     finally:
         hub.awaited = frozenset()
         if not is_done:

@@ -180,14 +180,20 @@ class PoolProcesses:
         """Return what asks ranks for values while they stand at prompts of a cell."""
         return PromptExchange(self.hub, self._settings, run)
 
-    def restart(self, ranks: RankSet) -> str:
-        """End these ranks and start fresh ones; see `Pool.restart`."""
+    def restart(self, ranks: RankSet, *, knows_cells: bool = True) -> str:
+        """End these ranks and start fresh ones; see `Pool.restart`.
+
+        Args:
+            ranks: to restart.
+            knows_cells: this notebook knows the cells that have made their variables.
+        """
         with self._restarting(), EarlyInterrupts() as interrupts:
             if len(ranks) < len(self._all_ranks):
-                return self._restart_ranks(self._with_agents(ranks, interrupts), interrupts)
+                ranks = self._with_agents(ranks, interrupts)
+                return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
             if nodes := self._startup.nodes_to_replace():
                 self.hub.give_up(nodes)
-                self._replace(nodes, interrupts)
+                self._replace(nodes, interrupts, "%ddp restart")
             self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
@@ -212,12 +218,14 @@ class PoolProcesses:
                 "lost, and fresh ranks need it to form groups with the others. "
                 f"Next: {first}%ddp restart, which puts other agents in the places of lost ones"
             )
-        self._replace(lost, interrupts)
+        self._replace(lost, interrupts, f"%ddp restart -r {ranks}")
         return RankSet.of([*ranks, *(i.rank for i in snapshot.ranks if i.node in lost)])
 
-    def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts) -> None:
+    def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts, command: str) -> None:
         try:
-            self._startup.replace(nodes, lambda: interrupts.count > 0, self.listeners.replacing)
+            self._startup.replace(
+                nodes, lambda: interrupts.count > 0, self.listeners.replacing, command=command
+            )
         except KeyboardInterrupt:
             names = " and ".join(f"node {node}" for node in sorted(nodes))
             raise PoolInterruptedError(
@@ -225,7 +233,9 @@ class PoolProcesses:
                 "ranks keep their variables. Next: the same command asks again"
             ) from None
 
-    def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
+    def _restart_ranks(
+        self, ranks: RankSet, interrupts: EarlyInterrupts, *, knows_cells: bool
+    ) -> str:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
@@ -250,7 +260,8 @@ class PoolProcesses:
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
-        return restarted_text(done.fresh, self._all_ranks - done.fresh - gone, inside)
+        kept = self._all_ranks - done.fresh - gone
+        return restarted_text(done.fresh, kept, inside, knows_cells=knows_cells)
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:

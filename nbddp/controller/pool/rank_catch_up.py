@@ -496,6 +496,11 @@ def _still_lacking(
                 alike.setdefault((ranks, is_plain), []).append(name)
         for (ranks, _), names in alike.items():
             some = NO_RANKS if set(ranks) == set(lacks) else ranks
-            copyable = frozenset(name for name in names if kinds[name] == "plain")
-            rest.append(LeftOut(tuple(names), reason, left.cell, some, copyable))
+            copyable, with_state, definitions = (
+                frozenset(name for name in names if kinds[name] == kind)
+                for kind in ("plain", "state", "definition")
+            )
+            rest.append(
+                LeftOut(tuple(names), reason, left.cell, some, copyable, with_state, definitions)
+            )
     return tuple(rest)

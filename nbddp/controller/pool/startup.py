@@ -217,10 +217,7 @@ class PoolStartup:
         problem = hub.let_go.wait(self._living_nodes, _LET_GO_S)
         if problem:
             self._record.put(before)
-            step = "try again"
-            if not self._living_nodes():
-                step = "%ddp restart, which starts agents and ranks again, or %ddp stop"
-            raise PoolAttachError(f"the pool cannot be let go now: {problem}. Next: {step}")
+            raise PoolAttachError(f"the pool cannot be let go now: {problem}")
         hub.leave(DETACHED)
         self._record.write(self._folder, self._local, keep_s, is_attached=False)
         while self._local:
@@ -340,6 +337,8 @@ class PoolStartup:
         nodes: Collection[int],
         is_interrupted: Callable[[], bool],
         on_progress: Callable[[PoolSnapshot], None],
+        *,
+        command: str = "%ddp restart",
     ) -> None:
         """Put other agents in the places of those that have ended, and wait until they have come.
 
@@ -347,6 +346,7 @@ class PoolStartup:
             nodes: whose agents have ended.
             is_interrupted: polled; then no agent comes any more.
             on_progress: gets the state of the pool, with what is waited for.
+            command: asks again for the same.
 
         Raises:
             KeyboardInterrupt: the user has interrupted the wait; the pool is as it was.
@@ -356,7 +356,7 @@ class PoolStartup:
         if hub is None:
             return
         try:
-            replace_nodes(source, nodes, hub, is_interrupted, on_progress)
+            replace_nodes(source, nodes, hub, is_interrupted, on_progress, command=command)
         finally:  # some of them may have come
             self._record.rewrite(self._folder, self._local)
 

@@ -44,6 +44,10 @@ class JobEnd:
         hours, minutes = divmod(round(left_s / _MINUTE_S), 60)
         return f"{job} ends in {f'{hours} h ' if hours else ''}{minutes} min"
 
+    def is_over(self, now: float) -> bool:
+        """Return whether it has come, as exactly as Slurm keeps it."""
+        return now >= self.ends_at - _MINUTE_S
+
     def latest_warning(self, now: float) -> float:
         """Return which warning is due, as seconds before the end; infinite: none is."""
         return min((s for s in _WARN_S if self.ends_at - now <= s), default=float("inf"))
@@ -75,11 +79,6 @@ class JobEnds:
         self._warned[job] = end.latest_warning(now)  # this says when it ends
         what = "its time limit was changed" if known else "it has a time limit now"
         return f"{end.text(now)}: {what}"
-
-    def is_over(self, job: str, now: float) -> bool:
-        """Return whether a job has reached its end, as exactly as Slurm keeps it."""
-        end = self._by_job.get(job)
-        return end is not None and now >= end.ends_at - _MINUTE_S
 
     def note(self, facts: NodeFacts, now: float) -> None:
         """Note what an agent has said when it came.

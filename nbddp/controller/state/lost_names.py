@@ -30,6 +30,10 @@ class LeftOut:
     ranks: RankSet = NO_RANKS  #: the ranks that lack them, if not all of the fresh ones do
     #: Those of them of which a copy is as good. That of an optimizer trains nothing.
     copyable: frozenset[str] = field(default=frozenset(), compare=False)
+    #: Those of them that `nbddp.sync` takes, and those that are modules of Python, functions or
+    #: classes.
+    with_state: frozenset[str] = field(default=frozenset(), compare=False)
+    definitions: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -390,37 +390,6 @@ def test_a_name_that_a_rank_lacks_after_it_has_caught_up(reason: Reason, why: st
     assert message.endswith(f"\n  next      {step}")
 
 
-_STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
-
-
-@pytest.mark.parametrize(
-    ("reason", "step"),
-    [
-        (
-            Reason.FAILS_NOW,
-            "give it what cell [3] needs, then %ddp catchup -r 2: it makes opt there, " + _STATES,
-        ),
-        (
-            Reason.NEEDS,
-            "%ddp catchup -r 2 --cells 3, when what this cell uses is there: it makes opt there, "
-            + _STATES,
-        ),
-        (
-            Reason.NO_CELL,
-            "run the lines that make opt in a cell that begins with %%ddp -r 2, then "
-            "nbddp.sync(opt, src=0) in one on all ranks",
-        ),
-        (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
-    ],
-)
-def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
-    history = CellHistory()
-    history.note_left_out(RankSet.of([2]), [LeftOut(("opt",), reason, 3)])
-    lacks = raised(2, "NameError", "name 'opt' is not defined", name="opt")
-    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
-    assert message.endswith(f"\n  next      {step}")
-
-
 def test_all_ranks_were_replaced():
     message = text(cell_error(died(0), died(1), fresh=RankSet.all(2), is_plain=False))
     assert message.endswith(
@@ -454,6 +423,12 @@ def test_the_words_after_a_restart_of_ranks():
         "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
     )
     assert restarted_text(RankSet.all(2), RankSet()).endswith("their variables are gone")
+    after_attach = restarted_text(RankSet.of([2]), RankSet.of([0, 1]), knows_cells=False)
+    assert after_attach.endswith(
+        "those of ranks 0-1 are kept. Next: define its variables in a cell that begins with %%ddp "
+        "-r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; %ddp catchup runs cells "
+        "since %ddp attach only"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The hints of a NameError of fresh ranks: the cell that they have not run, and what to do."""
 
+import pytest
+
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state import LeftOut, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import cell_error, ok, raised, text
@@ -98,3 +100,66 @@ def test_the_cell_ran_on_other_ranks_only():
         "likely    rank 1 is a fresh process since cell [4]: it has not run cell [5], which "
         "defines v\nnext      run cell [5] on rank 1, too"
     )
+
+
+def test_the_cells_before_attach_are_not_known():
+    history = CellHistory(is_partial=True)
+    history.note_restart(ONE)
+    run(history, 3, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: no cell since the pool was taken back defines v\n"
+        "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data: "
+        "v = %ddp pull v -r 0, then %ddp push v -r 1"
+    )
+
+
+_STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        (
+            Reason.FAILS_NOW,
+            "give it what cell [3] needs, then %ddp catchup -r 2: it makes opt there, " + _STATES,
+        ),
+        (
+            Reason.NEEDS,
+            "%ddp catchup -r 2 --cells 3, when what this cell uses is there: it makes opt there, "
+            + _STATES,
+        ),
+        (
+            Reason.NO_CELL,
+            "run the lines that make opt in a cell that begins with %%ddp -r 2, then "
+            "nbddp.sync(opt, src=0) in one on all ranks",
+        ),
+        (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+    ],
+)
+def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
+    history = CellHistory()
+    history.note_left_out(
+        RankSet.of([2]), [LeftOut(("opt",), reason, 3, with_state=frozenset(("opt",)))]
+    )
+    lacks = raised(2, "NameError", "name 'opt' is not defined", name="opt")
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
+    assert message.endswith(f"\n  next      {step}")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "step"),
+    [
+        (
+            {"definitions": frozenset(("os",))},
+            "import or define os in a cell that begins with %%ddp -r 2",
+        ),
+        ({}, "run the lines that make os in a cell that begins with %%ddp -r 2"),
+    ],
+)
+def test_what_has_no_state_is_not_to_be_synced(kinds: dict[str, frozenset[str]], step: str):
+    history = CellHistory()
+    left = LeftOut(("os",), Reason.FAILED, 3, **kinds)
+    history.note_left_out(RankSet.of([2]), [left])
+    lacks = raised(2, "NameError", "name 'os' is not defined", name="os")
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
+    assert message.endswith(f"\n  next      {step}")

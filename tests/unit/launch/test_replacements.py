@@ -334,6 +334,27 @@ def test_a_host_that_does_not_come_back_has_a_way_out():
     )
 
 
+def test_the_host_of_the_next_try_is_named_after_a_spare_host():
+    """It is the lost one, and the command is that of the user."""
+    options = PoolOptions.checked(1, nnodes=2, launcher="ssh", hosts=["n1", "n2", "n3"])
+    engine = EndedSsh()
+    engine.mark = "n1,n3,n2"  # n3 was tried in the place of n2
+    agents = EngineAgents(cast("Engine", engine), "ssh", INVITATION, options)
+    with pytest.raises(PoolBrokenError) as caught:
+        replace_nodes(
+            agents,
+            [1],
+            hub_with(1),
+            lambda: False,
+            lambda snapshot: None,
+            command="%ddp restart -r 1",
+        )
+    assert (
+        "; then %ddp restart -r 1 again, which goes to n2: n3 was the spare host this time. If n3 "
+        "and n2 cannot come back: %ddp stop" in str(caught.value)
+    )
+
+
 def test_the_stop_button_ends_the_wait_for_the_loss_of_a_node():
     """Another agent may have come by itself, so that the node is not lost any longer."""
     hub = hub_with()

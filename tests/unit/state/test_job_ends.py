@@ -74,8 +74,9 @@ def test_a_changed_time_limit_is_told_and_warned_of_again():
     assert ends.change(node, 200.0, now=6720.0).startswith("Slurm job 7 ends in 3 min")
     assert said(ends, node, now=6721.0) == []
     assert said(ends, node, now=6861.0) == ["Slurm job 7 ends in 1 min"]
-    assert not ends.is_over("7", 6850.0)
-    assert ends.is_over("7", 6870.0)
+    (end,) = ends.of([node])
+    assert not end.is_over(6850.0)
+    assert end.is_over(6870.0)
     assert (
         ends.change(job("8", -1.0), 60.0, now=0.0)
         == "Slurm job 8 ends in 1 min: it has a time limit now"
