@@ -16,7 +16,7 @@ from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import RelayedCommands, make_commands
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
-from nbddp.errors import BadOptionError
+from nbddp.controller.options import check_hosts
 from nbddp.settings import NODE_ENV
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
@@ -38,10 +38,7 @@ class SshEngine:
     join_timeout_s: float | None = _JOIN_S
 
     def __init__(self, options: EngineOptions) -> None:
-        if len(options.hosts) < options.nnodes:
-            raise BadOptionError(
-                f"--launcher ssh needs a host for each node, and {_hosts_for_nodes(options)}"
-            )
+        check_hosts(options.hosts, options.nnodes)
         self._options = options
         #: With ``--via`` it is that of the login node.
         self.owns_address = bool(options.via)
@@ -189,16 +186,6 @@ class SshEngine:
         for process in self._processes.values():
             process.stop(patience_s)
         self._processes.clear()
-
-
-def _hosts_for_nodes(options: EngineOptions) -> str:
-    """``there is 1 host for 2 nodes; legal: ...``: what is missing, and what to write."""
-    count, nnodes = len(options.hosts), options.nnodes
-    are = f"there {'is' if count == 1 else 'are'} {count or 'no'} host{'s' * (count != 1)}"
-    named = ",".join([*options.hosts, *["HOST"] * (nnodes - count)])
-    fewer = f", or --nnodes {count}" if count else ""
-    nodes = f"{nnodes} node{'s' * (nnodes != 1)}"
-    return f"{are} for {nodes}; legal: --hosts {named} or --hostfile FILE{fewer}"
 
 
 def _port(invitation: Invitation) -> int:

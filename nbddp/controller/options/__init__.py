@@ -5,12 +5,18 @@ install`` starts fast.
 """
 
 from nbddp.controller.options.checks import DEFAULT_KEEP_S, check_seconds, check_text, checked_keep
-from nbddp.controller.options.clusters import cluster_names, cluster_options, clusters_file
+from nbddp.controller.options.clusters import (
+    cluster_names,
+    cluster_options,
+    clusters_file,
+    lines_outside,
+)
 from nbddp.controller.options.host_slots import HOSTFILE, without_slots
 from nbddp.controller.options.launcher_checks import (
     ENTRY_POINTS,
     LOCAL,
     PSIJ_LAUNCHERS,
+    check_hosts,
     launcher_names,
 )
 from nbddp.controller.options.line_option import duration, seconds, with_joined_values
@@ -24,6 +30,7 @@ __all__ = [
     "LOCAL",
     "PSIJ_LAUNCHERS",
     "PoolOptions",
+    "check_hosts",
     "check_seconds",
     "check_text",
     "checked_keep",
@@ -32,6 +39,7 @@ __all__ = [
     "clusters_file",
     "duration",
     "launcher_names",
+    "lines_outside",
     "seconds",
     "with_joined_values",
     "without_slots",

@@ -67,6 +67,21 @@ def cluster_names() -> list[str]:
     return [name for name in tables if name != _NAMELESS]
 
 
+def lines_outside() -> str:
+    """Say which lines of the file are not TOML and belong to no cluster; empty: there are none.
+
+    Raises:
+        BadOptionError: the file cannot be read.
+    """
+    nameless = _tables().get(_NAMELESS)
+    return f"{clusters_file()} is not a file of TOML: {nameless.why}" if nameless else ""
+
+
+def cluster_place(name: Any) -> str:
+    """``[lab] in /home/u/.config/nbddp/clusters.toml``."""
+    return f"[{name}] in {clusters_file()}"
+
+
 def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[str, Any]:
     """Read the options of a cluster.
 
@@ -87,7 +102,7 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
     if name not in tables:
         raise BadOptionError(f"--cluster {name}: {_no_cluster(name, tables)}")
     table = tables[name]
-    where = f"[{name}] in {clusters_file()}"
+    where = cluster_place(name)
     if isinstance(table, _Unreadable):
         raise BadOptionError(f"{where} is not TOML: {table.why}; legal: {_LEGAL_LINES}")
     if not isinstance(table, dict):
@@ -100,10 +115,17 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
             raise BadOptionError(f"{where}: there is no option {key!r}{choices}")
     if _HOSTS in table and _HOSTFILE in table:
         raise BadOptionError(f"{where} has {_HOSTS} and {_HOSTFILE}; leave out one of the two")
+    if not _are_names(hosts := table.get(_HOSTS, [])):
+        raise BadOptionError(f'{where}: {_HOSTS} is {hosts!r}; legal: names, such as ["a", "b"]')
     return {
         _HOSTS if key == _HOSTFILE else key: _read(f"{where}: {key}", known[key], table[key])
         for key in table
     }
+
+
+def _are_names(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _tables() -> dict[str, Any]:
@@ -126,11 +148,16 @@ def _tables() -> dict[str, Any]:
 def _tables_apart(text: str) -> dict[str, Any]:
     """Read each table of the file alone, so that one that is not TOML hides no other."""
     tables: dict[str, Any] = {}
-    for name, part in _parts(text):
+    seen: set[str] = set()
+    for header, part in _parts(text):
+        name = header.split(".")[0].strip("\"'")
+        is_again = name != _NAMELESS and header in seen
+        seen.add(header)
         try:
             for key, table in tomllib.loads(part).items():
-                known = tables.get(key)
-                if isinstance(known, dict) and isinstance(table, dict) and not known.keys() & table:
+                known: Any = tables.get(key)
+                is_part = not is_again and isinstance(known, dict) and isinstance(table, dict)
+                if is_part and not known.keys() & table:
                     tables[key] = known | table  # [lab] and [lab.env]
                 elif known is None:
                     tables[key] = table
@@ -138,20 +165,20 @@ def _tables_apart(text: str) -> dict[str, Any]:
                     line = len(part) - len(part.lstrip("\n")) + 1
                     tables[key] = _Unreadable(f"its name stands there twice (again at line {line})")
         except tomllib.TOMLDecodeError as error:
-            tables[name] = _Unreadable(str(error))
+            before = f"{tables[name].why}; " if name == _NAMELESS and name in tables else ""
+            tables[name] = _Unreadable(f"{before}{error}")
     return tables
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
-    """Return the name of each table, and its lines below as many empty ones as stand above it."""
+    """Return the header of each table, and its lines below as many empty ones as stand above it."""
     parts: list[tuple[str, list[str]]] = [(_NAMELESS, [])]
     for number, line in enumerate(text.splitlines()):
         if line.startswith("["):
             header = _HEADER.match(line)
-            name = header[1].split(".")[0].strip("\"'") if header else _NAMELESS
-            parts.append((name, [""] * number))
+            parts.append((header[1] if header else _NAMELESS, [""] * number))
         parts[-1][1].append(line)
-    return [(name, "\n".join(lines)) for name, lines in parts]
+    return [(header, "\n".join([*lines, ""])) for header, lines in parts]
 
 
 def _no_cluster(name: Any, tables: Iterable[str]) -> str:

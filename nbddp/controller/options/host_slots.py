@@ -71,6 +71,13 @@ def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
     hosts = given.get("hosts")
     if not isinstance(hosts, list | tuple) or not all(isinstance(host, str) for host in hosts):
         return dict(given)
+    for host in hosts:
+        name, _, slots = host.partition(":")
+        if ":" in host and name and ":" not in slots and not slots.isdecimal():  # not of IPv6
+            raise BadOptionError(
+                f"--hosts {','.join(hosts)}: behind the colon stands the number of ranks, and "
+                f"{slots!r} is no number; legal: {name}:4, or {name} alone"
+            )
     read = [_HOST_WITH_SLOTS.fullmatch(host) for host in hosts]
     if not any(read):
         return dict(given)

@@ -54,13 +54,16 @@ def launcher_names() -> list[str]:
     return [*LAUNCHERS, *sorted(added - LAUNCHERS.keys())]
 
 
-def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None:
+def check_launcher(
+    launcher: Any, options: Mapping[str, Any], init: str, *, is_given: bool = True
+) -> None:
     """Check that the launcher takes the options that are given.
 
     Args:
         launcher: the value of ``--launcher``.
         options: values by names; one that is empty was not given.
         init: the value of ``--init``.
+        is_given: the user has named the launcher.
 
     Raises:
         BadOptionError: it does not; the message says what is legal.
@@ -70,9 +73,14 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
     for name, value in options.items():
         takers = TAKEN_BY[name]
         if value and launcher in LAUNCHERS and launcher not in takers:
+            option = "--hosts or --hostfile" if name == "hosts" else f"--{name.replace('_', '-')}"
+            goes_with = f"{option} goes with --launcher {' or '.join(takers)}"
+            if is_given:
+                raise BadOptionError(
+                    f"{goes_with}, and the launcher is {launcher}; leave out one of the two"
+                )
             raise BadOptionError(
-                f"--{name.replace('_', '-')} goes with --launcher {' or '.join(takers)}, and the "
-                f"launcher is {launcher}; leave out one of the two"
+                f"{goes_with}, and there is no launcher. Next: add --launcher {' or '.join(takers)}"
             )
     if options.get("via") and options.get("tunnel"):
         raise BadOptionError(
@@ -84,6 +92,24 @@ def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None
             "--init file needs a file that all machines share; legal with --launcher "
             f"{launcher}: --init env, tcp, none"
         )
+
+
+def check_hosts(hosts: Sequence[str], nnodes: int) -> None:
+    """Check that ssh has a host for each node.
+
+    Raises:
+        BadOptionError: there are too few; the message says what to write.
+    """
+    count = len(hosts)
+    if count >= nnodes:
+        return
+    are = f"there {'is' if count == 1 else 'are'} {count or 'no'} host{'s' * (count != 1)}"
+    named = ",".join([*hosts, *["HOST"] * (nnodes - count)])
+    fewer = f", or --nnodes {count}" if count else ""
+    raise BadOptionError(
+        f"--launcher ssh needs a host for each node, and {are} for {nnodes} "
+        f"node{'s' * (nnodes != 1)}; legal: --hosts {named} or --hostfile FILE{fewer}"
+    )
 
 
 def checked_job(job: Any) -> dict[str, str]:

@@ -27,13 +27,14 @@ from nbddp.controller.options.checks import (
     checked_threads,
     checked_variables,
 )
-from nbddp.controller.options.clusters import cluster_names, cluster_options
+from nbddp.controller.options.clusters import cluster_names, cluster_options, cluster_place
 from nbddp.controller.options.host_slots import without_slots
 from nbddp.controller.options.launcher_checks import (
     KINDS,
     LAUNCHERS,
     LOCAL,
     TAKEN_BY,
+    check_hosts,
     check_launcher,
     checked_job,
     count_nodes,
@@ -308,11 +309,23 @@ class PoolOptions:
         if nproc_per_node is not None:
             given = given | {"nproc_per_node": nproc_per_node}
         given = without_slots(given)
-        if given.get("cluster"):
-            given = without_slots(cluster_options(given["cluster"], LINE_OPTIONS)) | given
+        if not (cluster := given.get("cluster")):
+            return cls._checked(given)
+        table = cluster_options(cluster, LINE_OPTIONS)
+        try:
+            options = cls._checked(without_slots(table) | given)
+            if options.launcher == "ssh":  # without a cluster, the launcher says it at the start
+                check_hosts(options.hosts, options.nnodes)
+        except BadOptionError as error:
+            raise BadOptionError(f"with {cluster_place(cluster)}: {error}") from None
+        return options
+
+    @classmethod
+    def _checked(cls, given: Mapping[str, Any]) -> "PoolOptions":
+        given = {**given}
         if given.get("nnodes") is None:
             nodes = count_nodes(given.get("launcher", LOCAL), given.get("hosts", ()))
-            given = given | {"nnodes": nodes}
+            given["nnodes"] = nodes
         asked = cls(**given)
         check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
         check_number("nnodes", asked.nnodes, MAX_RANKS)
@@ -332,6 +345,7 @@ class PoolOptions:
             asked.launcher,
             {name: getattr(asked, name) for name in TAKEN_BY},
             init=asked.init,
+            is_given="launcher" in given,
         )
         if asked.has_machines:
             cwd = asked.cwd

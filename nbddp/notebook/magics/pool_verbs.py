@@ -19,6 +19,7 @@ from nbddp.controller.options import (
     cluster_names,
     cluster_options,
     clusters_file,
+    lines_outside,
 )
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome, silence_text
@@ -104,9 +105,12 @@ def list_clusters(shell: InteractiveShell) -> None:
     print(f"{place}. Next: %ddp start --cluster {next(iter(lines))}" if lines else place)
     for refusal in refusals.values():
         print(with_line_breaks(f"not a cluster that %ddp start can take: {refusal}"))
+    if outside := lines_outside():
+        print(with_line_breaks(f"lines of no cluster: {outside}"))
 
 
 def _cluster_line(name: str) -> str:
+    PoolOptions.checked(cluster=name)
     values = cluster_options(name, LINE_OPTIONS)
     words = [LINE_OPTIONS[option].words(value) for option, value in values.items()]
     return shlex.join(itertools.chain.from_iterable(words))

@@ -147,18 +147,15 @@ def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "step"),
+    ("definitions", "step"),
     [
-        (
-            {"definitions": frozenset(("os",))},
-            "import or define os in a cell that begins with %%ddp -r 2",
-        ),
-        ({}, "run the lines that make os in a cell that begins with %%ddp -r 2"),
+        (("os",), "import or define os in a cell that begins with %%ddp -r 2"),
+        ((), "run the lines that make os in a cell that begins with %%ddp -r 2"),
     ],
 )
-def test_what_has_no_state_is_not_to_be_synced(kinds: dict[str, frozenset[str]], step: str):
+def test_what_has_no_state_is_not_to_be_synced(definitions: tuple[str, ...], step: str):
     history = CellHistory()
-    left = LeftOut(("os",), Reason.FAILED, 3, **kinds)
+    left = LeftOut(("os",), Reason.FAILED, 3, definitions=frozenset(definitions))
     history.note_left_out(RankSet.of([2]), [left])
     lacks = raised(2, "NameError", "name 'os' is not defined", name="os")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))

@@ -130,7 +130,16 @@ def test_a_list_may_be_written_as_on_the_line(write: Write):
         ("[lad]\ntunnel = 'yes'\n", "tunnel is 'yes'; legal: true or false"),
         ("[lad]\nenv = ['A=1']\n", "env is ['A=1']; legal: a table of texts"),
         ("[lad]\nslurm = ['-p', 'gpu']\n", "slurm is ['-p', 'gpu']; legal: a value such as OPT"),
-        ("[lad]\nhosts = ['a']\n", "--hosts goes with --launcher ssh, and the launcher is local"),
+        (
+            "[lad]\nhosts = ['a']\n",
+            "with [lad] in {file}: --hosts or --hostfile goes with --launcher ssh, and there is no "
+            "launcher. Next: add --launcher ssh",
+        ),
+        ("[lad]\nhosts = 3\n", "[lad] in {file}: hosts is 3; legal: names, such as ["),
+        (
+            "[lad]\nlauncher = 'ssh'\n",
+            "with [lad] in {file}: --launcher ssh needs a host for each node",
+        ),
     ],
 )
 def test_what_is_refused(write: Write, text: str, words: str):
@@ -192,6 +201,18 @@ A = "1"
             "[bad]\nnnodes = 2\n[bad]\nnnodes = 3\n",
             "[bad] in {file} is not TOML: its name stands there twice (again at line 11); legal: ",
         ),
+        (
+            "[bad]\nnnodes = 2\n[bad]\nthreads = 3\n",
+            "[bad] in {file} is not TOML: its name stands there twice (again at line 11); legal: ",
+        ),
+        (
+            "[bad]\nlauncher = 'slrum'\n",
+            "with [bad] in {file}: launcher is 'slrum'; legal: local, ssh, slurm",
+        ),
+        (
+            "[bad]\nlauncher = 'ssh'\nhosts = ['a:2', 'b:3']\n",
+            "with [bad] in {file}: --hosts a:2,b:3: all nodes of a pool have the same number",
+        ),
         ("bad = 2\n", None),  # belongs to [lab.env]
     ],
 )
@@ -214,8 +235,13 @@ def test_a_bad_table_hides_no_other(
     assert PoolOptions.checked(cluster="last").nproc_per_node == 1
 
 
-def test_a_line_without_a_table_hides_no_table(write: Write):
-    path = write("nonsense\n[lab]\nnproc_per_node = 3\n")
+def test_a_line_without_a_table_hides_no_table(write: Write, capsys: pytest.CaptureFixture[str]):
+    path = write("nonsense\n[lab]\nnproc_per_node = 3\n[big\nnproc_per_node = 8\n")
+    pool_verbs.list_clusters(cast("Any", None))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Next: %ddp start --cluster lab lines of no cluster: {path} is not a file" in shown
+    assert "Expected '=' after a key in a key/value pair (at line 1, column 9)" in shown
+    assert "; Expected ']' at the end of a table declaration (at line 4, column 5)" in shown
     assert cluster_names() == ["lab"]
     assert PoolOptions.checked(cluster="lab").nproc_per_node == 3
     with pytest.raises(BadOptionError) as caught:

@@ -36,6 +36,12 @@ def test_other_hosts_stay_as_they_are(hosts: list[str]):
             ["a:4", "b:4"],
             "--hosts a:4,b:4 means 4 ranks on each node, and -n is 2; leave out one of the two",
         ),
+        (
+            None,
+            ["a:x", "b:x"],
+            "--hosts a:x,b:x: behind the colon stands the number of ranks, and 'x' is no number; "
+            "legal: a:4, or a alone",
+        ),
         (None, ["a:0"], "nproc_per_node (-n) is 0; legal: "),
     ],
 )
