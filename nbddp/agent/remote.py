@@ -46,25 +46,52 @@ def reach(invitation: Invitation) -> tuple[str, str]:
             return address, network.own_address() if invitation.is_tunnelled else own
         if time.monotonic() >= give_up_at:
             host = socket.gethostname()
-            raise AgentJoinError(unreachable_text(host, failures, is_kept=invitation.keep_s > 0))
+            raise AgentJoinError(
+                unreachable_text(
+                    host,
+                    failures,
+                    is_kept=invitation.keep_s > 0,
+                    is_tunnelled=invitation.is_tunnelled,
+                )
+            )
         time.sleep(_RETRY_S)
 
 
-def unreachable_text(host: str, failures: Sequence[tuple[str, str]], *, is_kept: bool) -> str:
+def unreachable_text(
+    host: str,
+    failures: Sequence[tuple[str, str]],
+    *,
+    is_kept: bool,
+    is_tunnelled: bool = False,
+) -> str:
     """Say why no hub is reached, and what to do.
 
     Args:
         host: name of this machine.
         failures: addresses that were tried, and why each did not answer.
         is_kept: the pool may wait for a notebook that takes it back.
+        is_tunnelled: the addresses are the ends of a tunnel on this machine.
     """
     reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
     if failures and all(reason == network.REFUSED for _, reason in failures):
         tried = " or ".join(address for address, _ in failures)
+        hosts = [network.split_address(address)[0] for address, _ in failures]
+        is_itself = all(map(network.is_loopback, hosts)) and not is_tunnelled
+        looked = f"{host} reaches the notebook's machine, and nothing listens at {tried}: "
+        step = ""
+        if is_itself:
+            looked = (
+                f"{host} looked for the notebook on itself, since {tried} is its own loopback, and "
+                "nothing listens there: the notebook runs on another machine, or "
+            )
+            step = (
+                f"--address with an address of the notebook's machine that {host} reaches, or "
+                f"--launcher ssh --tunnel; if the notebook runs on {host}, "
+            )
         return (
-            f"{host} reaches the notebook's machine, and nothing listens at {tried}: the pool has "
-            f"ended, {'it waits for %ddp attach, ' if is_kept else ''}or the file is of an earlier "
-            f"one. Next: {'%ddp attach in the notebook, or ' if is_kept else ''}the file or the "
+            f"{looked}the pool has ended, {'it waits for %ddp attach, ' if is_kept else ''}or the "
+            f"file is of an earlier one. Next: {step}"
+            f"{'%ddp attach in the notebook, or ' if is_kept else ''}the file or the "
             "line of a pool that the notebook has now (%ddp listen starts one); a firewall that "
             "rejects connections says the same"
         )

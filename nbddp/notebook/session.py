@@ -494,6 +494,7 @@ def make_view(
         settings=pool.settings,
         log_path_by_rank=pool.log_path_by_rank,
         can_ask=on_main_thread and not background,
+        is_background=background,
         # The pool, not the run: a later cell may update a display.
         display_scope=pool.pool_id,
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),

@@ -148,7 +148,7 @@ def test_the_check_reaches_the_hub_and_joins_nothing(
     pool.stop()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "nothing listens at tcp://127.0.0.1:" in ended.stderr
+    assert "looked for the notebook on itself, since tcp://127.0.0.1:" in ended.stderr
     assert "the pool has ended, or the file is of an earlier one" in ended.stderr
 
 

@@ -3,12 +3,19 @@
 Runs in: the notebook's process.
 """
 
+import json
 import re
 import shlex
 from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 _MISSING = re.compile(r"No module named '?(?P<module>\w+)")
 _NBDDP = "nbddp"
+#: The folders of a Python that belongs to the system; "": it is found there.
+_SYSTEM_FOLDERS = ("", "/usr/bin", "/bin")
+#: Below the home folder, where ssh begins.
+_VENV = "nbddp-env"
 #: The beginning of a requirement of nbddp that is no extra: ``torch``.
 _NAME = re.compile(r"^[\w.-]+")
 
@@ -30,18 +37,51 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
         return ""
     module = says_missing["module"]
     lacks = module if module == _NBDDP else f"the package {module}, which nbddp needs"
-    command = shlex.join([python, "-m", "pip", "install", *_needed(module)])
+    is_of_system = python.rpartition("/")[0] in _SYSTEM_FOLDERS
+    needed = _needed(_NBDDP if is_of_system else module)
+    command = shlex.join([python, "-m", "pip", "install", *needed])
+    then = ""
+    if is_of_system:  # those of Debian, Fedora and others let pip install nothing
+        venv = shlex.join([python, "-m", "venv", _VENV])
+        command = (
+            f"{venv} && {shlex.join([f'{_VENV}/bin/python', '-m', 'pip', 'install', *needed])}"
+        )
+        then = f" in a virtual environment, for --python {_VENV}/bin/python"
+        command = shlex.quote(command) if by_ssh else command
     run = f"`ssh {place} {command}` installs" if by_ssh else f"`{command}` there installs"
+    source = _source()
+    seen = ""
+    if source.startswith("/") and source in needed:
+        seen = f" (if {source}, from which nbddp is installed here, is there, too; else copy it)"
     return (
-        f"{python} on {place} lacks {lacks}. Next: {run} what is missing, or --python PATH names "
-        "the Python of an environment there that has nbddp and the torch of this notebook"
+        f"{python} on {place} lacks {lacks}. Next: {run} what is missing{then}{seen}, or --python "
+        "PATH names the Python of an environment there that has nbddp and the torch of this "
+        "notebook"
     )
+
+
+def _source() -> str:
+    """Return what pip installs nbddp from: as here, a folder, a file or an address; or its name."""
+    try:
+        text = metadata.distribution(_NBDDP).read_text("direct_url.json")  # PEP 610
+    except metadata.PackageNotFoundError:
+        return str(Path(__file__).parents[3])  # a checkout on the path of Python
+    if not text:
+        return _NBDDP
+    origin = json.loads(text)
+    url = str(origin["url"])
+    if url.startswith("file://"):
+        return unquote(urlsplit(url).path)
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return url
 
 
 def _needed(module: str) -> list[str]:
     """Return what pip has to install, with the torch of this notebook."""
-    needed = [_NBDDP] if module == _NBDDP else []
-    for requirement in metadata.requires(_NBDDP) or []:
+    needed = [_source()] if module == _NBDDP else []
+    for requirement in _requirements():
         name = _NAME.match(requirement)
         if name is None or "extra ==" in requirement:
             continue
@@ -50,6 +90,13 @@ def _needed(module: str) -> list[str]:
         elif module != _NBDDP:
             needed.append(name[0])
     return needed
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires(_NBDDP) or []
+    except metadata.PackageNotFoundError:  # a checkout on the path of Python
+        return ["torch"]
 
 
 def _torch() -> str:

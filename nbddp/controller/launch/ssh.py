@@ -101,6 +101,8 @@ class SshEngine:
         by_ssh = not self._options.via
         if lacks := missing_package(how, self._python, host, by_ssh=by_ssh):
             return lacks
+        if "Next: " in how:  # the agent there knows more
+            return f"ssh {how}"
         where = "in a terminal" if by_ssh else f"on {self._options.via}"
         return how and (
             f"ssh {how}. Next: try `ssh {host}` {where}; --python PATH names the Python there"

@@ -5,6 +5,7 @@ Runs in: the notebook's process, in the thread that takes the pool back.
     record of the pool --> connection --AttachAgent--> agents --> PoolMachine, HubThread
 """
 
+import errno
 import os
 import sys
 import time
@@ -215,11 +216,19 @@ def _channel_of(pool_id: str, machines: MachinesRecord) -> RemoteHubChannel:
         return RemoteHubChannel(machines.address, machines.port, PoolKeys(**machines.keys))
     except OSError as error:
         place = f"{machines.address}:{machines.port}"
+        reason = f"this machine cannot listen there: {error.strerror}"
+        step = (
+            "if another program has the port, end it "
+            f"(`ss -ltnp 'sport = {machines.port}'` names it), and attach again"
+        )
+        if error.errno == errno.EADDRNOTAVAIL:
+            reason = f"this machine does not have the address {machines.address} now"
+            step = (
+                "connect this machine to the network in which it had the address, and attach again"
+            )
         raise PoolAttachError(
-            f"the agents of pool {pool_id} connect to {place}, and this machine cannot listen "
-            f"there: {error.strerror}. Next: if another program has the port, end it "
-            f"(`ss -ltnp 'sport = {machines.port}'` names it), and attach again; the pool ends by "
-            "itself when its time is over"
+            f"the agents of pool {pool_id} connect to {place}, and {reason}. Next: {step}; the "
+            "pool ends by itself when its time is over"
         ) from None
 
 

@@ -85,7 +85,8 @@ class View:
         world_size: number of ranks of the pool.
         settings: limits of text and of time.
         log_path_by_rank: the files with the whole output; a rank may be absent.
-        can_ask: whether the front end has a stdin.
+        can_ask: whether the front end has a stdin, and this cell may use it.
+        is_background: the cell runs in the background, where it asks nothing.
         display_scope: see `OutputSpec`.
         widgets: None: the front end shows no widgets.
         panel: takes the commands for ranks that have stopped; None: the prompt does.
@@ -123,12 +124,12 @@ class View:
         began_at: str = "",
         sockets: SocketLog | None = None,
         shows_pictures: bool = True,
+        is_background: bool = False,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
         settings = replace(settings, output_fold_s=max(settings.output_fold_s, fold_s))
         self._run = run
-        self._ranks = run.ranks
         self._sink = sink
         self._out = out
         #: Folds long output; None: this sink does not fold.
@@ -137,6 +138,7 @@ class View:
         self._patience_s = max(settings.output_fold_s, settings.output_expect_s)
         self._labels = Labels(world_size)
         self._can_ask = can_ask
+        self._no_stdin = user_input.IN_BACKGROUND if is_background else user_input.NO_STDIN
         self._can_redraw = can_redraw
         self._shows_html = shows_html
         self._widgets = widgets
@@ -264,7 +266,7 @@ class View:
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
-            raise EOFError(user_input.NO_STDIN)
+            raise EOFError(self._no_stdin)
         if not is_stop:
             self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
@@ -293,7 +295,7 @@ class View:
     def why_nobody_answers(self) -> str:
         """See `CellView.why_nobody_answers`."""
         is_silent = not self._can_ask or self._out == "nothing"
-        return user_input.NO_STDIN if is_silent else user_input.why_nobody_answers()
+        return self._no_stdin if is_silent else user_input.why_nobody_answers()
 
     def leave_prompt(self, request: InputRequest) -> None:
         """See `CellView.leave_prompt`."""

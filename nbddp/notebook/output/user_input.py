@@ -10,8 +10,12 @@ from typing import Final
 from IPython.core.error import StdinNotImplementedError
 from IPython.core.getipython import get_ipython
 
-#: Equal on all ranks, so that their errors are shown once.
+#: These are equal on all ranks, so that their errors are shown once.
 NO_STDIN: Final = "input was asked for, and this front end cannot ask the user"
+IN_BACKGROUND: Final = (
+    "input was asked for, and a cell in the background asks no questions. Next: run it without "
+    "--async, or, if another kernel began it, %ddp attach --wait"
+)
 _NO_USER: Final = (
     "input was asked for, and this notebook runs without a user "
     "(nbclient, papermill, nbconvert and background cells have no stdin)"

@@ -34,3 +34,16 @@ def test_a_variable_has_a_next_step(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NBDDP_CONNECT", "zz")
     with pytest.raises(AgentJoinError, match=r"this is no invitation.*Next: NBDDP_CONNECT="):
         read_invitation("env")
+
+
+def test_a_machine_that_looks_on_itself_is_told_so():
+    failures = [("tcp://127.0.0.1:5", network.REFUSED)]
+    text = unreachable_text("n1", failures, is_kept=False)
+    assert text.startswith(
+        "n1 looked for the notebook on itself, since tcp://127.0.0.1:5 is its own loopback, and "
+        "nothing listens there: the notebook runs on another machine, or the pool has ended, or "
+        "the file is of an earlier one. Next: --address with an address of the notebook's machine "
+        "that n1 reaches, or --launcher ssh --tunnel; if the notebook runs on n1, the file or the "
+    )
+    tunnelled = unreachable_text("n1", failures, is_kept=False, is_tunnelled=True)
+    assert tunnelled.startswith("n1 reaches the notebook's machine, and nothing listens")

@@ -1,7 +1,10 @@
 """What is said of a Python on another machine that lacks a package."""
 
+import json
 import shlex
+from collections.abc import Callable
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,12 +17,28 @@ _TRACEBACK = (
 TORCH = f"torch=={metadata.version('torch').partition('+')[0]}"
 
 
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, object] | None], None]:
+    """Sets what pip has noted of the origin of nbddp; None: it came from an index."""
+
+    requires, real = metadata.requires("nbddp"), metadata.distribution
+
+    def set_origin(origin: dict[str, object] | None) -> None:
+        text = None if origin is None else json.dumps(origin)
+        noted = SimpleNamespace(read_text=lambda name: text, requires=requires)
+        monkeypatch.setattr(
+            metadata, "distribution", lambda name: noted if name == "nbddp" else real(name)
+        )
+
+    return set_origin
+
+
 def test_it_names_the_python_the_package_and_the_command():
-    text = missing_package(_TRACEBACK, "/usr/bin/python3", "n1", by_ssh=True)
+    text = missing_package(_TRACEBACK, "/opt/py/bin/python", "n1", by_ssh=True)
     says, _, step = text.partition(". Next: ")
-    assert says == "/usr/bin/python3 on n1 lacks the package msgspec, which nbddp needs"
+    assert says == "/opt/py/bin/python on n1 lacks the package msgspec, which nbddp needs"
     words = shlex.split(step.split("`")[1])
-    assert words[:6] == ["ssh", "n1", "/usr/bin/python3", "-m", "pip", "install"]
+    assert words[:6] == ["ssh", "n1", "/opt/py/bin/python", "-m", "pip", "install"]
     assert {TORCH, "msgspec", "pyzmq", "ipython"} <= set(words[6:])
     assert "pytest" not in words
     assert step.endswith(
@@ -30,17 +49,65 @@ def test_it_names_the_python_the_package_and_the_command():
 @pytest.mark.parametrize(
     "output",
     [
-        "/usr/bin/python3: No module named nbddp",
+        "/opt/python3: No module named nbddp",
         "Error while finding module specification (ModuleNotFoundError: No module named 'nbddp')",
         "ModuleNotFoundError: No module named 'nbddp.agent'",
     ],
 )
-def test_nbddp_itself_is_missing(output: str):
-    text = missing_package(output, "/usr/bin/python3", "a node of the job", by_ssh=False)
+def test_nbddp_itself_is_missing(
+    output: str, installed: Callable[[dict[str, object] | None], None]
+):
+    installed(None)
+    text = missing_package(output, "/opt/python3", "a node of the job", by_ssh=False)
     assert text.startswith(
-        "/usr/bin/python3 on a node of the job lacks nbddp. Next: `/usr/bin/python3 -m pip install "
+        "/opt/python3 on a node of the job lacks nbddp. Next: `/opt/python3 -m pip install "
         f"nbddp {TORCH}` there installs what is missing, or --python PATH"
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "source", "seen"),
+    [
+        (
+            {"url": "file:///data/my%20clone", "dir_info": {"editable": True}},
+            "/data/my clone",
+            True,
+        ),
+        ({"url": "file:///w/nbddp.whl", "archive_info": {}}, "/w/nbddp.whl", True),
+        (
+            {"url": "https://x.org/nbddp", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "git+https://x.org/nbddp@abc",
+            False,
+        ),
+        ({"url": "https://x.org/nbddp.whl", "archive_info": {}}, "https://x.org/nbddp.whl", False),
+    ],
+)
+def test_nbddp_is_installed_there_from_where_it_was_installed_here(
+    origin: dict[str, object],
+    source: str,
+    seen: bool,
+    installed: Callable[[dict[str, object] | None], None],
+):
+    installed(origin)
+    text = missing_package("No module named nbddp", "/opt/python3", "n1", by_ssh=True)
+    words = shlex.split(text.split("`")[1])
+    assert words[2:] == ["/opt/python3", "-m", "pip", "install", source, TORCH]
+    assert (f"(if {source}, from which nbddp is installed here, is there, too;" in text) == seen
+
+
+@pytest.mark.parametrize("python", ["/usr/bin/python3", "python3"])
+def test_a_python_of_the_system_gets_a_virtual_environment(
+    python: str, installed: Callable[[dict[str, object] | None], None]
+):
+    """Its pip installs nothing: externally-managed-environment."""
+    installed(None)
+    text = missing_package(_TRACEBACK, python, "n1", by_ssh=True)
+    ssh, host, command = shlex.split(text.split("`")[1])
+    assert (ssh, host) == ("ssh", "n1")
+    assert command == (
+        f"{python} -m venv nbddp-env && nbddp-env/bin/python -m pip install nbddp {TORCH}"
+    )
+    assert "virtual environment, for --python nbddp-env/bin/python, or --python PATH" in text
 
 
 def test_another_end_is_none_of_its():

@@ -105,6 +105,27 @@ def test_a_label_stands_above_what_is_seen_only(page: str, labels: int):
     assert len(sink.shown) == labels + 1
 
 
+@pytest.mark.parametrize(
+    ("is_background", "why"),
+    [
+        (True, "a cell in the background asks no questions. Next: run it without --async"),
+        (False, "this front end cannot ask the user"),
+    ],
+)
+def test_a_question_that_nobody_answers(is_background: bool, why: str):
+    view = View(
+        Run("r", RankSet.all(2), 1000),
+        ListSink(),
+        world_size=2,
+        settings=Settings(),
+        log_path_by_rank={},
+        can_ask=False,
+        is_background=is_background,
+        display_scope="p",
+    )
+    assert why in view.why_nobody_answers()
+
+
 def test_output_that_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise TypeError("a bug")
