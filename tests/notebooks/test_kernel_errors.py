@@ -224,8 +224,8 @@ def test_a_name_that_only_the_notebook_has(kernel: Kernel):
     cell = kernel.run("%%ddp\nif rank: notebook_value + 1")
     assert "NameError: name 'notebook_value' is not defined" in cell.error
     assert cell.text == with_line_breaks(
-        "notebook_value is a variable of the notebook. Next: %ddp push notebook_value gives it to "
-        "the ranks\n"
+        "notebook_value is a variable of the notebook. Next: %ddp push notebook_value -r 1 gives "
+        "it to rank 1\n"
     )
     assert kernel.run("%%ddp\njson_here.dumps(1)").text == (
         "json_here is imported in the notebook only. Next: import it in a %%ddp cell, too\n"

@@ -211,7 +211,7 @@ def test_pools_without_fresh_ranks_or_without_others(pool: Pool):
     with pytest.raises(BadOptionError, match=r"no rank has a variable.*Next: run the cells again"):
         pool.catch_up()
     pool.run("x = 1")
-    with pytest.raises(BadOptionError, match="no rank is fresh"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks"):
         pool.catch_up()
     with pytest.raises(BadOptionError, match=r"has not run cell \[9\]; it has run \d+$"):
         pool.catch_up(1, cells=[9])

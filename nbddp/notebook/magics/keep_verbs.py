@@ -110,6 +110,7 @@ def others_text() -> str:
         f"{'' if pool.until is None else f' until {moment(pool.until, now)}'}: %ddp stop, then "
         f"%ddp attach {pool.pool_id} takes it back."
         for pool in kept_pools.detached_pools()
+        if pool.until is None or pool.until > now  # else its agents end, and nothing says when
     )
 
 

@@ -11,8 +11,10 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
+from nbddp.notebook import session
 from nbddp.notebook.magics import completion
 from nbddp.settings import PREDEFINED_NAMES
+from nbddp.wire.rank_set import RankSet
 
 #: The text of Python's NameError.
 _UNDEFINED = re.compile(r"name '(?P<name>\w+)' is not defined")
@@ -53,7 +55,17 @@ def _of_notebook(error: CellError) -> str:
         name = match["name"]
         if isinstance(shell.user_ns[name], types.ModuleType):
             return f"{name} is imported in the notebook only. Next: import it in a %%ddp cell, too"
-        return f"{name} is a variable of the notebook. Next: %ddp push {name} gives it to the ranks"
+        lacking = RankSet.of(
+            rank for rank, own in error.by_rank.items() if own == (exception, text)
+        )
+        pool = session.current_pool()
+        is_some = pool is not None and len(lacking) < pool.world_size
+        to = (
+            f" -r {lacking} gives it to {lacking.describe()}"
+            if is_some
+            else " gives it to the ranks"
+        )
+        return f"{name} is a variable of the notebook. Next: %ddp push {name}{to}"
     return ""
 
 

@@ -470,6 +470,10 @@ def store_notes(snapshot: PoolSnapshot) -> list[str]:
         "the store process exited: existing groups still work, new ones cannot be made. "
         "Next: %ddp restart"
     )
+    if 0 in snapshot.lost_agents:  # its ranks were in the groups
+        text = (
+            "the store was lost with node 0: the other ranks can form no group. Next: %ddp restart"
+        )
     return [text] if snapshot.store_is_lost and is_any_alive else []
 
 

@@ -94,7 +94,7 @@ def test_names_of_cells_of_other_ranks_are_not_lacking():
     run(history, "x = 1", replaced=one)
     history.begin("0", PastCell(2, "steps = 1", 1, RankSet.of([0])))
     history.end(RunOutcome("0", {0: RankResult(0, "ok")}, 0.0))
-    with pytest.raises(BadOptionError, match="no rank is fresh"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks"):
         choose(history, one, {1: ("model",)})
 
 
@@ -106,7 +106,7 @@ def test_every_rank_is_fresh_though_a_cell_has_run_since():
         with pytest.raises(BadOptionError, match="every rank is fresh"):
             choose(history, ALL, had, named)
     run(history, "import torch; _, model = 1, 2", replaced=ALL)
-    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable that %ddp"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks a variable that %ddp"):
         choose(history, ALL, dict.fromkeys(ALL, ("x", "model")))
 
 
@@ -132,7 +132,7 @@ def test_a_name_that_was_of_one_rank_makes_no_rank_fresh():
     with pytest.raises(BadOptionError, match=r"rank 1 lacks model.*Next: %ddp catchup -r 1"):
         choose_roles(history, processes, had, None)
     history.replaced.note_catch_up([(1, 21)], is_whole=True)
-    with pytest.raises(BadOptionError, match="no rank is fresh: none lacks a variable"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks a variable"):
         choose_roles(history, processes, dict.fromkeys(ALL, WHOLE), None)
 
 
@@ -150,7 +150,7 @@ def test_all_ranks_are_named():
 def test_all_ranks_died_at_once_and_are_no_replacements():
     history, had = CellHistory(), dict.fromkeys(ALL, ("x",))
     run(history, "if rank == 5: never = 1", replaced=NO_RANKS)
-    with pytest.raises(BadOptionError, match="no rank is fresh"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks"):
         choose(history, NO_RANKS, had)
     run(history, "model = 1", replaced=NO_RANKS)
     history.begin("end", PastCell(2, "dist.barrier()", 1, ALL))
@@ -167,7 +167,7 @@ def test_all_ranks_died_at_once_and_are_no_replacements():
 
 
 def test_no_rank_or_every_rank_is_fresh():
-    with pytest.raises(BadOptionError, match="no rank is fresh"):
+    with pytest.raises(BadOptionError, match="no fresh rank lacks"):
         choose(CellHistory(), NO_RANKS, {})
     with pytest.raises(BadOptionError, match="every rank is fresh"):
         choose(CellHistory(), ALL, {})

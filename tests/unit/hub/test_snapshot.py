@@ -73,6 +73,8 @@ def test_the_lost_store_is_told_while_a_rank_lives():
     pool.machine.store_is_lost = True
     assert "existing groups still work" in store_notes(snapshot(pool))[0]
     whole = snapshot(pool)
+    without_0 = msgspec.structs.replace(whole, lost_agents=frozenset((0,)))
+    assert "lost with node 0: the other ranks can form no group" in store_notes(without_0)[0]
     ended = [msgspec.structs.replace(info, state=RankState.EXITED) for info in whole.ranks]
     assert store_notes(msgspec.structs.replace(whole, ranks=tuple(ended))) == []
 
