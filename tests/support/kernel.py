@@ -118,7 +118,13 @@ class Cell:
                 continue
             shown = [] if clear_next else shown
             clear_next = False
-            shown.append(message)
+            last = shown[-1] if shown and message.kind == shown[-1].kind == "stream" else None
+            if last is not None and last.content["name"] == message.content["name"]:
+                # As a front end does: a text may come in two parts, which is chance.
+                text = last.content["text"] + message.content["text"]
+                shown[-1] = Message("stream", {**last.content, "text": text})
+            else:
+                shown.append(message)
         return shown
 
     def _stream(self, name: str) -> str:

@@ -271,7 +271,9 @@ class PoolRebuild:
             for rank in exited
             if rank in self._respawn and self._pool.ranks[rank].node not in self._pool.lost_agents
         )
-        if dead and len(exited) == len(self._pool.ranks):
+        # Fresh ranks have nothing to keep, and without the store they cannot make groups.
+        useless = self._joining if self._pool.store_is_lost else set()
+        if dead and useless.union(exited) == set(self._pool.ranks):
             if self._pool.lost_agents:
                 return self._end(_GROUPS_UNKNOWN, now)
             self._step = _Step.RESTART

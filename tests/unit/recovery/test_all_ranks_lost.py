@@ -1,5 +1,7 @@
 """No rank is left that knows the process groups: the pool, or its default group, starts again."""
 
+import pytest
+
 from nbddp.controller.state.actions import RanksRestarted
 from nbddp.controller.state.stimuli import RestartRanksRequested
 from nbddp.wire.messages import (
@@ -9,6 +11,7 @@ from nbddp.wire.messages import (
     RebuildGroups,
     StartFailed,
     StartRanks,
+    StoreExited,
     StoreReady,
 )
 from nbddp.wire.rank_set import RankSet
@@ -34,6 +37,23 @@ def test_a_pool_without_survivors_starts_again():
     assert kinds(ended) == ["EndRun"]  # no caller waits for a start
     assert outcome_of(ended).fresh == RankSet.all(2)
     assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+@pytest.mark.parametrize("store_is_first", [True, False])
+def test_a_pool_starts_again_if_the_ends_of_the_fork_server_are_seen_one_by_one(
+    store_is_first: bool,
+):
+    """A fresh rank has nothing to keep, and cannot make groups without the store."""
+    pool = Pool(2)
+    pool.exited(1)
+    assert kinds(pool.tick(after_s=0.05)) == ["StartRanks 1"]
+    if store_is_first:
+        pool.feed(StoreExited(pid=2, exit_code=255))
+    pool.exited(0)
+    if not store_is_first:
+        pool.feed(StoreExited(pid=2, exit_code=255))
+    assert kinds(pool.tick(after_s=0.05)) == ["StopRanks"]
+    assert kinds(pool.feed(RanksStopped(node=0))) == ["StartStore"]
 
 
 def test_a_rank_that_dies_in_the_new_start_causes_another_one():
