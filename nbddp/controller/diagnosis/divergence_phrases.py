@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName
+from nbddp.controller.diagnosis.code_places import find_place, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
 from nbddp.controller.diagnosis.divergence import Divergence, PossibleSkip, Unsettled, is_of_ranks
 from nbddp.controller.diagnosis.guarded_calls import left_after_error
 from nbddp.controller.diagnosis.helper_barriers import HelperCall
+from nbddp.controller.diagnosis.iterations import loops_around
 from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.loop_phrases import left_out_call, left_out_step, length_step
 from nbddp.controller.diagnosis.phrases import (
@@ -261,7 +263,10 @@ def _leaving_step(
         how = left_after_error(divergence.code, divergence.site.line, leaving) * has_device
         return f"{together}{how or ', or none of them'}."
     can_move = can_move and not _is_behind(leaving, divergence)
-    if operation.is_by_library or not (leaving.is_continue or can_move):
+    # A rank that has left the loop would still miss the call in later iterations.
+    can_move = can_move and not loops_around(divergence.code, leaving.line)
+    can_move = (leaving.is_continue or can_move) and not _is_made_between(leaving, divergence)
+    if operation.is_by_library or not can_move:
         # A backward without the step after it would make the ranks' models differ.
         how = _shared_break(leaving) if is_of_all else ""
         return f"{together}{how or ', or none of them'}."
@@ -276,6 +281,21 @@ def _leaving_step(
 def _is_behind(leaving: Exit, divergence: Divergence) -> bool:
     """Whether a rank makes the call before it leaves: in the condition, or above it."""
     return leaving.condition.line >= divergence.site.line
+
+
+def _is_made_between(leaving: Exit, divergence: Divergence) -> bool:
+    """Whether the call has a name that is assigned between it and the exit above it."""
+    code, line = divergence.code, divergence.site.line
+    place = find_place(code, line)
+    made = {
+        node.id
+        for statement in code.statements
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and leaving.line < node.lineno < line
+    }
+    return place is not None and bool(made & names_in(place.statement))
 
 
 def _shared_break(leaving: Exit) -> str:

@@ -111,3 +111,33 @@ def test_without_a_proof_no_call_is_told_as_left_out(code: str):
     found = finding(code)
     assert "left out" not in " ".join(found.suspicions) + found.next_step
     assert "left it out" not in found.next_step
+
+
+def test_a_call_whose_tensor_is_made_behind_the_continue_stays_there():
+    code = _HELPER.replace("    dist.barrier()", "    t = torch.ones(1)\n    dist.barrier(t)")
+    found = finding(code)
+    assert found.next_step == (
+        "Let all ranks take line 5, `if v > 0 and rank == 0: continue`, in the same iteration, or "
+        "none of them."
+    )
+
+
+def test_a_break_is_taken_by_all_ranks_together():
+    """A call that moves above it would still be missed in later iterations."""
+    pool = Ranks(2)
+    pool.code[CELL] = (
+        "for i in range(3):\n    if rank == 1: break\n    dist.broadcast(x, 0)\ndist.barrier()"
+    )
+    failure = Failure("collective")
+    pool[0].issue("broadcast", line=3, iteration=[("i", 0)], state="failed", failure=failure)
+    pool[1].issue("barrier", line=4, state="failed", failure=failure)
+    for state in pool:
+        other = pool[1 - state.rank]
+        seen = state.saw(len(state.operations), other, len(other.operations), "op")
+        state.raised("CollectiveMismatchError", mismatches=(seen,))
+    found = pool.diagnose().findings[0]
+    assert found.next_step == (
+        "Let all ranks take line 2, `if rank == 1: break`, in the same iteration: put `stop = "
+        "torch.tensor(1.0 if rank == 1 else 0.0, device=device)` and `dist.all_reduce(stop)` above "
+        "the `if`, and `if stop: break` in its place."
+    )
