@@ -333,4 +333,4 @@ def test_ranks_in_a_collective_wait_for_a_rank_at_its_prompt(four: Kernel):
     code = "%%ddp\nx = torch.ones(1)\nif rank == 1:\n    breakpoint()\ndist.all_reduce(x)\nx.item()"
     cell = waited(four, code, "all_reduce", "p rank + 10", "c")
     assert "[1]   11" in cell.lines
-    assert cell.page[-1].text.strip() == "[0-3] Out: 4.0"
+    assert cell.lines[-1] == "[0-3] Out: 4.0"
