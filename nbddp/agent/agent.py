@@ -454,9 +454,9 @@ class Agent:
                 processes of the job, to this one perhaps a moment later.
         """
         give_up_at = time.monotonic() + END_SHOWS_S
-        while is_of_sigterm and self._is_remote and not self.is_orphan:
-            if time.monotonic() >= give_up_at:
-                break
+        # A rank that this agent ends itself gets SIGTERM from it.
+        may_follow = is_of_sigterm and self._is_remote and self._termination is None
+        while may_follow and not self.is_orphan and time.monotonic() < give_up_at:
             time.sleep(_POLL_S)
         return self.end if self.is_orphan else None
 

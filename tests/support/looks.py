@@ -371,6 +371,25 @@ def only(pool: Ranks) -> Finding:
     return finding
 
 
+def missing(source: str, calls: dict[int, list[int]], waiting_at: int) -> Finding:
+    """What is found when rank 1 of three has finished a cell, and the others wait.
+
+    Args:
+        source: of the cell.
+        calls: lines of the calls that have ended, by rank.
+        waiting_at: the line at which ranks 0 and 2 wait.
+    """
+    pool = Ranks(3)
+    pool.code[CELL] = source
+    for rank, lines in calls.items():
+        for line in lines:
+            pool[rank].done(line=line)
+    for rank in (0, 2):
+        pool[rank].blocked(line=waiting_at)
+    pool[1].finished()
+    return only(pool)
+
+
 def told(finding: Finding) -> tuple[str, str, str]:
     """Kind, culprits, waiting."""
     return finding.kind, str(finding.culprits), str(finding.waiting)

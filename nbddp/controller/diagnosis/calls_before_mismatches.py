@@ -66,7 +66,7 @@ def missed_behind_loop(cause: Cause, graph: WaitForGraph, sources: Sources) -> C
     """
     assert cause.disagreement is not None  # noqa: S101 - the caller has looked
     calls = cause.disagreement.operation_by_rank
-    if any(call.signature.kind != "collective" for call in calls.values()):
+    if not cause.disagreement.is_of_collectives:
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
     missed: list[Cause] = []
@@ -121,7 +121,7 @@ def sole_call(
         has such a condition.
     """
     calls = disagreement.operation_by_rank
-    if any(call.signature.kind != "collective" for call in calls.values()):
+    if not disagreement.is_of_collectives:
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
     sole: list[tuple[RankSet, Divergence]] = []

@@ -24,6 +24,12 @@ class Disagreement:
     differences: Differences
 
     @property
+    def is_of_collectives(self) -> bool:
+        """Whether all of the calls are collectives: none is a message, or makes a group."""
+        kinds = {each.signature.kind for each in self.operation_by_rank.values()}
+        return kinds <= {"collective"}
+
+    @property
     def ended(self) -> RankSet:
         """Members on which it has ended: they needed nothing of those that called differently."""
         return RankSet.of(

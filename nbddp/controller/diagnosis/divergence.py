@@ -371,8 +371,7 @@ def differing_branches(
         The ranks at each line; none if no line has such a branch, or all calls are at one line. The
         line of a call is that of its caller, where only there ranks are in the same function.
     """
-    calls = disagreement.operation_by_rank
-    if any(call.signature.kind != "collective" for call in calls.values()):
+    if not disagreement.is_of_collectives:
         return []  # one rank sends, the other receives: their lines are not meant to be equal
     return branches_apart(_in_one_function(disagreement, graph, sources), sources)
 
@@ -423,8 +422,7 @@ def call_in_try(
     Returns:
         The ranks there, and their line with the ``try`` around it; None: there is none.
     """
-    calls = disagreement.operation_by_rank
-    if any(call.signature.kind != "collective" for call in calls.values()):
+    if not disagreement.is_of_collectives:
         return None
     site_by_rank = _in_one_function(disagreement, graph, sources)
     if len({_function(site) for site in site_by_rank.values()}) != 1:

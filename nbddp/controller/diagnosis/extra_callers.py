@@ -39,7 +39,7 @@ def extra_caller(
         proven that this line is the reason.
     """
     calls = disagreement.operation_by_rank
-    if any(call.signature.kind != "collective" for call in calls.values()):
+    if not disagreement.is_of_collectives:
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
     for ranks in by_line.values() if len(by_line) > 1 else ():
