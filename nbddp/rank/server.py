@@ -11,6 +11,7 @@ import atexit
 import os
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias, assert_never
 
 import torch
@@ -27,7 +28,7 @@ from nbddp.rank.cells import (
     Stdin,
     end_steps,
     imported_library,
-    open_debugger,
+    open_stop_debugger,
 )
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
 from nbddp.rank.collectives import Collectives
@@ -103,7 +104,8 @@ class RankServer:
         self._executor.error_stops.note = self._stdin.note_error_stop
         if self._collectives is not None:
             stops = self._collectives.stops
-            stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            stops.ask = self._stdin.ask_stop
+            stops.debug = partial(open_stop_debugger, rank=launch.rank)
             stops.end_debugging = end_steps
             stuck_prompt = self._collectives.stuck_prompt
             stuck_prompt.ask, stuck_prompt.names = self._stdin.ask_stuck, self._shell.user_ns

@@ -148,6 +148,13 @@ def test_one_rank_goes_ahead_and_waits_for_the_other(pool: Pool):
     assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[2.0, 2.0]\n[3.0, 3.0]\n"}
 
 
+def test_continue_lets_a_rank_go_that_waits_for_others(pool: Pool):
+    code = "for i in range(3):\n    dist.barrier()\nprint('end')"
+    view = run_cell(pool, code, step=True, answers=["step -r 0", "c"])
+    assert [request.rank for request in view.asked] == [0, 1]
+    assert view.texts() == {0: "end\n", 1: "end\n"}
+
+
 def test_several_steps_at_once(pool: Pool):
     code = "for i in range(5):\n    dist.barrier()\nprint(i)"
     view = run_cell(pool, code, step=True, answers=["step 3", "p i", "", "continue"])
@@ -290,12 +297,35 @@ def test_the_debugger_of_one_rank_comes_back(pool: Pool):
     assert view.text(0) == "[3.0, 3.0]\n"
 
 
-def test_quit_ends_the_cell_also_after_a_step_in_the_debugger(pool: Pool):
-    view = run_cell(
-        pool, f"{SUM}\nprint('end')", step=True, answers=["rank 1", "n", "quit"], check=False
-    )
+@pytest.mark.parametrize("command", ["n", "s", "r", "c", "until 9", "jump 1", "b 3", "run"])
+def test_the_debugger_of_one_rank_lets_it_not_go_on(pool: Pool, command: str):
+    code = f"{SUM}\nprint('end')"
+    view = run_cell(pool, code, step=True, answers=["rank 1", command, "q", "rank 0", "q", "c"])
+    assert [(request.rank, request.stop is None) for request in view.asked] == [
+        (0, False),
+        (1, True),
+        (1, True),
+        (0, False),
+        (0, True),
+        (0, False),
+    ]
+    is_break = command.startswith("b")
+    assert ("does not go on from this debugger" in view.text(1)) is not is_break
+    assert ("sets no breakpoints" in view.text(1)) is is_break
+    assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
+
+
+def test_an_interrupt_in_the_debugger_of_one_rank_ends_the_cell(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["rank 1", KeyboardInterrupt()], check=False)
     assert isinstance(view.error, CellInterruptedError)
-    assert [request.stop is None for request in view.asked] == [False, True, False]
+    run_cell(pool, SUM, step=True, answers=["step"])
+
+
+def test_quit_ends_the_cell_also_after_a_step_in_the_debugger(pool: Pool):
+    code = f"breakpoint()\n{SUM}\nprint('end')"
+    view = run_cell(pool, code, step=True, answers=[*["all n"] * 3, "quit"], check=False)
+    assert isinstance(view.error, CellInterruptedError)
+    assert view.asked[-1].stop is not None
     run_cell(pool, SUM, step=True, answers=["step"])
 
 
@@ -342,6 +372,26 @@ def test_a_cell_that_the_user_has_ended_stops_no_more(pool: Pool):
     assert isinstance(view.error, CellInterruptedError)
     assert "still inside" not in str(view.error)
     assert view.texts() == {0: "end\n", 1: "end\n"}
+
+
+@pytest.mark.parametrize(
+    "handler", ["except BaseException:\n        pass", "finally:\n        continue"]
+)
+def test_a_cell_that_catches_the_quit_is_told_so(pool: Pool, handler: str):
+    code = f"for i in range(2):\n    try:\n        dist.barrier()\n    {handler}\nprint('end')"
+    view = run_cell(pool, code, step=True, answers=["quit"])
+    assert view.texts() == {0: "end\n", 1: "end\n"}
+    (text,) = (each for each in view.told if "ran on" in each)
+    assert text.startswith(
+        "ranks 0-1 ran on after the interrupt: it raised KeyboardInterrupt in cell [1], line 3: "
+        "`dist.barrier()`, and the cell's code caught it. Next: catch Exception, which"
+    )
+
+
+def test_a_rank_that_had_ended_the_cell_has_caught_no_quit(pool: Pool):
+    code = "if rank == 0:\n    dist.barrier()"
+    view = run_cell(pool, code, step=True, answers=["quit"], check=False)
+    assert not any("ran on" in each for each in view.told)
 
 
 def test_an_interrupt_at_the_prompt_ends_the_cell(pool: Pool):

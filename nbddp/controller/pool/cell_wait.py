@@ -158,7 +158,8 @@ class CellWait:
             outcome = self._explain(outcome)
             if rows := self._steps.rows({}):
                 self._view.end_steps(rows)
-            for text in () if self._interrupts else self._steps.missed(self._numbers):
+            missed = () if self._interrupts else self._steps.missed(self._numbers)
+            for text in (*missed, *self._steps.caught(outcome.ranks("ok"))):
                 self._view.tell(text)
             if outcome.missed_faults:
                 self._view.tell(missed_text(outcome.missed_faults))
@@ -226,10 +227,10 @@ class CellWait:
         if request.is_stuck:
             self._take_stuck(request, now)
         elif request.stop is not None and self._interrupts:
-            self._note_pause(request)  # in a `finally`; the user has ended the cell
-            self._send(request, str(_LEAVE))
+            self._send(request, str(_LEAVE))  # in a `finally`; the user has ended the cell
         elif request.stop is not None:
-            self._steps.add(request, self._run.taken_count, now)
+            if step := self._steps.add(request, self._run.taken_count, now):
+                self._send(request, str(step))
         elif request.debugger is None:
             self._note_question(request)
         elif line := self._turns.add(request, self._run.taken_count, now):
@@ -342,7 +343,6 @@ class CellWait:
         for request, step in answer.replies:
             if step.verb is StepVerb.DEBUG:
                 self._turns.expect(request.rank)
-            self._note_pause(request)
             self._send(request, str(step))
         if answer.wants is Sight.TABLE:
             self._show_steps(turns)
@@ -378,6 +378,7 @@ class CellWait:
             self._view.show_steps(turns.table(others), turns.rows(others))
 
     def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
+        self._note_pause(request)
         self._view.leave_prompt(request)
         self._reply(
             request.rank,
@@ -441,7 +442,7 @@ class CellWait:
             if self._is_asking and self._is_main:
                 self._break_is_due = True
                 # To the thread itself: it may be blocked in a system call.
-                signal.pthread_kill(_main_thread_id(), signal.SIGINT)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _give_up_when_due(self) -> None:
         if time.monotonic() < self._given_up_at:
@@ -467,6 +468,7 @@ class CellWait:
         self._interrupts += 1
         self._interrupted_at = self._run.put_count
         self._run.was_interrupted = True
+        self._steps.note_interrupt()
         if self._interrupts == 1:
             self._interrupt()
         else:
@@ -488,9 +490,3 @@ class CellWait:
         finally:
             if before is not None:  # None: set by C code
                 signal.signal(signal.SIGINT, before)
-
-
-def _main_thread_id() -> int:
-    ident = threading.main_thread().ident
-    assert ident is not None  # noqa: S101 - it runs
-    return ident

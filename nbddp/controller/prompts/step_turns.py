@@ -35,6 +35,12 @@ from nbddp.controller.prompts.step_commands import (
     Tell,
     parse,
 )
+from nbddp.controller.prompts.step_refusals import (
+    held_text,
+    mismatch_lines,
+    not_stopped_text,
+    refusal,
+)
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -50,11 +56,6 @@ _WAITING_S = 0.3
 
 #: After these replies the program goes on.
 _LETS_GO = (StepVerb.STEP, StepVerb.UNTIL, StepVerb.CONTINUE, StepVerb.SKIP)
-#: Operations without which the tensors of the rank still hold values of its own.
-_SKIPPABLE = (
-    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier", "monitored_barrier",
-    "send",
-)  # fmt: skip
 _HINT = "step does these operations; print EXPR looks at each rank; help lists all commands"
 
 
@@ -125,6 +126,10 @@ class StepTurns:
         self._commands = itertools.count(1)
         self._held: set[Rank] = set()  #: ranks that only commands with ``-r`` let go
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
+        #: Ranks that had not stopped when ``continue`` let all ranks go.
+        self._continued: set[Rank] = set()
+        #: The places of ranks that an interrupt has found at their stops.
+        self._interrupted: dict[Rank, str] = {}
         #: The group and the number of the collective up to which ranks go by ``until``.
         self._aims: dict[Rank, tuple[str, int]] = {}
         self._rows = OperationRows()
@@ -150,8 +155,22 @@ class StepTurns:
 
     # --- what ranks do ---------------------------------------------------------------------------
 
-    def add(self, request: InputRequest, number: int, now: float) -> None:
-        """Note that a rank has stopped; ``number`` is that of the event, see `drop`."""
+    def add(self, request: InputRequest, number: int, now: float) -> StepReply | None:
+        """Note that a rank has stopped.
+
+        Args:
+            request: of the rank.
+            number: of the event with it; see `drop`.
+            now: the time.
+
+        Returns:
+            The answer, if ``continue`` has let all ranks go before the rank had stopped: it was
+            inside an operation. None: the user is asked.
+        """
+        if request.rank in self._continued:
+            if not request.break_points and request.mismatch is None:
+                return StepReply(StepVerb.CONTINUE)
+            self._continued.discard(request.rank)
         if not self._open:
             together_s = _TOGETHER_S if self._due_at else _PATIENCE_S
             self._due_at = max(self._due_at, now + together_s)
@@ -163,6 +182,7 @@ class StepTurns:
         self._debugged.discard(request.rank)
         self._release(request.rank)
         self._see_if_all_are_there(now)
+        return None
 
     def leave(self, rank: Rank, now: float, failure: str | None = None) -> None:
         """Note that a rank has ended the cell, and cannot be asked.
@@ -226,6 +246,23 @@ class StepTurns:
         for request in dropped:
             del self._open[request.rank, request.question]
         return dropped
+
+    def note_interrupt(self) -> None:
+        """Note that the cell is interrupted: KeyboardInterrupt is raised in the stopped ranks."""
+        if not self._interrupted:
+            stops = ((request.rank, request.stop) for request in self._requests())
+            self._interrupted = {rank: place(stop.site) for rank, stop in stops if stop is not None}
+
+    def caught(self, ranks: RankSet) -> tuple[str, ...]:
+        """Return lines on ranks whose code has caught the interrupt; ``ranks`` have ended well."""
+        by_place = ranks_by((self._interrupted.get(rank, ""), rank) for rank in ranks)
+        return tuple(
+            f"{some.describe()} ran on after the interrupt: it raised KeyboardInterrupt in "
+            f"{where}, and the cell's code caught it. Next: catch Exception, which does not "
+            "include KeyboardInterrupt, or raise it again"
+            for where, some in by_place.items()
+            if where
+        )
 
     def end_groups(self, pg_ids: Collection[str]) -> list[InputRequest]:
         """Drop the stops before operations of groups whose ranks are freed: they raise errors."""
@@ -334,7 +371,7 @@ class StepTurns:
         """Take the line that the user has typed."""
         match self._kind.parse(line, self._world_size, self._meshes):
             case Look(sight):
-                tells = self._mismatches() if sight is Sight.WAITS else ()
+                tells = mismatch_lines(self._requests()) if sight is Sight.WAITS else ()
                 return StepAnswer(wants=sight, tells=tells)
             case Hold(ranks, is_over):
                 return self._hold(ranks, is_over=is_over)
@@ -352,9 +389,12 @@ class StepTurns:
 
     def close(self) -> list[InputRequest]:
         """Take all open requests: no user can be asked."""
-        requests = [request for request, _ in self._open.values()]
+        requests = self._requests()
         self._open.clear()
         return requests
+
+    def _requests(self) -> list[InputRequest]:
+        return [request for request, _ in self._open.values()]
 
     def _compare(self, expression: str, ranks: RankSet) -> StepAnswer:
         absent = RankSet.of(set(ranks) - set(self.ranks))
@@ -380,15 +420,12 @@ class StepTurns:
         if lets_go and chosen is None:
             ranks = RankSet.of(set(ranks) - self._held)
             if not ranks:
-                held = f"{self.ranks.describe()} {self.ranks.verb('is', 'are')} held"
-                return StepAnswer(
-                    tells=(f"{held}, and no other rank has stopped. Next: release, or -r RANKS",)
-                )
+                return StepAnswer(tells=(held_text(self.ranks),))
         absent = RankSet.of(set(ranks) - set(self.ranks))
         if absent:
             return StepAnswer(tells=(self._absent_text(absent),))
-        if refusal := self._refusal(reply, ranks):
-            return StepAnswer(tells=(refusal,))
+        if why := refusal(reply, [each for each in self._requests() if each.rank in ranks]):
+            return StepAnswer(tells=(why,))
         if reply.verb in RUNS:
             reply = replace(reply, count=next(self._commands))
         self._is_fresh = lets_go or reply.verb is StepVerb.RETRY
@@ -396,13 +433,10 @@ class StepTurns:
         if not lets_go:  # one thread of each rank says it
             keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
         requests = [self._open.pop(key)[0] for key in sorted(keys)]
+        if reply.verb is StepVerb.CONTINUE and chosen is None:
+            self._continued = set(self.absent) - self._held - self._aims.keys()
         for request in requests:
-            if lets_go:
-                self._rows.let_go(request.rank, reply.verb)
-                if reply.verb is StepVerb.UNTIL and request.stop is not None:
-                    self._aims[request.rank] = request.stop.pg_id, reply.count
-            elif reply.verb is StepVerb.RETRY:
-                self._rows.take_back(request.rank)
+            self._note_reply(request, reply)
         self._due_at = now + _PATIENCE_S
         if reply.verb is StepVerb.DEBUG:
             self._debugged.update(ranks)
@@ -410,71 +444,23 @@ class StepTurns:
             self.gathered = ranks
         return StepAnswer(replies=tuple((request, reply) for request in requests))
 
-    def _mismatches(self) -> tuple[str, ...]:
-        """Lines on ranks whose operation does not match: they do not go on when they are let go."""
-        return tuple(
-            f"rank {request.rank} has stopped before a mismatch: step or continue raises it there. "
-            "Next: run and retry repair the call; or quit"
-            for request, _ in self._open.values()
-            if request.mismatch is not None
-        )
+    def _note_reply(self, request: InputRequest, reply: StepReply) -> None:
+        """Note what a stopped rank does next."""
+        if reply.verb in _LETS_GO:
+            self._rows.let_go(request.rank, reply.verb)
+        elif reply.verb is StepVerb.RETRY:
+            self._rows.take_back(request.rank)
+        if reply.verb is StepVerb.UNTIL and request.stop is not None:
+            self._aims[request.rank] = request.stop.pg_id, reply.count
 
     def _absent_text(self, absent: RankSet) -> str:
         if not self._kind.are_stopped:
             return f"{absent.describe()} cannot be asked; {self.ranks.describe()} can"
-        return (
-            f"{absent.describe()} {absent.verb('is', 'are')} not stopped; "
-            f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}"
-        )
-
-    def _refusal(self, reply: StepReply, ranks: RankSet) -> str:
-        """Say why these ranks cannot do that; empty: they can."""
-        for request, _ in self._open.values():
-            stop = request.stop
-            if stop is None or request.rank not in ranks:
-                continue
-            op, number = stop.signature.op, stop.collective_seq_id
-            if reply.verb is StepVerb.SKIP and op not in _SKIPPABLE:
-                return (
-                    f"{op} fills a tensor that would hold no values without it, so it cannot be "
-                    f"skipped. Legal: skip of {', '.join(_SKIPPABLE)}"
-                )
-            if reply.verb is StepVerb.SKIP and stop.is_needed:
-                return (
-                    f"{stop.label(has_call=False)} cannot be skipped: torch goes on with the sizes "
-                    "or the order that it brings. Next: step, or quit"
-                )
-            if reply.verb is StepVerb.SKIP and request.is_final:
-                return (
-                    f"{stop.label(has_call=False)} cannot be skipped on rank {request.rank}: "
-                    "other machines have compared it. Next: continue raises the mismatch; or quit"
-                )
-            if reply.verb is StepVerb.UNTIL and number >= reply.count:
-                return self._too_late(reply.count, ranks)
-        return ""
+        return not_stopped_text(absent, self.ranks)
 
     def _release(self, rank: Rank) -> None:
         if rank in self.gathered:
             self.gathered = RankSet.of(set(self.gathered) - {rank})
-
-    def _too_late(self, number: int, ranks: RankSet) -> str:
-        """Say which ranks are at collectives with this number, or a later one."""
-        past = [
-            (stop, request.rank)
-            for request, _ in self._open.values()
-            if (stop := request.stop) is not None
-            and request.rank in ranks
-            and stop.collective_seq_id >= number
-        ]
-        by_label = ranks_by((stop.label(), rank) for stop, rank in past)
-        there = (
-            f"{each.describe()} {each.verb('is', 'are')} at {label}"
-            for label, each in by_label.items()
-        )
-        most = max(stop.collective_seq_id for stop, _ in past)
-        rest = RankSet.of(set(ranks) - {rank for _, rank in past})
-        alone = f"until {number} -r {rest} for {rest.describe()} alone; or " if rest else ""
-        return f"{', '.join(there)}. Next: {alone}until {most + 1}, or more"
 
     def _see_if_all_are_there(self, now: float) -> None:
         if self._awaited <= {rank for rank, _ in self._open}:

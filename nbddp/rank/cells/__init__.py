@@ -3,7 +3,7 @@
 Runs in: the rank process.
 """
 
-from nbddp.rank.cells.breakpoints import end_steps, open_debugger
+from nbddp.rank.cells.breakpoints import end_steps, open_stop_debugger
 from nbddp.rank.cells.executor import CellExecutor, Interrupts
 from nbddp.rank.cells.import_guard import ImportReports, imported_library
 from nbddp.rank.cells.name_lookup import NameLookupThread
@@ -19,5 +19,5 @@ __all__ = [
     "Stdin",
     "end_steps",
     "imported_library",
-    "open_debugger",
+    "open_stop_debugger",
 ]

@@ -27,6 +27,11 @@ from nbddp.wire.flight_recorder import Site
 _MACHINERY = frozenset(
     ("IPython", "asyncio", "bdb", "cmd", "contextlib", "ipykernel", "nbddp", "pdb", "traitlets")
 )
+#: Commands of pdb after which a program goes on.
+_GO = frozenset(
+    "next n step s return r until unt jump j continue cont c run restart".split()  # noqa: SIM905
+)
+_BREAK = ("break", "b", "tbreak")
 _NEVER = -1  #: `bdb.Bdb.stoplineno` after ``c``
 
 
@@ -101,6 +106,39 @@ class Breakpoint(UserStack):
             self.set_step()  # a statement with ``await`` has ended: the next one follows
 
 
+class StopDebugger(UserStack):
+    """The debugger of a rank that has stopped before an operation: no command lets it go on.
+
+    The rank would go on only in the operation, for which others have to be let go, too.
+
+    Args:
+        rank: this rank.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(nosigint=True)
+        self._rank = rank
+
+    def open(self, frame: types.FrameType) -> None:
+        """Ask for commands in ``frame``; return when the user has left the debugger."""
+        self.reset()
+        self.interaction(frame, None)
+
+    def onecmd(self, line: str) -> bool:
+        """Do what a line says, unless the program would go on. Called by `cmd.Cmd`."""
+        command, argument, _ = self.parseline(line)
+        if command in _GO:
+            self.message(
+                f"rank {self._rank} has stopped before an operation, and does not go on from this "
+                f"debugger. Next: q comes back to (step); there: step -r {self._rank}, or continue"
+            )
+            return False
+        if command in _BREAK and argument:
+            self.message("this debugger sets no breakpoints. Next: %ddp break, before the cell")
+            return False
+        return bool(super().onecmd(line))
+
+
 def install(shell: InteractiveShell, cell_ranks: Callable[[], Sequence[int]]) -> None:
     """Make `breakpoint()` and the functions that it stands for open a `Breakpoint`.
 
@@ -124,6 +162,11 @@ def open_debugger(frame: types.FrameType) -> None:
         bdb.BdbQuit: the user has left the debugger.
     """
     Breakpoint().open(frame)
+
+
+def open_stop_debugger(frame: types.FrameType, rank: int) -> None:
+    """Ask for commands in the frame of a line that has called a stopped operation."""
+    StopDebugger(rank).open(frame)
 
 
 def end_steps() -> None:

@@ -9,7 +9,6 @@ At a stop nothing is in flight: the operation has no number, and no other rank s
 line comes from the notebook, see `nbddp.controller.prompts.step_commands`.
 """
 
-import bdb
 import ctypes
 import sys
 import threading
@@ -71,9 +70,9 @@ class Stops:
         self.ask: _Ask | None = None
         #: Describes values with these names. Set by the server.
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
-        #: Opens a debugger in a frame. Set by the server.
+        #: Opens a debugger in a frame, which lets the rank not go on. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
-        #: Ends the steps of such a debugger. Set by the server.
+        #: Ends the steps of the debugger of a `breakpoint()`. Set by the server.
         self.end_debugging: Callable[[], None] = lambda: None
         #: Returns how many interrupts have reached the process. Set by the server.
         self.interrupts: Callable[[], int] = lambda: 0
@@ -382,10 +381,7 @@ class Stops:
         if frame is None or self.debug is None:
             print("no frame of the user's code is known here")  # noqa: T201 - output of the cell
             return
-        try:
-            self.debug(frame)
-        except bdb.BdbQuit:
-            return  # ``q`` comes back to the prompt of the step
+        self.debug(frame)
 
 
 def _run(

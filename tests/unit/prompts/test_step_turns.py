@@ -22,7 +22,9 @@ class Cell:
     def stop(
         self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = (),
         group: GroupInfo | None = None, number: int = 7,
-    ) -> None:  # fmt: skip
+    ) -> list[str]:  # fmt: skip
+        """Let ranks stop, and return what they are told before the user is asked."""
+        told = []
         for rank in ranks:
             self.number += 1
             operation = Operation(
@@ -37,7 +39,8 @@ class Cell:
                 run_id="r", rank=rank, question=self.number, prompt="", password=False,
                 stop=operation, break_points=at, group=group,
             )  # fmt: skip
-            self.turns.add(request, self.number, self.now)
+            told.append(self.turns.add(request, self.number, self.now))
+        return [str(reply) for reply in told if reply is not None]
 
     def is_due(self) -> bool:
         return self.turns.due(self.now) is not None
@@ -285,6 +288,44 @@ def test_a_held_rank_stays_where_the_others_go_on():
     cell.now += 3.1
     assert cell.say("release").tells == ("no rank is held",)
     assert sent(cell.say("continue")) == [(1, "continue")]
+
+
+def test_continue_lets_ranks_inside_an_operation_go_too():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("step -r 0")
+    cell.now += 3.1
+    assert [rank for rank, _ in sent(cell.say("c"))] == [1, 2, 3]
+    assert cell.stop(0) == ["continue"]
+    assert cell.stop(0) == ["continue"]  # another thread
+    assert not cell.turns.ranks
+    assert cell.stop(0, at=(1,)) == []
+    assert cell.turns.ranks == RankSet.of([0])
+    cell.now += 3.1
+    cell.say("step")
+    assert cell.stop(0) == []
+
+
+def test_continue_of_some_ranks_lets_no_other_go():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("step -r 0")
+    cell.now += 3.1
+    cell.say("c -r 1-3")
+    assert cell.stop(0) == []
+
+
+def test_continue_leaves_the_stops_that_the_user_has_chosen():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("until 9 -r 0")
+    cell.now += 3.1
+    cell.say("step -r 1")
+    cell.now += 3.1
+    cell.say("hold -r 1")
+    assert [rank for rank, _ in sent(cell.say("c"))] == [2, 3]
+    assert cell.stop(0, number=9) == []
+    assert cell.stop(1) == []
 
 
 def test_until_goes_to_a_later_collective_only():
