@@ -4,6 +4,41 @@ from tests.cases.hung_cells import HungCell
 
 UNMATCHED = [
     HungCell(
+        name="recv from any rank, once more than ranks send",
+        n=3,
+        code="""\
+x = torch.ones(2)
+if rank == 0:
+    for _ in range(3):
+        dist.recv(x)
+else:
+    dist.send(x, 0)
+""",
+        kind="p2p-unmatched",
+        culprits="1-2",
+        waiting="0",
+        op="recv",
+        lines={0: 4, 1: 6, 2: 6},
+        quotes="Rank 0 has called recv (line 4) 3 times, and 2 sends were called for it, by "
+        "ranks 1-2. Let it receive as often as others send to it, or let another rank send.",
+    ),
+    HungCell(
+        name="ring of receives in batches",
+        n=3,
+        code="""\
+x = torch.ones(2)
+for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, (rank + 1) % 3)]):
+    work.wait()
+""",
+        kind="p2p-cycle",
+        culprits="0-2",
+        waiting="0-2",
+        op="recv",
+        lines={0: 2, 1: 2, 2: 2},
+        quotes="let each rank also isend to the rank that receives from it, "
+        "`(rank - 1) % world_size`, in the same batch_isend_irecv (line 2).",
+    ),
+    HungCell(
         name="recv that one rank leaves out in an iteration, with sends to two ranks",
         n=3,
         code="""\

@@ -279,8 +279,80 @@ def test_a_message_that_no_line_of_the_cell_receives():
     )
 
 
-def test_a_ring_that_only_receives():
-    pool = pool_of("dist.recv(x, (rank + 1) % 3)")
+@pytest.mark.parametrize(
+    ("call", "kind", "ahead", "advice"),
+    [
+        (
+            "dist.recv(x, (rank + 1) % 3)",
+            "recv",
+            1,
+            "No rank sends in this cell: let each rank also isend to the rank that receives from "
+            "it, `(rank - 1) % world_size`, before it waits (line 1).",
+        ),
+        (
+            "dist.recv(x, (rank - 1) % 3)",
+            "recv",
+            2,
+            "No rank sends in this cell: let each rank also isend to the rank that receives from "
+            "it, `(rank + 1) % world_size`, before it waits (line 1).",
+        ),
+        (
+            "dist.send(x, (rank + 1) % 3)",
+            "send",
+            1,
+            "No rank receives in this cell: let each rank also irecv from the rank that sends to "
+            "it, `(rank - 1) % world_size`, before it waits (line 1).",
+        ),
+        (
+            "dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, (rank + 1) % 3)])",
+            "recv",
+            1,
+            "No rank sends in this cell: let each rank also isend to the rank that receives from "
+            "it, `(rank - 1) % world_size`, in the same batch_isend_irecv (line 1).",
+        ),
+    ],
+)
+def test_a_ring_with_one_end_of_each_message_only(call: str, kind: str, ahead: int, advice: str):
+    pool = pool_of(call)
     for rank in range(3):
-        pool[rank].blocked("recv", peer=(rank + 1) % 3, line=1)
-    assert only(pool).next_step.startswith("No rank sends in this cell. Give each send its recv")
+        record = pool[rank].issue(kind, peer=(rank + ahead) % 3, line=1)
+        operations = pool[rank].operations
+        place = msgspec.structs.replace(operations[-1].site, source=call)
+        operations[-1] = msgspec.structs.replace(operations[-1], site=place)
+        pool[rank].waits(record)
+    assert only(pool).next_step == advice
+
+
+def test_a_circle_of_some_ranks_names_the_ends():
+    pool = pool_of("if rank: dist.recv(x, rank % 3 + 1)", 4)
+    pool[0].finished()
+    for rank in (1, 2, 3):
+        pool[rank].blocked("recv", peer=rank % 3 + 1, line=1)
+    assert only(pool).next_step == (
+        "No rank sends in this cell: let each rank also isend to the rank that receives from it "
+        "(rank 2 to rank 1, rank 3 to rank 2, rank 1 to rank 3), before it waits (line 1)."
+    )
+
+
+def test_pairs_that_only_receive():
+    pool = pool_of("dist.recv(x, rank ^ 1)", 4)
+    for rank in range(4):
+        pool[rank].blocked("recv", peer=rank ^ 1, line=1)
+    assert only(pool).next_step == (
+        "No rank sends in this cell: let one rank of each pair send to the other one in place of "
+        "its recv (line 1)."
+    )
+
+
+def test_a_rank_that_receives_more_often_than_others_send():
+    code = "if rank == 0:\n    for _ in range(3): dist.recv(x)\nelse: dist.send(x, 0)"
+    pool = pool_of(code, 3)
+    for rank in (1, 2):
+        pool[rank].done("send", peer=0, line=3)
+        pool[rank].finished()
+        pool[0].done("recv", peer=-1, line=2)
+    pool[0].blocked("recv", peer=-1, line=2)
+    assert only(pool).next_step == (
+        "Rank 0 has called recv (line 2) 3 times, and 2 sends were called for it, by ranks 1-2. "
+        "Let it receive as often as others send to it, or let another rank send."
+    )

@@ -36,11 +36,15 @@ from nbddp.controller.diagnosis.phrases import describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
+from nbddp.controller.diagnosis.words.one_sided_messages import (
+    GIVE_EACH_ITS_RECV,
+    does_its_part,
+    let_do_its_part,
+    without_other_ends,
+)
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
-
-_GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same tag, same order."
 
 
 def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
@@ -50,10 +54,10 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     if known is not None and known.strays:
         return _wrong_partners(cause, known, reports)
     if has_no_other_end(operations, reports):
-        return cycle(cause, reports, *_without_other_ends(cause))
+        return cycle(cause, reports, *without_other_ends(cause, reports))
     if _has_other_ends(cause, reports):
         problem = "each has sends and receives, and they do not match each other"
-        return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
+        return cycle(cause, reports, problem, GIVE_EACH_ITS_RECV)
     kinds = {operation.signature.kind for operation in operations}
     problem = "each would do its part for another one only afterwards"
     if len(kinds) == 1:
@@ -83,23 +87,6 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
 
 
-def _without_other_ends(cause: Cause) -> tuple[str, str]:
-    """The problem and the next step where a cell has receives only, or sends only."""
-    rank, waited, _ = cause.circle[0]
-    is_send = waited.signature.kind == "send"
-    does, other = ("send", "receives") if is_send else ("receive", "sends")
-    are_two = len(cause.circle) == 2 and not cause.alike
-    problem = f"{'both' if are_two else 'all'} {does}, and nobody {other}"
-    if not are_two:
-        return problem, f"No rank {other} in this cell. {_GIVE_EACH_ITS_RECV}"
-    line = f" (line {waited.site.line})" if waited.site.line else ""
-    its_part = _does(waited)
-    return problem, (
-        f"No rank {other} in this cell: let rank {rank} {its_part} rank {waited.peer} in place of "
-        f"its {waited.signature.op}{line}, or rank {waited.peer} {its_part} rank {rank}."
-    )
-
-
 def _first_of_each(cause: Cause) -> list[Rank]:
     """The lowest rank of each circle."""
     return [cause.circle[0][0], *(ranks.ranks[0] for ranks in cause.alike)]
@@ -109,7 +96,7 @@ def _other_ends(cause: Cause, reports: RankReports, problem: str) -> Words:
     """Ranks wait for messages that have no other end, in whatever order they are called."""
     other = partner_of_cycle(cause, reports)
     if other is None:
-        return cycle(cause, reports, problem, _GIVE_EACH_ITS_RECV)
+        return cycle(cause, reports, problem, GIVE_EACH_ITS_RECV)
     size = len(reports.graph.views)
     assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
     words = cycle(cause, reports, problem, _give_partner(other, assigned))
@@ -203,10 +190,10 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     if len(partners) == 1:
         now = f": rank {partners} {reports.rank(partners.ranks[0]).predicate.main_clause()}"
     other = other_partner(cause, reports)
-    step = _GIVE_EACH_ITS_RECV
+    step = GIVE_EACH_ITS_RECV
     if other is not None and not other.is_shown:
         if other.may_stay:
-            step = f"Let rank {other.wrong} {_does(other.message)} rank {other.owner}."
+            step = f"Let rank {other.wrong} {does_its_part(other.message)} rank {other.owner}."
         other = None
     left_out = None if other is not None else left_out_end(cause, reports)
     assigned: Sequence[AssignedName] = ()
@@ -226,8 +213,8 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
             {rank: waited.site for rank, waited, _ in cause.circle}, reports.sources
         )
         step = f"{_meet_before(cause.owner, operation, elsewhere)} {differing_lines(places)}"
-    elif operation is not None and step == _GIVE_EACH_ITS_RECV:
-        step = _let_do_its_part(cause.owner, operation, partners, reports) or step
+    elif operation is not None and step == GIVE_EACH_ITS_RECV:
+        step = let_do_its_part(cause.owner, operation, partners, reports) or step
     return Words(
         f"Rank {cause.owner} waits in {name(cause, reports)}, and {partners.describe()} never "
         f"{does} it{now}.",
@@ -236,17 +223,6 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         step.rstrip(),
         code=differing_excerpt(places) if other is None else _lines_of(other, assigned, reports),
     )
-
-
-def _let_do_its_part(
-    owner: Rank, message: Operation, partners: RankSet, reports: RankReports
-) -> str:
-    """A sentence: let a rank do its part, if no rank does that in the cell; empty: it may."""
-    if not has_no_other_end([message], reports):
-        return ""
-    does = "receives" if message.signature.kind == "send" else "sends"
-    who = partners.describe() if len(partners) == 1 else f"one of {partners.describe()}"
-    return f"No rank {does} in this cell: let {who} {_does(message)} rank {owner}."
 
 
 def _call_as_often(owner: Rank, message: Operation, left_out: LeftOutEnd) -> str:
@@ -304,14 +280,10 @@ def _meet_before(owner: Rank, message: Operation, collective: Operation) -> str:
         f" (line {each.site.line})" if each.site.line else "" for each in (message, collective)
     ]
     return (
-        f"Let rank {message.peer} {_does(message)} rank {owner} before {name}{lines[1]}, or let "
-        f"rank {owner} call {collective.signature.op} in place of {message.signature.op}{lines[0]}."
+        f"Let rank {message.peer} {does_its_part(message)} rank {owner} before {name}{lines[1]}, "
+        f"or let rank {owner} call {collective.signature.op} in place of {message.signature.op}"
+        f"{lines[0]}."
     )
-
-
-def _does(message: Operation) -> str:
-    """What the other end of a message has to do."""
-    return "receive from" if message.signature.kind == "send" else "send to"
 
 
 def _give_partner(other: OtherPartner, assigned: Sequence[AssignedName]) -> str:

@@ -1,0 +1,108 @@
+"""The next step where ranks call one end of messages, and no rank, or too few, the other end.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.left_out_messages import has_no_other_end
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.rank_set import Rank, RankSet
+
+GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same tag, same order."
+#: Messages in a sentence.
+_MAX_NAMED = 4
+
+
+def without_other_ends(cause: Cause, reports: RankReports) -> tuple[str, str]:
+    """The problem and the next step where a cell has receives only, or sends only."""
+    rank, waited, _ = cause.circle[0]
+    is_send = waited.signature.kind == "send"
+    does, other = ("send", "receives") if is_send else ("receive", "sends")
+    are_two = len(cause.circle) == 2 and not cause.alike
+    problem = f"{'both' if are_two else 'all'} {does}, and nobody {other}"
+    line = f" (line {waited.site.line})" if waited.site.line else ""
+    its_part = does_its_part(waited)
+    if are_two:
+        step = (
+            f"let rank {rank} {its_part} rank {waited.peer} in place of its {waited.signature.op}"
+            f"{line}, or rank {waited.peer} {its_part} rank {rank}"
+        )
+    elif len(cause.circle) == 2:
+        step = (
+            f"let one rank of each pair {its_part} the other one in place of its "
+            f"{waited.signature.op}{line}"
+        )
+    else:
+        step = _other_end_of_each(cause, len(reports.graph.views))
+    return problem, f"No rank {other} in this cell: {step}."
+
+
+def _other_end_of_each(cause: Cause, world_size: int) -> str:
+    """``let each rank of a circle also call the other end, and begin it before it waits``."""
+    waited = cause.circle[0][1]
+    is_send = waited.signature.kind == "send"
+    call, direction, does = (
+        ("irecv", "from", "sends to") if is_send else ("isend", "to", "receives from")
+    )
+    line = f" (line {waited.site.line})" if waited.site.line else ""
+    where = f"before it waits{line}"
+    if "batch_isend_irecv" in waited.site.source:
+        where = f"in the same batch_isend_irecv{line}"
+    peers = {rank: each.peer for rank, each, _ in cause.circle}
+    distances = {(peer - rank) % world_size for rank, peer in peers.items() if peer >= 0}
+    named = ""
+    if len(distances) == 1 and len(peers) == world_size:
+        (ahead,) = distances
+        back = world_size - ahead
+        term = f"rank - {ahead}" if ahead <= back else f"rank + {back}"
+        named = f", `({term}) % world_size`"
+    elif not cause.alike and len(peers) <= _MAX_NAMED and min(peers.values()) >= 0:
+        pairs = (f"rank {peer} {direction} rank {rank}" for rank, peer in peers.items())
+        named = f" ({', '.join(pairs)})"
+    who = f"the rank that {does} it"
+    return f"let each rank also {call} {direction} {who}{named}, {where}"
+
+
+def let_do_its_part(
+    owner: Rank, message: Operation, partners: RankSet, reports: RankReports
+) -> str:
+    """A sentence: let a rank do its part, if no rank, or too few, do that; empty: it is unknown."""
+    if not has_no_other_end([message], reports):
+        return _too_few_sends(owner, message, reports)
+    does = "receives" if message.signature.kind == "send" else "sends"
+    who = partners.describe() if len(partners) == 1 else f"one of {partners.describe()}"
+    return f"No rank {does} in this cell: let {who} {does_its_part(message)} rank {owner}."
+
+
+def _too_few_sends(owner: Rank, message: Operation, reports: RankReports) -> str:
+    """Sentences on a rank that receives from any rank, and more often than ranks send to it."""
+    histories, run_id = reports.graph.histories, message.run_id
+    if message.peer >= 0 or not all(each.is_whole(run_id) for each in histories.values()):
+        return ""
+    calls = [
+        (rank, each)
+        for rank, history in histories.items()
+        for each in history.operations.values()
+        if (each.run_id, each.pg_id) == (run_id, message.pg_id)
+    ]
+    receives = [each for rank, each in calls if rank == owner and each.signature.kind == "recv"]
+    sends = [
+        (rank, each) for rank, each in calls if (each.signature.kind, each.peer) == ("send", owner)
+    ]
+    tags = {each.tag for each in (*receives, *(send for _, send in sends))}
+    if len(tags) != 1 or not 0 < len(sends) < len(receives):
+        return ""
+    senders = RankSet.of(rank for rank, _ in sends)
+    line = f" (line {message.site.line})" if message.site.line else ""
+    count = f"{len(sends)} {'send was' if len(sends) == 1 else 'sends were'}"
+    return (
+        f"Rank {owner} has called {message.signature.op}{line} {len(receives)} times, and {count} "
+        f"called for it, by {senders.describe()}. Let it receive as often as others send to it, "
+        "or let another rank send."
+    )
+
+
+def does_its_part(message: Operation) -> str:
+    """What the other end of a message has to do."""
+    return "receive from" if message.signature.kind == "send" else "send to"
