@@ -69,6 +69,29 @@ def test_training_of_each_kind_is_silent(pool: Pool, kind: Kind):
     run_cell(pool, CLEAN_UP)
 
 
+def test_a_message_that_was_dropped_is_told_in_a_cell_that_has_failed(pool: Pool):
+    code = (
+        "x = torch.ones(4)\nif rank == 0:\n    dist.isend(x, 1)\ndist.barrier()\nraise ValueError"
+    )
+    (finding,) = findings(run_cell(pool, code, sanitize=True, check=False))
+    assert "Nothing has waited for send to rank 1, which rank 0 called" in finding.headline
+
+
+def test_a_message_whose_handle_an_error_has_deleted_is_not_told(pool: Pool):
+    code = """\
+dist.barrier()
+def send():
+    work = dist.isend(torch.ones(4), 1 - rank)
+    raise ValueError
+try:
+    send()
+except ValueError as error:
+    error.__traceback__ = None
+    raise KeyError from None
+"""
+    assert findings(run_cell(pool, code, sanitize=True, check=False)) == []
+
+
 def test_there_are_enough_correct_cells():
     assert len(SILENT) >= 40
 

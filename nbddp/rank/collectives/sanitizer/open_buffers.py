@@ -31,6 +31,7 @@ class OpenOperation:
     handle: "weakref.ref[Any]"
     #: Its caller has got the handle; C++ follows the end of an operation by itself.
     is_handed_out: bool
+    is_dropped: bool = False  #: its handle was deleted before the rank called another operation
 
     def uses(self, span: Span, *, writes: bool) -> bool:
         """Return whether an access to memory meets the operation's own."""
@@ -112,6 +113,11 @@ class OpenBuffers:
                 if span is not None and operation.uses(span, writes=writes):
                     return operation
         return None
+
+    def note_dropped(self) -> None:
+        """Note which operations have no handle any more: another operation is called."""
+        for operation in list(self._open.values()):
+            operation.is_dropped |= operation.handle() is None
 
     def add(
         self, handle: Any, record: int, tensors: OperationTensors, *, is_handed_out: bool

@@ -100,9 +100,11 @@ class Sanitizer:
         spent_ns += self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
         told_lines = {fault.operation.site.position for fault in self._faults.values()}
         for operation in self._buffers.end():
-            # An error explains why the code did not come to its wait. Another fault of an operation
-            # of this line says the same, and more.
-            if not has_failed and self._line_of(operation) not in told_lines:
+            # An error explains why the code did not come to its wait, unless a message was dropped
+            # before, for which another rank may have waited until it was interrupted. Another fault
+            # of an operation of this line says the same, and more.
+            is_explained = has_failed and not (operation.is_dropped and self._is_message(operation))
+            if not is_explained and self._line_of(operation) not in told_lines:
                 has_handle = operation.handle() is not None
                 self._add("not-awaited", operation.record, has_handle=has_handle)
         self._recorder.sanitizer = None
@@ -144,6 +146,7 @@ class Sanitizer:
         began = time.monotonic_ns()
         tensors = tensors_of(call.signature, self._recorder.rank, method, args, kwargs)
         frame = sys._getframe(1)
+        self._buffers.note_dropped()
         met = self._buffers.meets(tensors)
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
@@ -220,6 +223,10 @@ class Sanitizer:
                 **facts,
             ),
         )
+
+    def _is_message(self, operation: OpenOperation) -> bool:
+        known = self._recorder.operation(operation.record)
+        return known is not None and known.signature.kind in ("send", "recv")
 
     def _line_of(self, operation: OpenOperation) -> object:
         known = self._recorder.operation(operation.record)
