@@ -3,13 +3,14 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.phrases import (
     NEVER_CALLED,
+    Forms,
     Predicate,
     RankVerb,
     last_operation,
@@ -188,6 +189,8 @@ class RankReports:
         site = first.site if first is not None else None
         if (site is None or not site.line or not waiting.needs_all) and stack:
             site = stack[0]
+        if first is not None and site is first.site:
+            predicate = replace(predicate, aside=_wait_line(first, stack))
         return predicate, site
 
     def _ended(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
@@ -233,6 +236,18 @@ class RankReports:
         """Describe several ranks, in order, as `rank` does; ranks without a view are left out."""
         known = sorted(set(ranks) & set(self.graph.views))
         return {rank: self.rank(rank, pg_id) for rank in known}
+
+
+def _wait_line(operation: Operation, stack: Sequence[Site]) -> Forms:
+    """`` (wait() in line 6)``, of an operation that another line of a cell has begun; or empty."""
+    at = next((line for line in stack if line.cell), None)
+    if at is None or at.position == operation.site.position:
+        return "", ""
+    if not operation.async_op or ".wait(" not in at.source:
+        return "", ""
+    where = "" if at.cell == operation.site.cell else f" of cell [{at.cell}]"
+    text = f" (wait() in line {at.line}{where})"
+    return text, text
 
 
 def in_group(name: str, operation: Operation, group: GroupRef | None) -> str:

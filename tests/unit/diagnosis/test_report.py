@@ -11,9 +11,12 @@ import pytest
 from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.diagnosis.history import History
 from nbddp.controller.diagnosis.report import KINDS, GroupRef, Report
-from nbddp.wire.flight_recorder import GroupInfo
+from nbddp.wire.flight_recorder import GroupInfo, Site
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import NOW, RUN, SECOND, Ranks
+from tests.support.looks import CELL, NOW, RUN, SECOND, Ranks, site
+
+OF_FILE = Site(file="train.py", line=9, source="self.work.wait()")
+OTHER_CELL = msgspec.structs.replace(site(2, "w.wait()"), file="<other>", cell=CELL + 1)
 
 
 def hang(*, at_s: float = 1.0, line: int = 4) -> Ranks:
@@ -125,6 +128,32 @@ def test_a_rank_outside_of_the_cell_whose_thread_waits():
     assert pool.diagnose().ranks[1].what == (
         "takes no part in this cell; a thread of it waits in recv from rank 0"
     )
+
+
+@pytest.mark.parametrize(
+    ("stack", "is_async", "text"),
+    [
+        ((site(6, "w.wait()"),), True, " (wait() in line 6)"),
+        ((site(3, "w.wait()"),), True, ""),
+        ((site(6, "w.wait()"),), False, ""),
+        ((site(6, "finish(w)"),), True, ""),
+        ((OF_FILE, site(6, "w.wait()")), True, " (wait() in line 6)"),
+        ((OTHER_CELL,), True, f" (wait() in line 2 of cell [{CELL + 1}])"),
+    ],
+)
+def test_a_rank_that_waits_in_another_line_than_that_of_its_operation(
+    stack: tuple[Site, ...], is_async: bool, text: str
+):
+    pool = Ranks(2)
+    record = pool[0].issue("recv", peer=1, line=3, source="w = dist.irecv(x, 1)")
+    operations = pool[0].operations
+    operations[-1] = msgspec.structs.replace(operations[-1], async_op=is_async)
+    pool[0].waits(record, stack=stack)
+    pool[1].runs()
+    place = pool.diagnose().ranks[0]
+    assert place.what == f"waits in recv from rank 1{text}"
+    assert place.site is not None
+    assert place.site.line == 3
 
 
 def test_many_operations_of_one_wait_are_shortened():
