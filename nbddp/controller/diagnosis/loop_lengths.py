@@ -16,7 +16,7 @@ import msgspec
 from nbddp.controller.diagnosis.assigned_names import assigned_by_ranks
 from nbddp.controller.diagnosis.code_places import called
 from nbddp.controller.diagnosis.control_flow import Code, Sources
-from nbddp.controller.diagnosis.definitions import Scope, function_at, resolved
+from nbddp.controller.diagnosis.definitions import Scope, function_at, nodes_of, resolved
 from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -54,6 +54,9 @@ class LoopLength:
     #: known.
     name: str = ""
     is_number: bool = False  #: whether that value is a number, and not the items themselves
+    #: Another line by which the length depends on the rank: the call that gives it as an argument,
+    #: or a condition in the generator of the items.
+    decided_at: Site | None = None
 
 
 def loop_length(
@@ -90,7 +93,53 @@ def loop_length(
             return LoopLength(
                 last, is_of_loader, has_own_batches, lines, line.site, name, is_number
             )
-    return LoopLength(last, is_of_loader, has_own_batches)
+    decided_at = path[0].site if path else _condition_of_generator(items, scope)
+    return LoopLength(last, is_of_loader, has_own_batches, decided_at=decided_at)
+
+
+def _condition_of_generator(items: ast.expr, scope: Scope) -> Site | None:
+    """The line of a generator by which the number of its items depends on the rank; None: none."""
+    if not isinstance(items, ast.Call) or not isinstance(items.func, ast.Name):
+        return None
+    nodes = (node for statement in scope.code.statements for node in ast.walk(statement))
+    made = [
+        node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == items.func.id
+    ]
+    inner = list(nodes_of(made[0].body)) if len(made) == 1 else []
+    conditions = [
+        node
+        for node in inner
+        if isinstance(node, ast.If)
+        if names_ranks(ast.unparse(node.test)) and _changes_count(node, inner)
+    ]
+    first = min(conditions, key=lambda node: node.lineno, default=None)
+    if first is None:
+        return None
+    source = scope.code.source(first.lineno).strip()
+    return msgspec.structs.replace(scope.site, line=first.lineno, source=source)
+
+
+def _changes_count(condition: ast.If, nodes: Sequence[ast.AST]) -> bool:
+    """Whether a generator, which has these nodes, has more items where a condition is true, or not.
+
+    It skips a later ``yield``, ends a loop that has one, or has more of them in one branch.
+    """
+    yields = [node for node in nodes if isinstance(node, ast.Yield)]
+    is_before = any(node.lineno > (condition.end_lineno or 0) for node in yields)
+    is_repeated = any(
+        loop.lineno < condition.lineno <= (loop.end_lineno or 0)
+        and any(loop.lineno < node.lineno <= (loop.end_lineno or 0) for node in yields)
+        for loop in nodes
+        if isinstance(loop, ast.For | ast.While)
+    )
+    branches = condition.body, condition.orelse
+    counts = {sum(isinstance(each, ast.Yield) for each in nodes_of(body)) for body in branches}
+    ends = [type(body[-1]) for body in branches if body]
+    return (
+        len(counts) > 1
+        or (is_before and ast.Continue in ends)
+        or ((is_before or is_repeated) and bool({ast.Break, ast.Return}.intersection(ends)))
+    )
 
 
 def _uses(items: ast.expr, lines: Sequence[CodeLine]) -> list[ast.expr]:

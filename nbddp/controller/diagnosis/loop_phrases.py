@@ -146,6 +146,11 @@ def _evenly(
         how = ", for example by drop_last=True"
     elif divergence.is_over_data or change is not None:
         how = ", for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    elif length.decided_at is not None:
+        at = length.decided_at
+        of = "" if at.position[:2] == divergence.site.position[:2] else f" of {_title(at)}"
+        source = shortened(at.source, MAX_SOURCE)
+        how = f", which depends on the rank in line {at.line}{of}, `{source}`"
     elif loop.source.startswith("while"):
         how = ", for example by an all_reduce of its condition"
     return f"{how}{f', or use {_JOIN}' * is_in_backward}"

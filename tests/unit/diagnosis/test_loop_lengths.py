@@ -63,6 +63,72 @@ def test_the_advice_fits_to_what_the_loop_is_over(header: str, how: str):
     assert ("as if the data is split unevenly" in finding.suspicions[0]) == ("Data" in header)
 
 
+@pytest.mark.parametrize(
+    ("condition", "is_named"),
+    [
+        ("if rank == 1 and i == 2: continue", True),
+        ("if rank == 1 and i == 2: return", True),
+        ("if rank == 1: yield i", True),
+        ("if rank == 1: print(i)", False),
+        ("if i == 2: continue", False),
+    ],
+)
+def test_a_condition_in_the_generator_of_the_items_is_named(condition: str, *, is_named: bool):
+    cell = f"""\
+def gen():
+    for i in range(4):
+        {condition}
+        yield i
+for step in gen():
+    dist.all_reduce(x)"""
+    next_step = shorter(cell, line=6).next_step
+    head = "Give every rank the same number of iterations of `for step in gen():` (line 5)"
+    how = f", which depends on the rank in line 3, `{condition}`"
+    assert next_step.startswith(f"{head}{how if is_named else ''}: rank 1 ended after step 1")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for i in range(4):\n        yield i\n        if rank == 1: continue",
+        "for i in range(4):\n        if rank == 1: yield i\n        else: yield -i",
+        "yield from range(4)\n    if rank == 1: return",
+    ],
+)
+def test_a_condition_that_leaves_the_number_of_items_is_not_named(body: str):
+    cell = f"def gen():\n    {body}\nfor step in gen():\n    dist.all_reduce(x)"
+    assert "depends on the rank" not in shorter(cell, line=cell.count("\n") + 1).next_step
+
+
+def test_the_call_that_gives_the_length_is_named():
+    cell = """\
+def scatter(n):
+    for step in range(n):
+        dist.all_reduce(x)
+scatter(3 + (rank == 2))"""
+    pool = Ranks(3)
+    pool.code[CELL] = cell
+    stack = (site(3, "dist.all_reduce(x)", function="scatter"), site(4))
+    for rank in range(3):
+        for step in range(2):
+            pool[rank].done(line=3, iteration=[("step", step)])
+    for rank in (0, 2):
+        record = pool[rank].issue(line=3, iteration=[("step", 2)])
+        pool[rank].waits(record, stack=stack)
+    pool[1].finished()
+    for rank in range(3):
+        operations = pool[rank].operations
+        operations[:] = [
+            msgspec.structs.replace(each, site=site(3, "dist.all_reduce(x)", function="scatter"))
+            for each in operations
+        ]
+    assert only(pool).next_step == (
+        "Give every rank the same number of iterations of `for step in range(n):` (line 2), which "
+        "depends on the rank in line 4, `scatter(3 + (rank == 2))`: rank 1 ended after step 1, "
+        "ranks 0,2 are in step 2."
+    )
+
+
 def test_ranks_that_ended_ahead_of_others_are_not_in_an_earlier_iteration():
     pool = Ranks(2)
     pool.code[CELL] = (
