@@ -248,7 +248,7 @@ class View:
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, due - now) for due in deadlines if due is not None]
-        live, wait_s = self._live.refresh(now, self._output.open_lines())
+        live, wait_s = self._live.refresh(now, self._output.open_lines)
         if live is not None:
             self._sink.live(live)
         return min([wait_s, *waits])
@@ -271,7 +271,7 @@ class View:
             self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
-        self._live.refresh(now, self._output.open_lines(), at_once=True)
+        self._live.refresh(now, self._output.open_lines, at_once=True)
         self._sink.live(replace(self._live.shown, status=(), open_lines=(), height=0))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)

@@ -3,7 +3,7 @@
 Runs in: the thread that waits for the cell. No clock: the time comes in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from nbddp.controller.diagnosis import Report
@@ -70,8 +70,10 @@ class LiveLines:
         self._preloaded_since: float | None = None  # a rank imports `_PRELOADED`
         self._notice = ""  # a line that names the ranks that wait
         self._notice_at = 0.0  # it is shown from then on
+        self._chips: list[rank_strip.Chip] = []
+        self._strip_made = ("", "")  # of these chips: the row and its legend
         self._height = 0  # lines that were shown at once so far
-        self._shown_at = began - _INTERVAL_S
+        self._seen_at = began - _INTERVAL_S  # when the lines were made last
         self._open_since: float | None = None
 
     def finish(self, event: RunFinished | RankExited) -> None:
@@ -109,7 +111,7 @@ class LiveLines:
     def refresh(
         self,
         now: float,
-        open_lines: Sequence[tuple[RankSet, str]],
+        open_lines: Callable[[], Sequence[tuple[RankSet, str]]],
         *,
         at_once: bool = False,
     ) -> tuple[Live | None, float]:
@@ -117,12 +119,13 @@ class LiveLines:
 
         Args:
             now: the time.
-            open_lines: lines that ranks have not ended yet.
-            at_once: also right after the last change.
+            open_lines: gives the lines that ranks have not ended yet.
+            at_once: also right after the last call.
         """
-        since_s = now - self._shown_at
+        since_s = now - self._seen_at
         if since_s < _INTERVAL_S and not at_once:
             return None, _INTERVAL_S - since_s
+        self._seen_at = now
         status: list[str] = []
         is_late = now - self._began >= self._progress_after_s
         if is_late and len(self._done) < len(self._ranks):
@@ -131,10 +134,10 @@ class LiveLines:
                 status.append(self._notice)
         left_s = self._began + _STRIP_AFTER_S - now
         has_strip = bool(self._labels) and (left_s <= 0 or at_once or bool(status))
-        live = self._lines(status, self._open_lines(open_lines, now), has_strip=has_strip)
+        live = self._lines(status, self._open_lines(open_lines(), now), has_strip=has_strip)
         changed = None if live == self.shown else live
         if changed is not None:
-            self.shown, self._shown_at = live, now
+            self.shown = live
         wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
         if left_s > 0:
             wait_s = min(wait_s, left_s)
@@ -143,14 +146,20 @@ class LiveLines:
         return changed, wait_s
 
     def _lines(self, status: list[str], open_lines: list[str], *, has_strip: bool) -> Live:
-        chips = self.states.chips if has_strip else []
-        strip, legend = (rank_strip.html(chips), rank_strip.legend(chips)) if chips else ("", "")
+        strip, legend = self._strip(self.states.chips) if has_strip else ("", "")
         if not status and not open_lines:
             return Live(strip=strip, legend=legend)
         # The line of a notice has its place from the beginning.
         shown = len(status) + len(open_lines) + (len(status) == 1)
         self._height = max(self._height, shown)
         return Live(tuple(status), tuple(open_lines), strip, legend, self._height)
+
+    def _strip(self, chips: list[rank_strip.Chip]) -> tuple[str, str]:
+        """The row of chips and its legend, made once for each state of the ranks."""
+        if chips != self._chips:
+            self._chips = chips
+            self._strip_made = (rank_strip.html(chips), rank_strip.legend(chips))
+        return self._strip_made
 
     def last(self, chips: Sequence[rank_strip.Chip], now: float) -> Live:
         """Return what stays when the cell has ended, where the row of chips has a place.

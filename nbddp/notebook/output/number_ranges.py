@@ -7,6 +7,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
     [2] step 3 loss 0.52
 """
 
+import functools
 import re
 import statistics
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ _ALIGNMENT = re.compile(f" +{_PLACE}")
 _NO_RANGES = re.compile(rf"\b(?:tensor|array|Parameter)\(|[\n{_PLACE}]")
 
 
+@functools.lru_cache(maxsize=1024)  # ranks print the same line at about the same time
 def pattern_of(text: str) -> str | None:
     """Return the line with placeholders for its numbers; None: it has none, or too many.
 
@@ -55,7 +57,7 @@ def with_ranges(ranks: Sequence[int], texts: Sequence[str]) -> str:
         return texts[0]
     columns = list(zip(*map(_NUMBER.findall, texts), strict=True))
     numbers = [tuple(map(_value, column)) for column in columns]
-    shown = (_range(column) for column in columns)
+    shown = map(_range, columns, numbers)
     line = _NUMBER.sub(lambda _: next(shown), texts[0])
     varying = [
         n for n, values in enumerate(numbers) if len(set(values)) > 1 and values != tuple(ranks)
@@ -64,14 +66,16 @@ def with_ranges(ranks: Sequence[int], texts: Sequence[str]) -> str:
         return line
     values = numbers[varying[0]]
     median = columns[varying[0]][values.index(statistics.median_low(values))]
-    largest = [rank for rank, value in zip(ranks, values, strict=True) if value == max(values)]
+    most = max(values)
+    largest = [rank for rank, value in zip(ranks, values, strict=True) if value == most]
     where = f", largest on rank {largest[0]}" if len(largest) == 1 else ""
     return f"{line} (median {median}{where})"
 
 
-def _range(column: Sequence[str]) -> str:
-    lowest, highest = min(column, key=_value), max(column, key=_value)
-    return lowest if _value(lowest) == _value(highest) else f"{lowest} … {highest}"
+def _range(column: Sequence[str], values: Sequence[Decimal]) -> str:
+    low, high = min(values), max(values)
+    lowest = column[values.index(low)]
+    return lowest if low == high else f"{lowest} … {column[values.index(high)]}"
 
 
 def _value(number: str) -> Decimal:
