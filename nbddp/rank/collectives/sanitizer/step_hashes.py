@@ -175,11 +175,13 @@ class StepHashes:
 
     def _states(self) -> dict[str, bytes]:
         """Return the digests of the tensors that an optimizer keeps for each parameter."""
-        state = self.optimizer.state
+        # The user's optimizer may keep something else there.
+        kept_of = {name: self.optimizer.state.get(one) for name, one in self.tensors.items()}
         return {
             f"{key} of {name}": self.digest(value)
-            for name, parameter in self.tensors.items()
-            for key, value in state.get(parameter, {}).items()
+            for name, kept in kept_of.items()
+            if isinstance(kept, Mapping)
+            for key, value in kept.items()
             if isinstance(value, torch.Tensor)
         }
 
