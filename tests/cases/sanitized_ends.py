@@ -96,7 +96,7 @@ ENDS = [
         ("Rank 1 made 3 steps of SGD", "rank 0 made 4", "Sequential are not equal"),
         (10,),
         ("rank == 1 and", "False and"),
-        next_words=("a `continue`", "keeps rank 1 from line 10"),
+        next_words=("perhaps `continue` in line 9, inside `if", "keeps rank 1 from line 10"),
     ),
     _end(
         "steps of one rank alone",
@@ -129,13 +129,13 @@ train()
             "if rank == 0:\n    own = torch.optim.SGD(model.module[1].parameters(), 0.1)\n"
             "    model.module(torch.randn(4, 4)).sum().backward()\n    own.step()\nfor step",
         ),
-        ("Rank 1 made 4 steps of SGD", "rank 0 made 5"),
-        (8,),
+        ("in '1.weight' and 1 more of Sequential", "have in common", "rank 0 alone", "in line 8"),
+        (8, 12),
         (
             "own.step()\n",
             "own.step()\nfor each in model.parameters():\n    dist.broadcast(each.data, 0)\n",
         ),
-        next_words=("keeps rank 1 from line 8",),
+        next_words=("`broadcast` each parameter, also '1.weight'",),
     ),
     _end(
         "optimizer of one rank that lacks a layer",

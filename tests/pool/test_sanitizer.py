@@ -12,6 +12,7 @@ from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
+from tests.cases.sanitized_steps_alone import CORRECT_STEPS_ALONE, STEPS_ALONE
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.sanitized_weights_put_back import CORRECT_PUT_BACK
@@ -20,7 +21,7 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS]
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE]
 SILENT = {
     **CORRECT,
     **CORRECT_TRAINING,
@@ -29,6 +30,7 @@ SILENT = {
     **CORRECT_REPLICAS,
     **CORRECT_ENDS,
     **CORRECT_PUT_BACK,
+    **CORRECT_STEPS_ALONE,
 }
 
 
@@ -115,6 +117,24 @@ work = dist.all_reduce(model.weight.grad, async_op=True)
 optimizer.step()
 work.wait()
 model.weight.data.add_(rank)
+optimizer.step()
+"""
+    race, parted = findings(run_cell(pool, code, sanitize=True))
+    assert (race.kind, race.is_consequence) == ("buffer-in-use", False)
+    assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
+
+
+def test_replicas_that_part_by_a_race_before_the_step_are_its_consequence(pool: Pool):
+    """The line of the race is not that of the step; rank 1 changes its gradient, as it may."""
+    code = """\
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 2, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.ones(4, 4)).sum().backward()
+work = dist.all_reduce(model.weight.grad, async_op=True)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+work.wait()
+model.weight.grad.add_(rank)
 optimizer.step()
 """
     race, parted = findings(run_cell(pool, code, sanitize=True))

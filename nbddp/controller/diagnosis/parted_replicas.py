@@ -3,10 +3,11 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, start_of
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
@@ -43,6 +44,13 @@ class PartedReplicas:
     is_stepped: bool = True  #: an optimizer steps ``tensor``
     #: Ranks whose first step began with weights that another one had after a step.
     followers: RankSet = NO_RANKS
+    #: Ranks of which some have stepped alone: ``step`` counts the steps that these have in common.
+    in_common: RankSet = NO_RANKS
+    is_before: bool = False  #: they differ before ``step``, and not only after it
+    #: States of the optimizer that differed before ``step``, at equal parameters or beside others.
+    states: tuple[str, ...] = ()
+    #: A step of some ranks alone, after which the parameters or the states were not equal.
+    alone: StepAlone | None = None
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
 
     @property
@@ -73,28 +81,16 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
     Args:
         graph: the ranks after the cell.
     """
-    stepped: dict[object, dict[Rank, ReplicaSteps]] = {}
-    whole: dict[_Key, dict[Rank, ReplicaSteps]] = {}
-    steps_of: dict[_Key, dict[Rank, list[ReplicaSteps]]] = {}
-    for rank, view in graph.views.items():
-        for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
-            model = steps.pg_id, steps.number
-            if not steps.optimizer:
-                whole.setdefault(model, {})[rank] = steps
-                continue
-            key = *model, steps.optimizer_number, steps.tensors
-            stepped.setdefault(key, {})[rank] = steps
-            steps_of.setdefault(model, {}).setdefault(rank, []).append(steps)
+    whole, steps_of = _by_model(graph)
+    common_of = {model: CommonSteps(by_rank) for model, by_rank in steps_of.items()}
     partings_of: dict[_Key, list[PartedReplicas]] = {}
-    for by_rank in stepped.values():
-        some = next(iter(by_rank.values()))
-        model = some.pg_id, some.number
+    for model, by_rank in _by_optimizer(steps_of, common_of):
         parted = _parted(by_rank) if len(by_rank) > 1 else None
         ends = whole.get(model, {})
         if len({each.tensors for each in ends.values()}) > 1:
             ends = {}  # ranks train other parameters
         if parted is not None and (parted.beside or not _are_equal_at_end(ends, by_rank)):
-            explained = _explained(parted, by_rank, ends, _step_counts(ends, steps_of[model]))
+            explained = _explained(parted, by_rank, ends, steps_of[model], common_of[model])
             partings = partings_of.setdefault(model, [])
             # What the end shows is told once, not for each optimizer.
             if explained is not None and not any(each.is_of_end for each in partings):
@@ -107,7 +103,46 @@ def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
         parted = _parted_at_end(ends, steps_of.get(model, {}))
         if parted is not None:
             partings_of[model] = [parted]
-    return [each for partings in partings_of.values() for each in partings]
+    return [each for partings in partings_of.values() for each in _first_reasons(partings)]
+
+
+def _first_reasons(partings: Sequence[PartedReplicas]) -> Sequence[PartedReplicas]:
+    """Of several optimizers of a model, those after a step of some ranks alone, if any are."""
+    return [each for each in partings if each.alone] or partings
+
+
+def _by_model(
+    graph: WaitForGraph,
+) -> tuple[dict[_Key, dict[Rank, ReplicaSteps]], dict[_Key, dict[Rank, list[ReplicaSteps]]]]:
+    """The hashes of whole models, and those of the steps of each optimizer."""
+    whole: dict[_Key, dict[Rank, ReplicaSteps]] = {}
+    steps_of: dict[_Key, dict[Rank, list[ReplicaSteps]]] = {}
+    for rank, view in graph.views.items():
+        for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
+            model = steps.pg_id, steps.number
+            if steps.optimizer:
+                steps_of.setdefault(model, {}).setdefault(rank, []).append(steps)
+            else:
+                whole.setdefault(model, {})[rank] = steps
+    return whole, steps_of
+
+
+def _by_optimizer(
+    steps_of: Mapping[_Key, Mapping[Rank, Sequence[ReplicaSteps]]],
+    common_of: Mapping[_Key, CommonSteps],
+) -> Iterator[tuple[_Key, Mapping[Rank, ReplicaSteps]]]:
+    """Yield the model and the steps of ranks that are compared with each other."""
+    for model, all_steps in steps_of.items():
+        common = common_of[model]
+        stepped: dict[object, dict[Rank, ReplicaSteps]] = {}
+        for rank, each_steps in (common.steps_of if common.has_alone else all_steps).items():
+            for index, steps in enumerate(each_steps):
+                number = steps.optimizer_number
+                if common.has_alone:  # a step alone may have changed their order
+                    same = (each for each in each_steps[:index] if each.tensors == steps.tensors)
+                    number = len(list(same))
+                stepped.setdefault((number, steps.tensors), {})[rank] = steps
+        yield from ((model, by_rank) for by_rank in stepped.values())
 
 
 def _may_be_replicas(ends: Mapping[Rank, ReplicaSteps]) -> bool:
@@ -146,9 +181,29 @@ def _explained(
     parted: PartedReplicas,
     by_rank: Mapping[Rank, ReplicaSteps],
     ends: Mapping[Rank, ReplicaSteps],
-    counts: Mapping[Rank, int],
+    steps_of: Mapping[Rank, Sequence[ReplicaSteps]],
+    common: CommonSteps,
 ) -> PartedReplicas | None:
     """Add what the whole cell shows about replicas that parted in a step."""
+    explained: PartedReplicas | None = parted
+    if common.has_alone:
+        parted = explained = replace(parted, in_common=RankSet.of(by_rank))
+    else:
+        explained = _counted(parted, by_rank, ends, _step_counts(ends, steps_of))
+    steps = parted.steps
+    is_known = parted.setting or parted.optimizers or steps.copy_site.line or steps.left_out
+    if explained is None or explained.beside or explained.step_counts or is_known:
+        return explained
+    return _from_start(explained, by_rank, common)
+
+
+def _counted(
+    parted: PartedReplicas,
+    by_rank: Mapping[Rank, ReplicaSteps],
+    ends: Mapping[Rank, ReplicaSteps],
+    counts: Mapping[Rank, int],
+) -> PartedReplicas | None:
+    """Add the numbers of steps of ranks, if these explain it; None: an error explains it."""
     was_equal = len(ends) > 1 and len({_part(each.digests, 0) for each in ends.values()}) == 1
     if not parted.step and not parted.beside:
         followers = _followers(by_rank)
@@ -178,6 +233,66 @@ def _explained(
         and _minority(_clusters(of_step)) == parted.culprits
     )
     return replace(parted, was_equal=was_equal, step_counts=of_step if is_reason else {})
+
+
+def _early_alone(by_rank: Mapping[Rank, ReplicaSteps]) -> StepAlone | None:
+    """A step of some ranks alone, before the gradients were reduced first."""
+    early = {rank: each for rank, each in by_rank.items() if each.early_site.line}
+    if not 0 < len(early) < len(by_rank):
+        return None
+    first = next(iter(early.values()))
+    return StepAlone(RankSet.of(early), first.early_site, first.optimizer)
+
+
+def _from_start(
+    parted: PartedReplicas, by_rank: Mapping[Rank, ReplicaSteps], common: CommonSteps
+) -> PartedReplicas:
+    """Add what was not equal before the step, and the step of some ranks alone that made it so."""
+    step = max(parted.step, 1)
+    early = _early_alone(by_rank) if step == 1 else None
+    starts = {rank: start_of(each, step) for rank, each in by_rank.items()}
+    known = {rank: start for rank, start in starts.items() if start is not None}
+    if len(known) < len(by_rank):
+        if parted.in_common:
+            after = {rank: _part(each.digests, step) for rank, each in by_rank.items()}
+            return replace(parted, alone=common.alone_before(by_rank, step, after))
+        return replace(parted, alone=None if parted.step else early)
+    details = {rank: start.details for rank, start in known.items()}
+    states = {rank: start.states for rank, start in known.items()}
+    names = _unequal(parted.steps.tensors, details)
+    state_names: list[str] = []
+    # An optimizer that shards its state has each part on one rank.
+    if len({each.states for each in by_rank.values()}) == 1:
+        state_names = _unequal(parted.steps.states, states)
+    if names and not parted.in_common:
+        return replace(parted, alone=None if parted.step else early)
+    if not names and not (parted.step and state_names):
+        return parted
+    if early is None and parted.in_common and names:
+        index = parted.steps.tensors.index(names[0])
+        values = {rank: _part(part, index) for rank, part in details.items()}
+        early = common.alone_with_value(names[0], values)
+    elif early is None and parted.in_common:
+        early = common.alone_before(by_rank, step, states)
+    return replace(
+        parted,
+        step=step,
+        is_before=True,
+        is_late=False,
+        tensor="".join(names[:1]),
+        others=len(names) - 1,
+        clusters=_clusters(details if names else states),
+        states=tuple(state_names),
+        alone=early,
+    )
+
+
+def _unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
+    return [
+        name
+        for index, name in enumerate(names)
+        if len({_part(one, index) for one in digests.values()}) > 1
+    ]
 
 
 def _followers(by_rank: Mapping[Rank, ReplicaSteps]) -> RankSet:
@@ -294,8 +409,11 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedRepli
     some = next(iter(by_rank.values()))
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
-    if not some.optimizer and not any(
-        _part(each.digests, 0) != _part(each.digests, 1) for each in by_rank.values()
+    # Of a DDP model, the gradients of different weights were averaged.
+    if (
+        not some.optimizer
+        and not some.is_ddp
+        and not any(_part(each.digests, 0) != _part(each.digests, 1) for each in by_rank.values())
     ):
         return None  # gradients were averaged, and no weight was updated
     # What has parted before the replicas were equal again is over.
@@ -380,10 +498,8 @@ def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
         each.newest if is_late else each.details[step * len(each.newest) :]
         for each in by_rank.values()
     ]
-    names = next(iter(by_rank.values())).tensors
-    return [
-        name for index, name in enumerate(names) if len({_part(one, index) for one in digests}) > 1
-    ]
+    some = next(iter(by_rank.values()))
+    return _unequal(some.tensors, dict(zip(by_rank, digests, strict=True)))
 
 
 def _site(steps: ReplicaSteps, step: int) -> Site:

@@ -49,7 +49,9 @@ def sanitizer_causes(
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
     ]
-    races = {fault.site.position for _, fault in faults if fault.kind in _ACCESSES}
+    accesses = [fault for _, fault in faults if fault.kind in _ACCESSES]
+    races = {fault.site.position for fault in accesses}
+    raced = {fault.operation.site.position for fault in accesses}
     return [
         *sorted(causes, key=_began_ns),
         *(
@@ -58,7 +60,7 @@ def sanitizer_causes(
                 parted.culprits,
                 RankSet(),
                 parted=parted,
-                is_consequence=_is_of_race(parted, graph, races),
+                is_consequence=_is_of_race(parted, graph, races, raced),
             )
             for parted in find_parted_replicas(graph)
         ),
@@ -68,23 +70,27 @@ def sanitizer_causes(
     ]
 
 
-def _is_of_race(parted: PartedReplicas, graph: WaitForGraph, races: Container[object]) -> bool:
-    """Whether a step of the model used gradients before the end of an operation on them.
+def _is_of_race(
+    parted: PartedReplicas, graph: WaitForGraph, races: Container[object], raced: Container[object]
+) -> bool:
+    """Whether code used gradients of the model before the end of an operation on them.
 
     Args:
         parted: its replicas.
         graph: the ranks after the cell.
         races: the places of lines that used tensors of open operations.
+        raced: the places of lines that issued these operations.
     """
-    if not parted.step or parted.setting or parted.step_counts or parted.without_tensor:
+    is_known = parted.setting or parted.step_counts or parted.without_tensor
+    if not parted.step or is_known or parted.is_before or parted.alone:
         return False  # another reason is known
     model = parted.steps.pg_id, parted.steps.number
     return any(
-        site.position in races
+        site.position in (races if steps.optimizer else raced)
         for view in graph.views.values()
         if view.sanitizer is not None
         for steps in view.sanitizer.replicas
-        if (steps.pg_id, steps.number) == model and steps.optimizer
+        if (steps.pg_id, steps.number) == model
         for site in steps.sites
     )
 

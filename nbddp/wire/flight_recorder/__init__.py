@@ -10,6 +10,7 @@ from nbddp.wire.flight_recorder.sanitizer_report import (
     SanitizerFault,
     SanitizerFaultKind,
     SanitizerReport,
+    StepStart,
 )
 from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
@@ -98,6 +99,7 @@ __all__ = [
     "SanitizerReport",
     "Signature",
     "Site",
+    "StepStart",
     "StoreQuestion",
     "ThreadLook",
     "Wait",

@@ -33,6 +33,15 @@ class SanitizerFault(_Part, frozen=True):
     time_ns: int = 0
 
 
+class StepStart(_Part, frozen=True):
+    """Hashes from before a step whose line is another than that of the step before."""
+
+    step: int  #: its number in the cell
+    digest: bytes  #: of all tensors
+    details: bytes  #: of each tensor
+    states: bytes  #: of each of `ReplicaSteps.states`; zeros: the optimizer had none
+
+
 class ReplicaSteps(_Part, frozen=True):
     """Hashes of a replica, before the first and after each step of an optimizer.
 
@@ -60,6 +69,9 @@ class ReplicaSteps(_Part, frozen=True):
     setting_steps: tuple[int, ...]  #: these steps
     sites: tuple[Site, ...]  #: the lines of the steps
     site_of_step: bytes  #: the index of the line of each step
+    #: The lines that called each of ``sites``, the innermost first: one line may be there twice.
+    callers: tuple[tuple[Site, ...], ...] = ()
+    starts: tuple[StepStart, ...] = ()  #: of the first steps in another line
     #: The line that added up copies of all gradients before the first step, which used gradients
     #: that were not changed since; without a line: it used what was added up.
     copy_site: Site = Site()

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site
+from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
 from nbddp.wire.rank_set import NO_RANKS
 
 
@@ -16,6 +16,7 @@ def _digest(number: int) -> bytes:
 def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaSteps:
     """A row has a number for each of two tensors; equal numbers, equal tensors."""
     details = [b"".join(map(_digest, row)) for row in rows]
+    digests = [_digest(hash(row) & 0xFFFF) for row in rows]
     return ReplicaSteps(
         pg_id="0",
         number=number,
@@ -23,7 +24,7 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         model="Net",
         optimizer="SGD",
         tensors=("weight", "bias"),
-        digests=b"".join(_digest(hash(row) & 0xFFFF) for row in rows),
+        digests=b"".join(digests),
         details=b"".join(details[:kept]),
         newest=details[-1],
         buffers=(),
@@ -34,6 +35,7 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         buffer_digests=b"",
         sites=(Site(line=7),),
         site_of_step=bytes(len(rows)),
+        starts=(StepStart(step=1, digest=digests[0], details=details[0], states=b""),),
     )
 
 
@@ -247,8 +249,21 @@ def test_the_line_in_which_one_rank_alone_steps_a_part():
     (parted,) = found_in(
         (alone, then, whole((1, 1), (3, 2))), (steps((1, 1), (2, 2)), whole((1, 1), (2, 2)))
     )
-    assert (parted.step_counts, parted.site.line) == ({0: 2, 1: 1}, 5)
-    assert {rank: site.line for rank, site in parted.sites.items()} == {0: 5, 1: 7}
+    assert parted.alone is not None
+    assert (parted.alone.site.line, parted.site.line, parted.tensor) == (5, 7, "weight")
+
+
+def test_the_line_in_which_one_rank_alone_makes_the_last_step():
+    more = replace(
+        steps((1, 1), (2, 2), (3, 2)),
+        sites=(Site(line=7), Site(line=9)),
+        site_of_step=bytes([0, 0, 1]),
+    )
+    (parted,) = found_in(
+        (more, whole((1, 1), (3, 2))), (steps((1, 1), (2, 2)), whole((1, 1), (2, 2)))
+    )
+    assert (parted.step_counts, parted.site.line) == ({0: 2, 1: 1}, 9)
+    assert {rank: site.line for rank, site in parted.sites.items()} == {0: 9, 1: 7}
 
 
 def test_a_model_that_nothing_steps_while_optimizers_step_others():
@@ -270,3 +285,87 @@ def test_models_that_differ_before_a_step_whose_gradients_were_looked_at_are_of_
     equal = [replace(steps((1, 1), (n, 1)), may_be_own=True, left_out=("weight",)) for n in (1, 2)]
     (parted,) = found(*equal)
     assert (parted.step, parted.tensor) == (1, "weight")
+
+
+def warmed_up(
+    *rows: tuple[int, int], start: tuple[int, int], first: tuple[int, int] = (1, 1)
+) -> ReplicaSteps:
+    """One step alone in line 4, then those of all ranks in line 7, which begin with ``start``."""
+    alone = steps(first, *rows)
+    (begin,) = steps(start).starts
+    return replace(
+        alone,
+        sites=(Site(line=4), Site(line=7)),
+        site_of_step=bytes([0, 0] + [1] * (len(rows) - 1)),
+        starts=(*alone.starts, replace(begin, step=2)),
+    )
+
+
+def test_a_step_of_one_rank_alone_whose_bias_is_not_sent():
+    """Rank 0 sends the weight; the step of all ranks begins with its own bias."""
+    alone = warmed_up((2, 2), (3, 3), start=(2, 2))
+    (parted,) = found(alone, steps((2, 1), (4, 4)))
+    assert (parted.is_before, parted.step, parted.tensor, parted.others) == (True, 1, "bias", 0)
+    assert parted.site.line == 7
+    assert parted.alone is not None
+    assert (str(parted.alone.ranks), parted.alone.site.line) == ("0", 4)
+    assert str(parted.in_common) == "0-1"
+
+
+def test_a_step_of_one_rank_alone_whose_weights_are_sent():
+    assert found(warmed_up((2, 2), (3, 3), start=(2, 2)), steps((2, 2), (3, 3))) == []
+
+
+def test_weights_that_no_step_alone_has_left_are_told_without_it():
+    """Rank 1 changes the bias that rank 0 has sent; or rank 0 changes its own once more."""
+    (parted,) = found(warmed_up((2, 2), (3, 3), start=(2, 2)), steps((2, 9), (4, 4)))
+    assert (parted.is_before, parted.tensor, parted.alone) == (True, "bias", None)
+    (parted,) = found(warmed_up((2, 2), (3, 3), start=(2, 9)), steps((2, 1), (4, 4)))
+    assert (parted.is_before, parted.tensor, parted.alone) == (True, "bias", None)
+
+
+def test_a_state_that_differs_before_a_step():
+    def with_state(of: ReplicaSteps, *numbers: int) -> ReplicaSteps:
+        starts = zip(of.starts, numbers, strict=True)
+        return replace(
+            of,
+            states=("momentum_buffer of weight",),
+            starts=tuple(replace(each, states=_digest(number)) for each, number in starts),
+        )
+
+    alone = with_state(warmed_up((2, 2), (3, 3), start=(2, 2)), 0, 5)
+    (parted,) = found(alone, with_state(steps((2, 2), (4, 4)), 0))
+    assert (parted.is_before, parted.tensor, parted.states) == (True, "", alone.states)
+    assert parted.alone is not None
+    assert parted.alone.site.line == 4
+    earlier = with_state(steps((1, 1), (2, 2)), 1), with_state(steps((1, 1), (3, 3)), 2)
+    (parted,) = found(*earlier)  # of an earlier cell
+    assert (parted.is_before, parted.states, parted.alone) == (True, alone.states, None)
+    of_one = replace(earlier[1], states=("momentum_buffer of bias",))
+    (parted,) = found(earlier[0], of_one)  # an optimizer that shards its state
+    assert (parted.is_before, parted.states) == (False, ())
+
+
+def test_a_step_alone_in_a_function_that_all_ranks_call_later():
+    alone = replace(
+        warmed_up((2, 2), (3, 3), start=(2, 2)),
+        sites=(Site(line=2), Site(line=2)),
+        callers=((Site(line=4),), (Site(line=7),)),
+    )
+    other = replace(steps((2, 1), (4, 4)), sites=(Site(line=2),), callers=((Site(line=7),),))
+    (parted,) = found(alone, other)
+    assert parted.alone is not None
+    assert (parted.alone.site.line, parted.site.line, parted.tensor) == (4, 7, "bias")
+
+
+def test_the_two_sides_of_an_if_are_the_same_step():
+    one, other = warmed_up((2, 2), (3, 3), start=(2, 2)), warmed_up((2, 2), (3, 4), start=(2, 2))
+    other = replace(other, sites=(Site(line=5), Site(line=7)))
+    (parted,) = found(one, other)
+    assert (parted.step, parted.in_common, parted.alone) == (2, NO_RANKS, None)
+
+
+def test_gradients_of_ddp_at_different_weights_that_nothing_updates():
+    (parted,) = found(whole((1, 1), (1, 1)), whole((2, 1), (2, 1)))
+    assert (parted.step, parted.tensor) == (0, "weight")
+    assert found(averaged((1, 1), (1, 1)), averaged((2, 1), (2, 1))) == []

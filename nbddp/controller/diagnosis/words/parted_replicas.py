@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence_phrases import sole_reason
 from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -23,14 +24,16 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     assert parted is not None  # noqa: S101 - each cause of this kind has one
     # After a later step whose gradients were averaged, the early one is not the reason.
     is_early = bool(parted.steps.early_site.line) and not parted.beside
-    if is_early and not (parted.steps.optimizer and parted.step):
+    if parted.is_before or parted.alone is not None:
+        words = _before_step(parted)
+    elif is_early and not (parted.steps.optimizer and parted.step):
         words = _stepped_early(parted)
     elif not parted.steps.optimizer:
         words = _by_hand(parted)
     elif parted.is_of_end:
         words = _in_turns(parted)
     elif parted.step_counts:
-        words = _other_counts(parted)
+        words = _other_counts(parted, reports)
     elif parted.without_tensor:
         words = _other_tensors(parted)
     elif parted.beside:
@@ -52,6 +55,7 @@ def _in_step(parted: PartedReplicas) -> Words:
         equal = "; before it they were equal" if parted.step else ""
     if not parted.step:
         when = f"before the first step of {optimizer}"
+    when += _in_common(parted)
     reason = f"hashes of all parameters were taken with each step, and differ{equal}."
     if parted.was_equal and not parted.step:
         reason = (
@@ -91,11 +95,73 @@ def _in_step(parted: PartedReplicas) -> Words:
         step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
     return Words(
         f"{_who(parted)} {_values(parted)} in {_tensors(parted)}: its replicas are not equal "
-        f"{when} in this cell.",
+        f"{when}.",
         reason,
         step,
         code=code_of((steps.copy_site, RankSet()), (parted.site, parted.culprits)),
     )
+
+
+def _in_common(parted: PartedReplicas) -> str:
+    """Which steps are counted."""
+    ranks = parted.in_common
+    return f" that {ranks.describe()} have in common" if ranks else " in this cell"
+
+
+def _before_step(parted: PartedReplicas) -> Words:
+    """The parameters, or the states of the optimizer, differ before a step, or since one alone."""
+    steps, alone, line = parted.steps, parted.alone, line_of(parted.site)
+    nth = "the first step" if parted.step < 2 else f"step {parted.step}"
+    is_before = parted.is_before or not parted.step
+    when = "before" if is_before else "after"
+    before = f"{when} {nth} of {steps.optimizer}{_in_common(parted)}"
+    names = parted.states[:1]
+    more = f" and {len(parted.states) - 1} more" if parted.states[1:] else ""
+    state = f"'{names[0]}'{more} of {steps.model}" if names else ""
+    clause, code = "", [(parted.site, NO_RANKS if alone else parted.culprits)]
+    if alone is not None:
+        clause = (
+            f": {alone.ranks.describe()} alone stepped {alone.optimizer} before that, "
+            f"in {line_of(alone.site)}"
+        )
+        code.insert(0, (alone.site, alone.ranks))
+    after = f"after {line_of(alone.site)}" if alone else f"before {line}"
+    again = (
+        f"clear it on all ranks (`optimizer.state.clear()`), send the `state_dict()` of the "
+        f"optimizer by `broadcast_object_list`, or make a new optimizer, {after}"
+    )
+    if not parted.tensor:
+        others = parted.clusters[0] - parted.culprits
+        has = f"different states of {steps.optimizer}"
+        if others:
+            has = f"another state of {steps.optimizer} than {others.describe()}"
+        what = f"{_who(parted)} {has}, {state},"
+        reason = (
+            f"hashes were taken before and after {line}: before it the parameters were equal, and "
+            "these states were not; after it the parameters differ, too."
+        )
+        step = f"Give all ranks the same state of {steps.optimizer}: {again}."
+    elif not is_before:
+        what = f"{_who(parted)} {_values(parted)} in {_tensors(parted)}"
+        reason = (
+            "hashes of all parameters were taken with each step, and differ; after step "
+            f"{parted.step - 1} they were equal."
+        )
+        both = f", and the same state of {steps.optimizer}," if steps.states else ""
+        step = f"Look whether all ranks have the same weights{both} {after}. {_DIFF}"
+    else:
+        what = f"{_who(parted)} {_values(parted)} in {_tensors(parted)}"
+        reason = f"hashes of all parameters were taken before {line}, and differ"
+        if alone is not None and parted.is_before:
+            ranks = alone.ranks.describe()
+            reason += f"; '{parted.tensor}' of {ranks} was still as {line_of(alone.site)} left it"
+        reason += "."
+        step = f"Give all ranks the same weights {after}: `broadcast` each parameter"
+        step += f", also '{parted.tensor}'." if alone and parted.is_before else "."
+        if state:
+            step += f" The state of {steps.optimizer} differs, too: {again}."
+        step += f" {_DIFF}"
+    return Words(f"{what} {before}{clause}.", reason, step, code=code_of(*code))
 
 
 def _advice(parted: PartedReplicas) -> str:
@@ -136,7 +202,7 @@ def _advice(parted: PartedReplicas) -> str:
     )
 
 
-def _other_counts(parted: PartedReplicas) -> Words:
+def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
     """Ranks have stepped a DDP model unequally often."""
     steps, line = parted.steps, line_of(parted.site)
     counts = parted.step_counts
@@ -161,13 +227,19 @@ def _other_counts(parted: PartedReplicas) -> Words:
         )
     # An optimizer may have stepped another model there.
     of_model = "" if fewest else f" for {steps.model}"
-    other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
+    keeps = f"keeps {fewer.describe()} from {line}"
+    sole = sole_reason(reports.sources(parted.site), parted.site.line)
+    if sole:
+        other_model = "" if fewest else ", or its optimizer has the parameters of another model"
+        reasons = f"perhaps {sole} {keeps}{other_model}"
+    else:
+        other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
+        reasons = f"look for a condition, a `continue` or a `break` that {keeps}{other_model}"
     return Words(
         f"{subject(odd)} made {_steps(count)} of {steps.optimizer}{of_model} in this cell, "
         f"{others}: the replicas of {steps.model} are not equal.",
         reason,
-        f"Let all ranks step equally often: look for a condition, a `continue` or a `break` that "
-        f"keeps {fewer.describe()} from {line}{other_model}. {_DIFF}",
+        f"Let all ranks step equally often: {reasons}. {_DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
     )
 
@@ -354,6 +426,10 @@ def _rows(
     does_by_rank = {rank: f"made {_steps(count)} of {optimizer}" for rank, count in counts.items()}
     does_by_rank |= {rank: f"stepped {name}" for rank, name in parted.optimizers.items()}
     sites = {rank: parted.sites.get(rank, parted.site) for rank in counts or culprits}
+    if parted.alone is not None:
+        alone = parted.alone
+        sites = {**parted.sites, **dict.fromkeys(alone.ranks, alone.site)}
+        does_by_rank |= dict.fromkeys(alone.ranks, f"stepped {alone.optimizer} alone")
     return {
         rank: replace(
             reports.rank(rank),

@@ -11,7 +11,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -26,55 +25,21 @@ from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.reduced_gradients import ReducedGradients, Reduction
-from nbddp.rank.collectives.sanitizer.whole_models import (
-    Model,
-    WholeModels,
-    joined,
-    site_of,
-    whole_report,
-)
+from nbddp.rank.collectives.sanitizer.step_hashes import StepHashes
+from nbddp.rank.collectives.sanitizer.whole_models import Model, WholeModels, site_of, whole_report
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.rank.torch_private.gradients import gradient_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site, shortened
+from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site
 
 _Module: Any = torch.nn.Module
 _ModuleRef: TypeAlias = "weakref.ref[torch.nn.Module]"
 
-#: Size of the hashes of single tensors that are kept for each model.
-_DETAIL_BYTES = 1 << 18
-#: Steps of a cell that are compared.
-_MAX_STEPS = 100_000
-_MAX_SITES = 255
-#: Steps between which a forward has changed the buffers that it changes.
-_FEWEST_FOR_BUFFERS = 2
-#: Changes of the settings of an optimizer; a schedule makes one in each step.
-_MAX_SETTINGS = 64
 #: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
 _FIRST_PLAIN = 1 << 40
 #: The same for those that no optimizer steps, with the number of their reduction.
 _FIRST_BY_HAND = 2 << 40
 #: Modules are looked for this many times in a cell: it takes as long as to collect garbage.
 _MAX_SOUGHT = 8
-
-
-@dataclass
-class _Steps:
-    """A replica, and the optimizer that steps it."""
-
-    model: Model
-    optimizer: Any
-    number: int  #: of the optimizer among those that have stepped the model in this cell
-    tensors: Mapping[str, torch.Tensor]
-    digests: bytearray = field(default_factory=bytearray)
-    details: bytearray = field(default_factory=bytearray)
-    newest: bytes = b""  #: of each tensor
-    sites: list[Site] = field(default_factory=list)
-    site_of_step: bytearray = field(default_factory=bytearray)
-    buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
-    settings: list[tuple[int, str]] = field(default_factory=list)  #: by the step that began with it
-    unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
-    left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
-    early_site: Site | None = None  #: of a step before its gradients were reduced first
 
 
 class Replicas:
@@ -88,7 +53,9 @@ class Replicas:
         self._sites = sites
         #: Returns the hash of a tensor. Set by the server.
         self.hash_of: Callable[[torch.Tensor], bytes] | None = None
-        self._steps: dict[tuple[int, int], _Steps] = {}  # by DDP model, 0 for none, and optimizer
+        self._steps: dict[
+            tuple[int, int], StepHashes
+        ] = {}  # by DDP model, 0 for none, and optimizer
         self._gradients = ReducedGradients()
         #: By identity: the digests of modules with gradients, when some were reduced first.
         self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
@@ -132,7 +99,7 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         try:
-            reports = [self._report(each, operations) for each in self._steps.values()]
+            reports = [each.report(operations) for each in self._steps.values()]
             if self._hooks and not has_failed:
                 reports += self._by_hand_reports(operations)
                 stepped = {each.model.key for each in self._steps.values()}
@@ -297,8 +264,9 @@ class Replicas:
                 self._whole.note(replica)
                 self._begin(key, replica, optimizer, tensors)
             elif is_before:
-                continue
-            self._add(self._steps[key])
+                self._steps[key].note_start(self._place())
+            else:
+                self._steps[key].add(self._place())
         if not models:
             self._note_plain(optimizer, list(mine.values()), is_before=is_before)
         self.spent_ns += time.monotonic_ns() - began
@@ -349,13 +317,14 @@ class Replicas:
             model = Model(module, reduction.pg_id, number)
             if unused is None:
                 self._whole.note_tensors(model, trained, reduction)
-            self._begin(key, model, optimizer, tensors)
-            self._steps[key].unused = unused
+            steps = self._begin(key, model, optimizer, tensors)
+            steps.unused = unused
             early = self._early_of(parameters[0]) if unused is None else None
-            self._steps[key].early_site = None if early is None else early[1]
+            steps.early_site = None if early is None else early[1]
         elif is_before:
-            return
-        self._add(self._steps[key])
+            self._steps[key].note_start(self._place())
+        else:
+            self._steps[key].add(self._place())
 
     def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """Begin with the layers in which the code has reduced some of the gradients only."""
@@ -387,9 +356,8 @@ class Replicas:
             number = self._next_plain(reduction)
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
-            self._begin(key, model, optimizer, tensors)
-            self._steps[key].unused, self._steps[key].left_out = reduction, tuple(names)
-            self._add(self._steps[key])
+            steps = self._begin(key, model, optimizer, tensors)
+            steps.unused, steps.left_out = reduction, tuple(names)
 
     def _next_plain(self, reduction: Reduction) -> int:
         """The number of a replica that is no DDP model."""
@@ -411,42 +379,17 @@ class Replicas:
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor],
-    ) -> None:  # fmt: skip
+    ) -> StepHashes:  # fmt: skip
+        """Begin with a replica whose first step begins."""
         number = sum(each.model.key == model.key for each in self._steps.values())
-        self._steps[key] = steps = _Steps(model, optimizer, number, tensors)
-        steps.buffers = self._buffers(model)
+        steps = StepHashes(model, optimizer, number, tensors, self._digest)
+        self._steps[key] = steps
+        steps.begin(self._place())
+        return steps
 
-    def _add(self, steps: _Steps) -> None:
-        if len(steps.site_of_step) >= _MAX_STEPS:
-            return
-        parts = [self._digest(tensor) for tensor in steps.tensors.values()]
-        steps.newest = b"".join(parts)
-        steps.digests += joined(parts)
-        if len(steps.details) + len(steps.newest) <= _DETAIL_BYTES:
-            steps.details += steps.newest
-        site = self._sites.site_of(self._sites.user_frame(sys._getframe(3)))
-        if site not in steps.sites and len(steps.sites) < _MAX_SITES:
-            steps.sites.append(site)
-        text = _settings(steps.optimizer)
-        is_new = not steps.settings or steps.settings[-1][1] != text
-        if is_new and len(steps.settings) <= _MAX_SETTINGS:
-            is_last = len(steps.settings) == _MAX_SETTINGS  # later ones are not known
-            steps.settings.append((len(steps.site_of_step), "" if is_last else text))
-        steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
-
-    def _buffers(self, model: Model) -> dict[str, bytes]:
-        named = () if model.module is None else model.module.named_buffers()
-        return {name: self._digest(each) for name, each in named if name not in model.ignored}
-
-    def _states(self, steps: _Steps) -> dict[str, bytes]:
-        """Return the digests of the tensors that an optimizer keeps for each parameter."""
-        state = steps.optimizer.state
-        return {
-            f"{key} of {name}": self._digest(value)
-            for name, parameter in steps.tensors.items()
-            for key, value in state.get(parameter, {}).items()
-            if isinstance(value, torch.Tensor)
-        }
+    def _place(self) -> tuple[Site, ...]:
+        """The line that steps, and the lines that called it."""
+        return self._sites.stack(self._sites.user_frame(sys._getframe(3))) or (Site(),)
 
     def _digest(self, tensor: torch.Tensor) -> bytes:
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
@@ -457,46 +400,3 @@ class Replicas:
                 return self.hash_of(part)[:DIGEST_BYTES]
             except (RuntimeError, NotImplementedError, ValueError):  # no plain memory, or not yet
                 return bytes(DIGEST_BYTES)
-
-    def _report(self, steps: _Steps, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
-        # A forward changes statistics of a batch, which each rank has for its own data. The one
-        # of the first step came before the first look at them.
-        steady: dict[str, bytes] = {}
-        if len(steps.site_of_step) > _FEWEST_FOR_BUFFERS and not steps.model.sends_buffers:
-            steady = {
-                name: digest
-                for name, digest in self._buffers(steps.model).items()
-                if steps.buffers.get(name) == digest
-            }
-        states = self._states(steps)
-        return ReplicaSteps(
-            pg_id=steps.model.pg_id,
-            number=steps.model.number,
-            optimizer_number=steps.number,
-            model=shortened(steps.model.name),
-            optimizer=shortened(type(steps.optimizer).__name__),
-            tensors=tuple(map(shortened, steps.tensors)),
-            digests=bytes(steps.digests),
-            details=bytes(steps.details),
-            newest=steps.newest,
-            buffers=tuple(map(shortened, steady)),
-            buffer_digests=b"".join(steady.values()),
-            states=tuple(map(shortened, states)),
-            state_digests=b"".join(states.values()),
-            settings=tuple(text for _, text in steps.settings),
-            setting_steps=tuple(step for step, _ in steps.settings),
-            sites=tuple(steps.sites),
-            site_of_step=bytes(steps.site_of_step),
-            is_ddp=steps.model.is_ddp,
-            left_out=tuple(map(shortened, steps.left_out)),
-            may_be_own=steps.unused is not None,
-            early_site=steps.early_site or Site(),
-            copy_site=Site() if steps.unused is None else site_of(steps.unused, operations()),
-        )
-
-
-def _settings(optimizer: Optimizer) -> str:
-    """Return the numbers of the first group of parameters: ``lr=0.1, momentum=0.9``."""
-    group = optimizer.param_groups[0] if optimizer.param_groups else {}
-    numbers = (f"{key}={value}" for key, value in group.items() if type(value) in (int, float))
-    return shortened(", ".join(numbers))

@@ -1,0 +1,220 @@
+"""Finds the steps of a model that all of its ranks made in the same lines, and those of some alone.
+
+Runs in: the notebook's process. Pure. A rank that steps alone, such as in a warm-up, has other
+numbers for the steps after that: hashes of steps with equal numbers are not of the same step.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site, StepStart
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: A line that steps, and the lines that called it, by their positions.
+_Place: TypeAlias = tuple[tuple[str, int, int], ...]
+_StepsOfRanks: TypeAlias = Mapping[Rank, Sequence[ReplicaSteps]]
+
+
+@dataclass(frozen=True)
+class StepAlone:
+    """A step that some ranks made, and the others did not."""
+
+    ranks: RankSet
+    site: Site
+    optimizer: str
+
+
+class CommonSteps:
+    """The steps of a model, of which some were made by some ranks alone.
+
+    Args:
+        steps_of: the steps of each rank that has made any, by each of its optimizers.
+    """
+
+    def __init__(self, steps_of: _StepsOfRanks) -> None:
+        self._steps_of = steps_of
+        places = [self._places_of(rank) for rank in steps_of]
+        self._common: frozenset[_Place] = frozenset.intersection(*places)
+
+    @cached_property
+    def has_alone(self) -> bool:
+        """Whether steps with the same number are steps of different lines on some ranks.
+
+        Not where no line is common, as the two sides of an `if`, or where ranks take turns.
+        """
+        if not self._common:
+            return False
+        first, *rest = ([self._row(each) for each in of] for of in self._steps_of.values())
+        if not any(None in row for of in (first, *rest) for row in of):
+            return False
+        return any(len(of) != len(first) or not all(map(_fits, of, first)) for of in rest)
+
+    @cached_property
+    def steps_of(self) -> Mapping[Rank, tuple[ReplicaSteps, ...]]:
+        """The common steps of each rank, with numbers of their own."""
+        reduced: dict[Rank, tuple[ReplicaSteps, ...]] = {}
+        for rank, of in self._steps_of.items():
+            steps = [self._reduced(each) for each in of if self._numbers(each)]
+            known = [each for each in steps if each is not None]
+            if len(known) < len(steps):
+                return {}  # too many lines: the hashes from before a first step are not known
+            reduced[rank] = tuple(known)
+        return reduced
+
+    def alone_with_value(self, name: str, values: Mapping[Rank, bytes]) -> StepAlone | None:
+        """Return a step of some ranks alone that these and no others have in a tensor.
+
+        Others have the value from before it: nothing has sent the new one.
+
+        Args:
+            name: of the tensor.
+            values: its hash on each rank, later.
+        """
+        for rank in values:
+            earlier: set[bytes] = set()
+            alone: StepAlone | None = None
+            for steps in self._steps_of[rank]:
+                for step in self._numbers_alone(steps) if name in steps.tensors else ():
+                    before, after = _around(steps, step, steps.tensors.index(name))
+                    earlier.add(before)
+                    if after == values[rank] != before:
+                        alone = self._alone(steps, step)
+            others = {
+                value for other, value in values.items() if alone and other not in alone.ranks
+            }
+            if alone is not None and values[rank] not in others and others & earlier:
+                return alone
+        return None
+
+    def alone_before(
+        self, by_rank: Mapping[Rank, ReplicaSteps], step: int, unequal: Mapping[Rank, object]
+    ) -> StepAlone | None:
+        """Return the last step of some ranks alone between a common step and the one before.
+
+        Args:
+            by_rank: the common steps of an optimizer.
+            step: the number of the common step.
+            unequal: what differs since; no others may have what these ranks have.
+        """
+        for rank, reduced in by_rank.items():
+            steps = next(
+                each
+                for each in self._steps_of[rank]
+                if each.optimizer_number == reduced.optimizer_number
+            )
+            first, last = [0, *self._numbers(steps)][step - 1 : step + 1]
+            between = [each for each in self._numbers_alone(steps) if first < each < last]
+            if between:
+                alone = self._alone(steps, between[-1])
+                others = {value for other, value in unequal.items() if other not in alone.ranks}
+                if unequal[rank] not in others:
+                    return alone
+        return None
+
+    def _alone(self, steps: ReplicaSteps, step: int) -> StepAlone:
+        place = _place(steps, steps.site_of_step[step])
+        ranks = RankSet.of(rank for rank in self._steps_of if place in self._places_of(rank))
+        inside = {position for each in self._common for position in each}
+        return StepAlone(ranks, _shown(steps, steps.site_of_step[step], inside), steps.optimizer)
+
+    def _places_of(self, rank: Rank) -> frozenset[_Place]:
+        return frozenset(
+            _place(steps, index)
+            for steps in self._steps_of[rank]
+            for index in steps.site_of_step[1:]
+        )
+
+    def _row(self, steps: ReplicaSteps) -> tuple[_Place | None, ...]:
+        """The line of each step; None: of some ranks alone."""
+        places = [_place(steps, index) for index in steps.site_of_step[1:]]
+        return tuple(place if place in self._common else None for place in places)
+
+    def _numbers(self, steps: ReplicaSteps) -> list[int]:
+        return [step for step, place in enumerate(self._row(steps), 1) if place is not None]
+
+    def _numbers_alone(self, steps: ReplicaSteps) -> list[int]:
+        return [step for step, place in enumerate(self._row(steps), 1) if place is None]
+
+    def _reduced(self, steps: ReplicaSteps) -> ReplicaSteps | None:
+        """Leave out the steps of some ranks alone; None: the hashes before are not known."""
+        numbers = self._numbers(steps)
+        start = start_of(steps, numbers[0])
+        if start is None:
+            return None
+        size = len(steps.newest)
+        kept = [step for step in numbers if len(steps.details) >= (step + 1) * size]
+        outside = {
+            position
+            for rank in self._steps_of
+            for place in self._places_of(rank) - self._common
+            for position in place
+        }
+        chosen = [0, *numbers]
+        begun = [
+            (bisect_left(chosen, begin), text)
+            for begin, text in zip(steps.setting_steps, steps.settings, strict=True)
+        ]
+        begun = [(step, text) for step, text in begun if step < len(chosen)]
+        return replace(
+            steps,
+            digests=start.digest + b"".join(_part(steps.digests, step) for step in numbers),
+            details=start.details
+            + b"".join(steps.details[step * size : (step + 1) * size] for step in kept),
+            settings=tuple(text for _, text in begun),
+            setting_steps=tuple(step for step, _ in begun),
+            sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
+            site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
+            callers=(),
+            state_digests=b"",  # steps alone explain states that differ at the end
+            starts=tuple(
+                replace(each, step=numbers.index(each.step) + 1)
+                for each in steps.starts
+                if each.step in numbers
+            ),
+        )
+
+
+def _fits(row: tuple[_Place | None, ...], other: tuple[_Place | None, ...]) -> bool:
+    """Whether steps have the same numbers on both ranks; one of them may make more in the end."""
+    count = min(len(row), len(other))
+    return row[:count] == other[:count]
+
+
+def start_of(steps: ReplicaSteps, step: int) -> StepStart | None:
+    """Return the hashes from before a step, if they were taken.
+
+    Args:
+        steps: of a rank.
+        step: the number of the step.
+    """
+    return next((each for each in steps.starts if each.step == step), None)
+
+
+def _around(steps: ReplicaSteps, step: int, index: int) -> tuple[bytes, bytes]:
+    """The hashes of a tensor before and after a step; empty: they were not kept."""
+    start, size = start_of(steps, step), len(steps.newest)
+    before = steps.details[(step - 1) * size : step * size] if start is None else start.details
+    after = steps.details[step * size : (step + 1) * size]
+    return _part(before, index), _part(after, index)
+
+
+def _place(steps: ReplicaSteps, index: int) -> _Place:
+    callers = steps.callers[index] if index < len(steps.callers) else ()
+    return tuple(site.position for site in (steps.sites[index], *callers))
+
+
+def _shown(steps: ReplicaSteps, index: int, others: set[tuple[str, int, int]]) -> Site:
+    """The outermost line of a step that is none of other steps."""
+    callers = steps.callers[index] if index < len(steps.callers) else ()
+    lines = (steps.sites[index], *callers)
+    own = [site for site in lines if site.position not in others]
+    return own[-1] if own else lines[0]
+
+
+def _part(digests: bytes, index: int) -> bytes:
+    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

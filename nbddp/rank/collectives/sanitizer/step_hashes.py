@@ -1,0 +1,193 @@
+"""The hashes of one replica before the first and after each step of an optimizer.
+
+Runs in: the rank process, main thread. `Replicas` decides which parameters are a replica.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import starmap
+from typing import Any, Final
+
+import torch
+
+from nbddp.rank.collectives.sanitizer.reduced_gradients import Reduction
+from nbddp.rank.collectives.sanitizer.whole_models import Digest, Model, joined, site_of
+from nbddp.wire.flight_recorder import (
+    DIGEST_BYTES,
+    Operation,
+    ReplicaSteps,
+    Site,
+    StepStart,
+    shortened,
+)
+
+#: Size of the hashes of single tensors that are kept for each model.
+_DETAIL_BYTES: Final = 1 << 18
+#: Steps of a cell that are compared.
+_MAX_STEPS: Final = 100_000
+_MAX_SITES: Final = 255
+#: Starts of a cell for which hashes are kept, if they fit into `_DETAIL_BYTES`.
+_MAX_STARTS: Final = 8
+#: Steps between which a forward has changed the buffers that it changes.
+_FEWEST_FOR_BUFFERS: Final = 2
+#: Changes of the settings of an optimizer; a schedule makes one in each step.
+_MAX_SETTINGS: Final = 64
+
+
+@dataclass
+class StepHashes:
+    """A replica, and the optimizer that steps it."""
+
+    model: Model
+    optimizer: Any
+    number: int  #: of the optimizer among those that have stepped the model in this cell
+    tensors: Mapping[str, torch.Tensor]
+    digest: Digest
+    unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
+    left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
+    early_site: Site | None = None  #: of a step before its gradients were reduced first
+    _digests: bytearray = field(default_factory=bytearray)
+    _details: bytearray = field(default_factory=bytearray)
+    _newest: bytes = b""  #: of each tensor
+    #: The lines of steps, each with those that called it.
+    _places: list[tuple[Site, ...]] = field(default_factory=list)
+    _place_of_step: bytearray = field(default_factory=bytearray)
+    _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
+    #: By the step that began with them.
+    _settings: list[tuple[int, str]] = field(default_factory=list)
+    #: By the step: the digests of each tensor, and of each state of the optimizer.
+    _starts: dict[int, tuple[bytes, dict[str, bytes]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take the hashes of the buffers."""
+        self._buffers = self._buffer_digests()
+
+    def begin(self, place: tuple[Site, ...]) -> None:
+        """Take the hashes before the first step.
+
+        Args:
+            place: the line of the step, and those that called it.
+        """
+        self.add(place)
+        self._starts[1] = self._newest, self._states()
+
+    def note_start(self, place: tuple[Site, ...]) -> None:
+        """Take the hashes before a later step, if its line is another than that of the last one.
+
+        Args:
+            place: the line of the step, and those that called it.
+        """
+        count = len(self._place_of_step)
+        size = len(self._starts) * len(self._newest)
+        is_new = self._places[self._place_of_step[-1]] != place
+        if is_new and len(self._starts) < _MAX_STARTS and size < _DETAIL_BYTES:
+            parts = b"".join(map(self.digest, self.tensors.values()))
+            self._starts[count] = parts, self._states()
+
+    def add(self, place: tuple[Site, ...]) -> None:
+        """Take the hashes after a step.
+
+        Args:
+            place: the line of the step, and those that called it.
+        """
+        if len(self._place_of_step) >= _MAX_STEPS:
+            return
+        parts = [self.digest(tensor) for tensor in self.tensors.values()]
+        self._newest = b"".join(parts)
+        self._digests += joined(parts)
+        if len(self._details) + len(self._newest) <= _DETAIL_BYTES:
+            self._details += self._newest
+        if place not in self._places and len(self._places) < _MAX_SITES:
+            self._places.append(place)
+        text = _settings(self.optimizer)
+        is_new = not self._settings or self._settings[-1][1] != text
+        if is_new and len(self._settings) <= _MAX_SETTINGS:
+            is_last = len(self._settings) == _MAX_SETTINGS  # later ones are not known
+            self._settings.append((len(self._place_of_step), "" if is_last else text))
+        index = self._places.index(place) if place in self._places else 0
+        self._place_of_step.append(index)
+
+    def report(self, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
+        """Report the hashes at the end of the cell.
+
+        Args:
+            operations: returns the last operations of this rank.
+        """
+        # A forward changes statistics of a batch, which each rank has for its own data. The one
+        # of the first step came before the first look at them.
+        steady: dict[str, bytes] = {}
+        if len(self._place_of_step) > _FEWEST_FOR_BUFFERS and not self.model.sends_buffers:
+            steady = {
+                name: digest
+                for name, digest in self._buffer_digests().items()
+                if self._buffers.get(name) == digest
+            }
+        states = self._states()
+        return ReplicaSteps(
+            pg_id=self.model.pg_id,
+            number=self.model.number,
+            optimizer_number=self.number,
+            model=shortened(self.model.name),
+            optimizer=shortened(type(self.optimizer).__name__),
+            tensors=tuple(map(shortened, self.tensors)),
+            digests=bytes(self._digests),
+            details=bytes(self._details),
+            newest=self._newest,
+            buffers=tuple(map(shortened, steady)),
+            buffer_digests=b"".join(steady.values()),
+            states=tuple(map(shortened, states)),
+            state_digests=b"".join(states.values()),
+            settings=tuple(text for _, text in self._settings),
+            setting_steps=tuple(step for step, _ in self._settings),
+            sites=tuple(place[0] for place in self._places),
+            site_of_step=bytes(self._place_of_step),
+            callers=tuple(place[1:] for place in self._places),
+            starts=tuple(starmap(self._start_of(states), self._starts.items())),
+            is_ddp=self.model.is_ddp,
+            left_out=tuple(map(shortened, self.left_out)),
+            may_be_own=self.unused is not None,
+            early_site=self.early_site or Site(),
+            copy_site=Site() if self.unused is None else site_of(self.unused, operations()),
+        )
+
+    def _start_of(
+        self, names: Iterable[str]
+    ) -> Callable[[int, tuple[bytes, dict[str, bytes]]], StepStart]:
+        """Return a function that reports a start.
+
+        Args:
+            names: of the states of the optimizer.
+        """
+
+        def start(step: int, hashes: tuple[bytes, dict[str, bytes]]) -> StepStart:
+            details, states = hashes
+            size = DIGEST_BYTES
+            parts = [details[at : at + size] for at in range(0, len(details), size)]
+            known = b"".join(states.get(name, bytes(size)) for name in names)
+            return StepStart(step=step, digest=joined(parts), details=details, states=known)
+
+        return start
+
+    def _buffer_digests(self) -> dict[str, bytes]:
+        module, ignored = self.model.module, self.model.ignored
+        named = () if module is None else module.named_buffers()
+        return {name: self.digest(each) for name, each in named if name not in ignored}
+
+    def _states(self) -> dict[str, bytes]:
+        """Return the digests of the tensors that an optimizer keeps for each parameter."""
+        # The user's optimizer may keep something else there.
+        kept_of = {name: self.optimizer.state.get(one) for name, one in self.tensors.items()}
+        return {
+            f"{key} of {name}": self.digest(value)
+            for name, kept in kept_of.items()
+            if isinstance(kept, Mapping)
+            for key, value in kept.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+
+def _settings(optimizer: Any) -> str:
+    """Return the numbers of the first group of parameters: ``lr=0.1, momentum=0.9``."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    numbers = (f"{key}={value}" for key, value in group.items() if type(value) in (int, float))
+    return shortened(", ".join(numbers))
