@@ -526,6 +526,13 @@ class Mismatch(_Part, frozen=True):
     fields: tuple[str, ...]  #: names of the `Signature` fields that differ
 
 
+class EndedReduce(_Part, frozen=True):
+    """The newest ``reduce`` of a cell to one root that has ended on a rank."""
+
+    root: int  #: its rank
+    collective_seq_id: int
+
+
 class GroupMark(_Part, frozen=True):
     """The position of a rank in one group at the end of a cell."""
 
@@ -534,3 +541,5 @@ class GroupMark(_Part, frozen=True):
     digest: int  #: of the signatures of all collectives so far: equal on all members
     open: int = 0  #: operations issued and not complete
     is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be rebuilt
+    #: Those of Gloo, which adds up in the tensors of ranks that are not the root.
+    reduces: tuple[EndedReduce, ...] = ()

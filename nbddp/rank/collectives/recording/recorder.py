@@ -22,6 +22,7 @@ from nbddp.rank.collectives.recording.signatures import CallSignature, Signature
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import (
+    EndedReduce,
     Failure,
     FailureKind,
     GroupMark,
@@ -38,6 +39,8 @@ _ident = threading.get_ident
 _SWEEP_AT = 16
 #: Number of operations with partial results that are named.
 _MAX_TORN = 4
+#: Among so many operations those that have ended are looked for, after a cell with ``reduce``.
+_REDUCES_AMONG = 256
 #: The failure of an operation at a break point, before the user lets a mismatch be raised.
 _STOPPED: Final = Failure("stopped", "Stopped: at a break point")
 _REPLACED: Final = Failure("replaced", "Replaced: its call was made again")
@@ -79,6 +82,7 @@ class Recorder:
         self.callbacks = callbacks
         callbacks.lookup_changed = self.set_careful
         callbacks.pull_ended = self.writer.note_answer
+        self.has_reduced = False  #: the cell has called ``reduce`` of Gloo
         self.run_id = ""
         self.cell_ranks: tuple[int, ...] = ()  #: ranks that run the cell; empty: all
         self.run_offset = 0
@@ -115,6 +119,7 @@ class Recorder:
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
         self.torn = []
+        self.has_reduced = False
         for counters in list(self.counters_by_group.values()):
             counters.used_before = counters.used
             counters.dense_until = counters.seq + DENSE
@@ -144,6 +149,7 @@ class Recorder:
                 for counters in list(self.counters_by_group.values())
             }
         )
+        reduces = self._ended_reduces() if self.has_reduced else {}
         marks = tuple(
             GroupMark(
                 pg_id=counters.info.pg_id,
@@ -151,6 +157,7 @@ class Recorder:
                 digest=counters.digest,
                 open=open_by_group[counters.info.pg_id],
                 is_broken=counters.is_broken,
+                reduces=reduces.get(counters.info.pg_id, ()),
             )
             for counters in list(self.counters_by_group.values())
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
@@ -160,6 +167,17 @@ class Recorder:
         self.set_careful()
         self.writer.touch()
         return marks
+
+    def _ended_reduces(self) -> dict[str, tuple[EndedReduce, ...]]:
+        """Return the newest ``reduce`` of the cell to each root that has ended here, by group."""
+        newest: dict[str, dict[int, EndedReduce]] = {}
+        for operation in self.operations(_REDUCES_AMONG):
+            op, root = operation.signature.op, operation.signature.root
+            has_ended = op == "reduce" and operation.state == "completed"
+            if has_ended and operation.record_id > self._newest_before:
+                ended = EndedReduce(root=root, collective_seq_id=operation.collective_seq_id)
+                newest.setdefault(operation.pg_id, {})[root] = ended
+        return {pg_id: tuple(by_root.values()) for pg_id, by_root in newest.items()}
 
     def note_line(self, frame: types.FrameType | None) -> None:
         """Note the line of the user's code that a frame of the main thread works for.
