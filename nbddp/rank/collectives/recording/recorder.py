@@ -18,7 +18,7 @@ from nbddp.errors import CollectiveAbortedError, CollectiveError
 from nbddp.rank.collectives.recording.call_sites import NO_ITERATION, Iteration, Sites
 from nbddp.rank.collectives.recording.group_counters import DENSE, SPARSE, GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
-from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
+from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures, fingerprint
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import (
@@ -31,6 +31,7 @@ from nbddp.wire.flight_recorder import (
     Operation,
     Writer,
 )
+from nbddp.wire.flight_recorder.matching import hard_key
 from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
@@ -122,6 +123,7 @@ class Recorder:
         self.has_reduced = False
         for counters in list(self.counters_by_group.values()):
             counters.used_before = counters.used
+            counters.far_messages = 0
             counters.dense_until = counters.seq + DENSE
         self._newest_before = self.writer.newest
         self.sites.forget()
@@ -158,6 +160,7 @@ class Recorder:
                 open=open_by_group[counters.info.pg_id],
                 is_broken=counters.is_broken,
                 reduces=reduces.get(counters.info.pg_id, ()),
+                far_messages=counters.far_messages,
             )
             for counters in list(self.counters_by_group.values())
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
@@ -238,6 +241,8 @@ class Recorder:
         record = self._issue(counters, known, site, NO_ITERATION, 0, count, peer, tag, 0, is_async)
         if peer < 0:
             counters.any_source_tags.add(tag)
+        elif not self.board.shows(peer):
+            counters.add_far_message(direction, self.rank, peer, tag, count, known.hard)
         elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
             wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
@@ -296,8 +301,12 @@ class Recorder:
         """
         operation = self.operation(record)
         if operation is not None and 0 <= source < len(counters.ranks):
-            key = ("recv", counters.ranks[source], operation.tag)
-            counters.p2p[key] = counters.p2p.get(key, counters.p2p_base) + 1
+            peer, tag = counters.ranks[source], operation.tag
+            key = ("recv", peer, tag)
+            counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
+            if not self.board.shows(peer):
+                hard = fingerprint(hard_key(operation.signature))
+                counters.add_far_message("recv", self.rank, peer, tag, count, hard)
 
     def other(
         self, known: CallSignature, counters: GroupCounters | None = None, timeout_ms: int = 0
