@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state import PoolSnapshot
+from nbddp.controller.state import PoolSnapshot, RankState
 from nbddp.errors import PoolBrokenError, PoolInterruptedError, PoolStartError
+from nbddp.notebook.render.status_table import survey
+from nbddp.wire.rank_set import RankSet
 from tests.support.polling import poll_until
 from tests.support.pool_processes import (
     Told,
@@ -163,5 +165,15 @@ def test_ranks_of_the_node_that_had_the_store_cannot_be_replaced_alone(
     poll_until(lambda: pool.snapshot.lost_agents == {0})
     with pytest.raises(PoolBrokenError, match=r"store.*pull x -r 1\), then %ddp restart"):
         pool.restart(0)
+    with pytest.raises(PoolBrokenError, match=r"rank 1 cannot.*pull x -r 1\), then %ddp restart,"):
+        pool.restart(1)  # its variables are still there
     assert pool.pull("rank", ranks=1) == 1
+    os.kill(pid_of(pool, 1), signal.SIGKILL)
+    poll_until(lambda: pool.snapshot.in_state(RankState.EXITED) == RankSet.of([0, 1]))
+    with pytest.raises(PoolBrokenError) as refused:
+        pool.pull("rank", ranks="0-1")
+    assert "rank 1 has exited, and rank 0 has exited, since the agent of node 0 ended" in str(
+        refused.value
+    )
+    assert "rank 1 exited. Next: %ddp restart" in survey(pool).notes
     _check_restart(pool)

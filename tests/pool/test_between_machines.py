@@ -74,6 +74,51 @@ def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
     assert any(isinstance(event, VerdictReached) for event in view.events)
 
 
+_MESSAGE = "t = torch.ones(2) * (rank + 1)\nif rank == 0: dist.send(t, 1)\nelse: {}"
+
+
+def test_a_message_that_does_not_match_is_an_error_after_the_cell(pool: Pool):
+    """If ``recv`` has fewer bytes than ``send``, Gloo ends its process."""
+    for receives in (
+        "t = torch.zeros(2, dtype=torch.int32); dist.recv(t, 0)",
+        "t = torch.zeros(2, dtype=torch.float64); dist.recv(t, 0)",
+        "t = torch.zeros(3); dist.recv(t, 0)",
+        "t = torch.zeros(3); dist.irecv(t, 0).wait()",
+    ):
+        view = run_cell(pool, _MESSAGE.format(receives) + "\ndist.barrier()", check=False)
+        assert isinstance(view.error, MismatchError)
+        assert "but the tensor of rank 1 does not hold what was sent" in str(view.error)
+        report = pool.last_report
+        assert report is not None
+        (finding,) = report.findings
+        assert (finding.kind, finding.op) == ("silent-mismatch", "send")
+    with pytest.raises(MismatchError, match="as the two ends of one message"):
+        _run_checked(pool, _MESSAGE.format("t = torch.zeros(3); dist.recv(t, 0)"))
+    # The send is of an earlier cell than the receive.
+    run_cell(pool, "if rank == 0: work = dist.isend(torch.ones(2), 1)")
+    view = run_cell(pool, "if rank: dist.recv(torch.zeros(3), 0)\nelse: work.wait()", check=False)
+    assert isinstance(view.error, MismatchError)
+
+
+def test_messages_that_match_are_told_by_nothing(pool: Pool):
+    for code in (
+        _MESSAGE.format("dist.recv(t, 0)"),
+        _MESSAGE.format("dist.recv(t.view(2, 1), 0)"),
+        _MESSAGE.format("dist.recv(t)"),
+        "if rank == 0: work = dist.isend(torch.ones(2), 1)",
+        "if rank == 0: work.wait()\nelse: dist.recv(torch.zeros(2), 0)",
+        "given = [rank, 'a' * 100 * (rank + 1)]\n"
+        "if rank == 0: dist.send_object_list(given, 1)\nelse: dist.recv_object_list(given, 0)",
+        "for n in (1, 2, 3):\n    t = torch.ones(n)\n"
+        "    if rank == 0: dist.send(t, 1, tag=n)\n    else: dist.recv(t, 0, tag=n)",
+        "t, u = torch.ones(2), torch.zeros(3)\nops = [dist.P2POp(dist.isend, t, 1), "
+        "dist.P2POp(dist.irecv, u, 1)] if rank == 0 else [dist.P2POp(dist.irecv, t, 0), "
+        "dist.P2POp(dist.isend, u, 0)]\nfor w in dist.batch_isend_irecv(ops): w.wait()",
+    ):
+        view = run_cell(pool, code)
+        assert not any(isinstance(event, VerdictReached) for event in view.events), code
+
+
 @pytest.mark.fresh_ranks(2, nnodes=2)
 def test_ranks_on_which_a_mismatched_call_has_ended_are_told_that_their_tensors_are_wrong(
     pool: Pool,

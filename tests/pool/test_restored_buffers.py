@@ -139,6 +139,44 @@ def test_ranks_whose_tensors_an_ended_reduce_has_used_are_named(pool: Pool):
     assert "except    the tensors of reduce on ranks 2-3: it had ended" in str(view.error)
 
 
+@pytest.mark.parametrize("how", ["exit", "raise", "stop", "timeout"])
+def test_an_ended_reduce_is_told_however_its_root_leaves_the_cell(pool: Pool, how: str):
+    leaves = {"exit": "os._exit(4)", "raise": "1 / 0"}.get(how, "time.sleep(100)")
+    code = f"""
+    import os, time
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.full((2,), float(rank + 1))
+    if rank == 0:
+        store.wait(["{how} 2", "{how} 3"])
+        print("ended")
+        {leaves}
+    dist.reduce(x, 0)
+    store.set(f"{how} {{rank}}", "")
+    """
+    running = begin_cell(pool, textwrap.dedent(code), timeout=1.0 if how == "timeout" else None)
+    if how == "stop":
+        poll_until(lambda: running.view.texts().get(0) == "ended\n")
+        pool.interrupt()
+    view = running.join()
+    assert view.outcome is not None
+    assert view.outcome.scratch == RankSet.of([2, 3])
+    label = "partial" if how == "raise" else "except"
+    told = f"{label} the tensors of reduce on ranks 2-3: it had ended there, and torch may leave"
+    assert told in " ".join(str(view.error).split())
+    assert pool.pull("x.tolist()", ranks=1) == [2.0] * 2
+
+
+def test_a_reduce_that_has_ended_on_its_root_is_not_told(pool: Pool):
+    code = "x = torch.ones(2)\nfor _ in range(3): dist.reduce(x, 0)\ndist.barrier()\n"
+    view = run_cell(pool, f"{code}assert rank != 0", check=False)
+    assert view.outcome is not None
+    assert not view.outcome.scratch
+    view = run_cell(pool, "dist.reduce(x, 0)\nif rank: dist.barrier()", check=False)
+    assert view.outcome is not None
+    assert view.outcome.report is not None
+    assert not view.outcome.scratch
+
+
 def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(pool: Pool):
     """The notice does not come earlier: the missing rank may call it in a later cell."""
     begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"

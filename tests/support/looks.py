@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from nbddp.controller.diagnosis import Finding, RankView, Report, compare_records, diagnose
+from nbddp.controller.diagnosis import (
+    CompareScope,
+    Finding,
+    RankView,
+    Report,
+    compare_records,
+    diagnose,
+)
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
@@ -337,9 +344,11 @@ class Ranks:
     def _source(self, site: Site) -> Code | None:
         return Code(self.code[site.cell]) if site.cell in self.code else None
 
-    def compare(self) -> tuple[Finding, ...]:
+    def compare(self, scope: CompareScope = "all") -> tuple[Finding, ...]:
         """The report about the records after the cell."""
-        return compare_records(self.views(), now_ns=NOW, run_id=RUN, sources=self._source)
+        return compare_records(
+            self.views(), now_ns=NOW, run_id=RUN, sources=self._source, scope=scope
+        )
 
 
 def _thread(

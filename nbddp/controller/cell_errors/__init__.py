@@ -10,6 +10,7 @@ from nbddp.controller.cell_errors.evidence import (
     freed_ranks,
     is_consequence,
     is_end_of_wait,
+    not_kept,
     with_all_raised,
 )
 from nbddp.controller.cell_errors.exited_ranks import exit_report, without_shown
@@ -24,6 +25,7 @@ __all__ = [
     "freed_ranks",
     "is_consequence",
     "is_end_of_wait",
+    "not_kept",
     "ranks_to_debug",
     "restart_continues_text",
     "restarted_text",

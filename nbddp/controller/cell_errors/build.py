@@ -316,7 +316,7 @@ def _kept(outcome: RunOutcome) -> list[Line]:
         groups = "there is no default process group until init_process_group succeeds"
     if dead:
         groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
-    lost = [*evidence.partial_results(outcome, "except"), *evidence.wrong_results(findings)]
+    lost = [*evidence.wrong_results(findings), *evidence.partial_results(outcome, "except")]
     return [labelled("kept", f"every variable is kept; {groups}"), *lost]
 
 

@@ -145,30 +145,48 @@ def _node_lines(finding: Finding) -> list[Line]:
 
 
 def partial_results(outcome: RunOutcome, label: str) -> list[Line]:
-    """A line for each operation whose tensors may hold partial results."""
+    """A line for each operation whose tensors may hold partial results, and one for ``reduce``."""
     return [
-        labelled(
-            label,
-            f"the tensors of {name} on {ranks.describe()}: too large to be put back, they may hold "
-            "partial results",
-        )
-        for name, ranks in outcome.torn.items()
+        *(
+            labelled(
+                label,
+                f"the tensors of {name} on {ranks.describe()}: too large to be put back, they may "
+                "hold partial results",
+            )
+            for name, ranks in outcome.torn.items()
+        ),
+        *_partial_sums(outcome, label),
     ]
+
+
+def _partial_sums(outcome: RunOutcome, label: str) -> list[Line]:
+    """A line on the ranks on which a ``reduce`` had ended; none if there are none."""
+    findings = () if outcome.report is None else outcome.report.proven
+    ranks = RankSet.of([*outcome.scratch, *(r for finding in findings for r in finding.scratch)])
+    text = (
+        f"the tensors of reduce on {ranks.describe()}: it had ended there, and torch may leave "
+        "partial sums on ranks that are not the root"
+    )
+    return [labelled(label, text)] if ranks else []
+
+
+def not_kept(outcome: RunOutcome, judged: Iterable[VerdictReached]) -> dict[str, RankSet]:
+    """Operations whose tensors may hold partial results, but for what findings on cards tell.
+
+    Args:
+        outcome: the end of the cell.
+        judged: what cards were shown about.
+    """
+    reports = [outcome.report, *(each.report for each in judged)]
+    findings = [finding for report in reports if report for finding in report.findings]
+    on_cards = RankSet.of(rank for finding in findings for rank in finding.scratch)
+    others = outcome.scratch - on_cards
+    return {**outcome.torn, **({"reduce": others} if others else {})}
 
 
 def wrong_results(findings: Iterable[Finding]) -> list[Line]:
     """A line for each operation that has ended on some ranks, and may have left wrong values."""
-    findings = list(findings)
-    partial_sums = [
-        labelled(
-            "except",
-            f"the tensors of reduce on {finding.scratch.describe()}: it had ended there, and torch "
-            "may leave partial sums on ranks that are not the root",
-        )
-        for finding in findings
-        if finding.scratch
-    ]
-    wrong = [
+    return [
         labelled(
             "except",
             f"the tensors that the call writes on {finding.written.describe()}: it had ended there "
@@ -177,7 +195,6 @@ def wrong_results(findings: Iterable[Finding]) -> list[Line]:
         for finding in findings
         if finding.written
     ]
-    return [*wrong, *partial_sums]
 
 
 def time_of(result: RankResult) -> str:

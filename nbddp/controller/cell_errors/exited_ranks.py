@@ -162,6 +162,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
         now=" ".join(filter(None, (f"{variables}.", _partial_results(outcome), lost))),
         next_step=words.next_step,
         ranks={rank: _rank(outcome, rank) for rank in outcome.results},
+        scratch=outcome.scratch,
     )
 
 

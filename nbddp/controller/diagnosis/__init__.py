@@ -1,6 +1,6 @@
 """Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
 
-from nbddp.controller.diagnosis.analysis import compare_records, diagnose
+from nbddp.controller.diagnosis.analysis import CompareScope, compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code, Sources, no_sources
 from nbddp.controller.diagnosis.divergence import is_met
 from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
@@ -45,6 +45,7 @@ __all__ = [
     "Code",
     "CodeChange",
     "CodeLine",
+    "CompareScope",
     "Finding",
     "GroupRef",
     "NodePart",

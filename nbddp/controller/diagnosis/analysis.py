@@ -9,6 +9,7 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
@@ -17,10 +18,16 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.report import TITLES, Finding, Report
 from nbddp.controller.diagnosis.sanitizer_causes import sanitizer_causes
-from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
+from nbddp.controller.diagnosis.silent_mismatches import (
+    find_mismatched_messages,
+    find_silent_mismatches,
+)
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import write_finding
 from nbddp.wire.rank_set import Rank
+
+#: What is compared after a cell; each contains the next.
+CompareScope: TypeAlias = Literal["all", "messages", "sanitizer"]
 
 #: Findings with which a report has the different iterations of ranks as evidence.
 _WITH_SHIFTS = ("Deadlock", "Mismatch")
@@ -84,7 +91,7 @@ def compare_records(
     now_ns: int = 0,
     run_id: str = "",
     sources: Sources = no_sources,
-    only_sanitizer: bool = False,
+    scope: CompareScope = "all",
     has_failed: bool = False,
 ) -> tuple[Finding, ...]:
     """Find errors that showed no sign, after a cell has ended.
@@ -97,7 +104,7 @@ def compare_records(
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
         sources: the code of the user, from which findings name lines.
-        only_sanitizer: only what sanitized cells have: no mark of a group tells of a difference.
+        scope: what the marks of groups tell of; the others would be looked for in vain.
         has_failed: the cell has not ended well: the records of its ranks end at different places.
 
     Returns:
@@ -106,8 +113,10 @@ def compare_records(
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
     causes = sanitizer_causes(graph, run_id, has_failed=has_failed, sources=sources)
-    if not only_sanitizer:
+    if scope == "all":
         causes = [*find_silent_mismatches(graph, run_id), *causes]
+    elif scope == "messages":
+        causes = [*find_mismatched_messages(graph, run_id), *causes]
     return tuple(write_finding(cause, reports) for cause in causes)
 
 

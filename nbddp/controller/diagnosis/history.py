@@ -216,6 +216,13 @@ class History:
         )
         return next(numbers, info.p2p_base) - info.p2p_base
 
+    def may_take_any(self, pg_id: str, tag: int) -> bool:
+        """Whether a receive from any source may have taken a message with this tag."""
+        if self.messages("recv", pg_id, -1, tag):
+            return True
+        count = self.count("recv", pg_id, -1, tag)
+        return self.is_cut if count is None else count > 0
+
     def number_now(self, received: Operation) -> int:
         """The number of the message that an open receive can still get from its sender.
 

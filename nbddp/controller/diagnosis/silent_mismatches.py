@@ -20,7 +20,7 @@ def find_silent_mismatches(graph: WaitForGraph, run_id: str) -> list[Cause]:
         graph: the ranks after the cell.
         run_id: only operations of this run count; empty: those of all runs.
     """
-    causes = [*_disagreements(graph, run_id), *_messages(graph, run_id)]
+    causes = [*_disagreements(graph, run_id), *find_mismatched_messages(graph, run_id)]
     if not any(view.state in ("raised", "dead", "running") for view in graph.views.values()):
         causes += _dangling(graph, run_id)
     return causes
@@ -39,27 +39,44 @@ def _disagreements(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
             yield _disagreement_cause(rank, operation, disagreement)
 
 
-def _messages(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
-    """The two ends of a message have the same number, unless some receives took from any source."""
+def find_mismatched_messages(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
+    """Find messages whose two ends do not match; one end may be of an earlier cell.
+
+    The two ends have the same number, unless some receives took from any source.
+
+    Args:
+        graph: the ranks after the cell.
+        run_id: one of the ends is of this run; empty: of any.
+    """
+    ends = _receives(graph)
     for rank, history in graph.histories.items():
         for sent in history.operations.values():
-            if sent.signature.kind != "send" or run_id not in ("", sent.run_id):
+            if sent.signature.kind != "send" or sent.state == "failed":
                 continue
-            receiver = graph.histories.get(sent.peer)
-            if receiver is None or receiver.messages("recv", sent.pg_id, -1, sent.tag):
+            received = ends.get((sent.peer, sent.pg_id, rank, sent.tag, sent.p2p_seq_id))
+            if received is None or run_id not in ("", sent.run_id, received.run_id):
                 continue
-            for received in receiver.messages("recv", sent.pg_id, rank, sent.tag):
-                differences = compare_message(sent.signature, received.signature)
-                if received.p2p_seq_id == sent.p2p_seq_id and differences:
-                    ends = RankSet.of((rank, sent.peer))
-                    disagreement = Disagreement(
-                        point=(sent.pg_id, 0),
-                        operation_by_rank={rank: sent, sent.peer: received},
-                        clusters=tuple(RankSet.of((end,)) for end in ends),
-                        culprits=ends,
-                        differences=differences,
-                    )
-                    yield _disagreement_cause(rank, sent, disagreement)
+            differences = compare_message(sent.signature, received.signature)
+            if differences and not graph.histories[sent.peer].may_take_any(sent.pg_id, sent.tag):
+                culprits = RankSet.of((rank, sent.peer))
+                disagreement = Disagreement(
+                    point=(sent.pg_id, 0),
+                    operation_by_rank={rank: sent, sent.peer: received},
+                    clusters=tuple(RankSet.of((end,)) for end in culprits),
+                    culprits=culprits,
+                    differences=differences,
+                )
+                yield _disagreement_cause(rank, sent, disagreement)
+
+
+def _receives(graph: WaitForGraph) -> dict[tuple[Rank, str, Rank, int, int], Operation]:
+    """The receives by rank, group, source, tag and number."""
+    return {
+        (rank, each.pg_id, each.peer, each.tag, each.p2p_seq_id): each
+        for rank, history in graph.histories.items()
+        for each in history.operations.values()
+        if each.signature.kind == "recv" and each.state != "failed"
+    }
 
 
 def _dangling(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:

@@ -19,6 +19,7 @@ from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
+from nbddp.controller.pool.refusals import not_alone_text
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -211,13 +212,7 @@ class PoolProcesses:
         if not lost:
             return ranks
         if snapshot.store_is_lost:
-            alive = snapshot.in_state(RankState.IDLE, RankState.BUSY)
-            first = f"pull what you need (x = %ddp pull x -r {alive}), then " if alive else ""
-            raise PoolBrokenError(
-                f"{ranks.describe()} cannot be replaced alone: the store of the process groups was "
-                "lost, and fresh ranks need it to form groups with the others. "
-                f"Next: {first}%ddp restart, which puts other agents in the places of lost ones"
-            )
+            raise PoolBrokenError(not_alone_text(ranks, "store-lost", snapshot))
         self._replace(lost, interrupts, f"%ddp restart -r {ranks}")
         return RankSet.of([*ranks, *(i.rank for i in snapshot.ranks if i.node in lost)])
 
@@ -239,6 +234,8 @@ class PoolProcesses:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
+        if done.obstacle:
+            raise PoolBrokenError(not_alone_text(ranks, done.obstacle, self.snapshot))
         if done.silent:
             raise PoolBrokenError(
                 f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "

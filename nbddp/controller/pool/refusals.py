@@ -3,9 +3,15 @@
 Runs in: the notebook's process, any thread. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from nbddp.controller.state import PoolSnapshot, RankState, Silence, silence_text
+from nbddp.controller.state import (
+    GroupObstacle,
+    PoolSnapshot,
+    RankState,
+    Silence,
+    silence_text,
+)
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -56,3 +62,28 @@ def broken_text(
         asks = "asks for another agent, and " if snapshot.lost_agents else ""
         next_step = f"%ddp restart -r {missing} {asks}keeps the variables of the other ranks"
     return f"{reason}{others}. Next: {next_step}"
+
+
+def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapshot) -> str:
+    """Say why ranks cannot get fresh processes while others keep theirs, and what is possible.
+
+    Args:
+        ranks: that were asked for; no process was ended.
+        obstacle: why not.
+        snapshot: the state of the pool.
+    """
+    alive = snapshot.in_state(RankState.IDLE, RankState.BUSY)
+    first = f"pull what you need (x = %ddp pull x -r {alive}), then " if alive else ""
+    puts = ", which puts other agents in the places of lost ones" if snapshot.lost_agents else ""
+    return (
+        f"{ranks.describe()} cannot be replaced alone: {_OBSTACLES[obstacle]}. "
+        f"Next: {first}%ddp restart{puts}"
+    )
+
+
+_OBSTACLES: Mapping[GroupObstacle, str] = {
+    "store-lost": "the store of the process groups was lost, and fresh ranks need it to form "
+    "groups with the others",
+    "groups-unknown": "no rank would be left that knows the process groups, which fresh ranks form "
+    "again with the others",
+}

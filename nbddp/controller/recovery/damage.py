@@ -3,14 +3,16 @@
 Runs in: the hub thread. Pure.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis import CompareScope, Report
 from nbddp.controller.recovery.abort import OperationAbort
 from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.wire.flight_recorder import FAR_MESSAGES
 from nbddp.wire.messages import GroupsRebuilt, RankExited
 from nbddp.wire.rank_set import Rank
 
@@ -23,12 +25,22 @@ class Damage:
     is_suspicious: bool = False  #: ranks may be out of step: their groups are to be compared
     is_unsure: bool = False  #: any group may be broken
     is_silent: bool = False  #: nothing is broken, but operations differed
+    is_far_odd: bool = False  #: nothing is broken, but messages between nodes do not add up
     is_sanitized: bool = False  #: sanitizers have watched the cell, which ended well
 
     @property
     def is_any(self) -> bool:
         """True if the pool has to be rebuilt."""
         return bool(self.broken) or self.is_suspicious or self.is_unsure
+
+    @property
+    def scope(self) -> CompareScope | None:
+        """Which records of a cell that ended well are to be compared; None: none."""
+        if self.is_silent:
+            return "all"
+        if self.is_far_odd:
+            return "messages"
+        return "sanitizer" if self.is_sanitized else None
 
 
 def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
@@ -39,11 +51,13 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
     """
     broken = set(abort.armed)
     has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
+    far: Counter[str] = Counter()
     places: dict[str, list[tuple[int, int]]] = {}  # by group, one for each rank with a mark
     for result in outcome.results.values():
         for mark in result.marks:
             place = mark.collective_seq_id, mark.digest
             places.setdefault(mark.pg_id, []).append(place)
+            far[mark.pg_id] += mark.far_messages
             if mark.is_broken or (mark.open and has_failed):
                 broken.add(mark.pg_id)
     if has_failed:
@@ -64,6 +78,7 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
         frozenset(broken),
         is_unsure=abort.is_unsure,
         is_silent=is_silent,
+        is_far_odd=any(total % FAR_MESSAGES for total in far.values()),
         is_sanitized=is_sanitized,
     )
 

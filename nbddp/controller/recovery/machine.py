@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from nbddp.controller.diagnosis import compare_records
+from nbddp.controller.diagnosis import CompareScope, compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
@@ -98,7 +98,7 @@ class RecoveryMachine:
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self.silent = SilentRanks(pool)
         self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
-        self._restarts = RankRestarts(pool, settings, self.silent)
+        self._restarts = RankRestarts(pool, settings, self.silent, self.snapshot)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
@@ -363,7 +363,7 @@ class RecoveryMachine:
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
         partial_verdict = cell.partial_verdict if has_failed else None
-        is_odd = is_broken or is_unreported or damage.is_silent or damage.is_sanitized
+        is_odd = is_broken or is_unreported or damage.scope is not None
         if not (is_odd or partial_verdict):
             return [*actions, self._end(outcome)]
         self._held_outcome, self._held_at = outcome, now
@@ -373,12 +373,12 @@ class RecoveryMachine:
         if partial_verdict is not None:
             actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
         elif is_unreported or not is_broken:
-            compared = partial(self._compared, is_silent=damage.is_silent)
-            last = RING_LENGTH if damage.is_sanitized else 64
+            compared = partial(self._compared, scope=damage.scope or "all")
+            last = RING_LENGTH if damage.is_sanitized or damage.is_far_odd else 64
             actions += self._probes.look(now, compared, last=last)[1]
         return actions
 
-    def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:
+    def _compared(self, views: Views, now: float, *, scope: CompareScope) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
         outcome = self._held_outcome
         if outcome is None:
@@ -389,7 +389,7 @@ class RecoveryMachine:
         if was_raised:
             report = self._probes.diagnose(views, now)
         else:
-            report = self._probes.compare(views, now, only_sanitizer=not is_silent)
+            report = self._probes.compare(views, now, scope=scope)
         actions: list[Action] = []
         if report.findings:
             has_errors = any(finding.is_error for finding in report.findings)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from nbddp.controller.diagnosis import (
+    CompareScope,
     Finding,
     PoolNodes,
     RankStatus,
@@ -68,7 +69,7 @@ class Compare(Protocol):
         *,
         now_ns: int,
         run_id: str,
-        only_sanitizer: bool,
+        scope: CompareScope,
         has_failed: bool,
     ) -> tuple[Finding, ...]:
         """Compare the records of a cell that has ended."""
@@ -199,14 +200,14 @@ class RankProbes:
         return self._with_facts(report)
 
     def compare(
-        self, views: Views, now: float, *, only_sanitizer: bool = False, has_failed: bool = False
+        self, views: Views, now: float, *, scope: CompareScope, has_failed: bool = False
     ) -> Report:
         """Compare the operations of the latest cell, which has ended."""
         findings = self._compare(
             views,
             now_ns=int(now * 1e9),
             run_id=self.run_id,
-            only_sanitizer=only_sanitizer,
+            scope=scope,
             has_failed=has_failed,
         )
         report = Report(run_id=self.run_id, findings=findings)
@@ -232,7 +233,7 @@ class RankProbes:
         if not any(each and (each.faults or each.reads) for each in sanitizers):
             return []
         views = self.views({})
-        report = self.compare(views, now, only_sanitizer=True, has_failed=True)
+        report = self.compare(views, now, scope="sanitizer", has_failed=True)
         if not report.findings:
             return []
         return [VerdictReached(self.run_id, report, acted=False, views=views)]

@@ -12,6 +12,7 @@ from nbddp.controller.state import (
     Config,
     Phase,
     PoolMachine,
+    PoolSnapshot,
     RanksRestarted,
     RankState,
     RestartRanksRequested,
@@ -25,10 +26,24 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 class RankRestarts:
-    """Ranks whose processes have to end, and requests that wait for fresh ones."""
+    """Ranks whose processes have to end, and requests that wait for fresh ones.
 
-    def __init__(self, pool: PoolMachine, settings: Settings, silent: SilentRanks) -> None:
+    Args:
+        pool: the pool of these ranks.
+        settings: limits.
+        silent: the ranks of which nothing is heard.
+        snapshot: returns the state of the pool.
+    """
+
+    def __init__(
+        self,
+        pool: PoolMachine,
+        settings: Settings,
+        silent: SilentRanks,
+        snapshot: Callable[[], PoolSnapshot],
+    ) -> None:
         self._pool = pool
+        self._snapshot = snapshot
         self._silent = silent
         self._settings = settings
         self.wanted: set[Rank] = set()  #: ranks to replace, independent of the configuration
@@ -57,6 +72,8 @@ class RankRestarts:
             return [RanksRestarted(requested.number, NO_RANKS, reason)]
         if self._silent.ranks:  # they would have to form groups with the fresh ones
             return [self._refused_for_silence(requested, now)]
+        if obstacle := self._snapshot().obstacle(requested.ranks):
+            return [RanksRestarted(requested.number, NO_RANKS, obstacle=obstacle)]
         self._requests.append(requested)
         self.wanted |= set(requested.ranks)
         living = RankSet.of(

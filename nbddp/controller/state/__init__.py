@@ -54,7 +54,7 @@ from nbddp.controller.state.silent_nodes import (
     silence_text,
     silent_since_text,
 )
-from nbddp.controller.state.snapshot import PoolSnapshot
+from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
@@ -95,6 +95,7 @@ __all__ = [
     "Diagnosed",
     "EndRun",
     "FreeRequested",
+    "GroupObstacle",
     "InputAnswered",
     "InterruptRequested",
     "JobEnd",

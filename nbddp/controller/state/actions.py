@@ -10,6 +10,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis import RankView, Report
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.silent_nodes import Silence
+from nbddp.controller.state.snapshot import GroupObstacle
 from nbddp.wire.flight_recorder import RankLook
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -128,6 +129,7 @@ class RanksRestarted:
     fresh: RankSet
     failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
     silent: tuple[Silence, ...] = ()  #: nodes whose silence is the reason
+    obstacle: GroupObstacle | None = None  #: why nothing was done: no rank was ended
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ Runs in: the notebook's process. Pure.
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import PurePath
 from typing import assert_never
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
+from nbddp.controller.state.rank_state import RankInfo
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import (
@@ -184,6 +185,26 @@ def describe_store_exit(exited: StoreExited) -> str:
     """``the process of the store ended (SIGKILL)``."""
     how = describe_cause(exited.cause) if exited.cause else describe_code(exited.exit_code)
     return f"the process of the store ended ({how})"
+
+
+def exited_text(exited: Sequence[RankInfo], lost: Container[int]) -> str:
+    """``rank 3 has exited, and ranks 0-1 have exited, since the agent of node 0 ended``.
+
+    Args:
+        exited: ranks that have exited.
+        lost: nodes whose agents have ended.
+    """
+    alone = RankSet.of(info.rank for info in exited if info.node not in lost)
+    with_node = RankSet.of(info.rank for info in exited if info.node in lost)
+    parts = (
+        f"{ranks.describe()} {ranks.verb('has', 'have')} exited"
+        for ranks in (alone, with_node)
+        if ranks
+    )
+    nodes = sorted({info.node for info in exited if info.node in lost})
+    the_agents = "the agent of node" if len(nodes) == 1 else "the agents of nodes"
+    why = f", since {the_agents} {' and '.join(map(str, nodes))} ended" if nodes else ""
+    return f"{', and '.join(parts)}{why}"
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:

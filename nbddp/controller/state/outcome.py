@@ -12,7 +12,7 @@ import msgspec
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.state.silent_nodes import Silence
 from nbddp.errors import CollectiveMismatchError
-from nbddp.wire.flight_recorder import GroupMark, Mismatch, SanitizerReport
+from nbddp.wire.flight_recorder import EndedReduce, GroupMark, Mismatch, SanitizerReport
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     RankExited,
@@ -139,6 +139,26 @@ class RunOutcome:
         )
 
     @property
+    def scratch(self) -> RankSet:
+        """Ranks on which a ``reduce`` has ended, but not on its root: they may hold partial sums.
+
+        Gloo adds up in the tensors of ranks that are not the root.
+
+        Example:
+            >>> outcome.scratch
+            RankSet()
+        """
+        if not self.ranks("error", "exited", "unfinished"):
+            return NO_RANKS
+        return RankSet.of(
+            rank
+            for rank, result in self.results.items()
+            for mark in result.marks
+            for reduce in mark.reduces
+            if reduce.root != rank and not _has_result(self.results.get(reduce.root), mark, reduce)
+        )
+
+    @property
     def raised_mismatches(self) -> list[Mismatch]:
         """Mismatches of operations that were raised in the user's line, the first one first.
 
@@ -153,3 +173,19 @@ class RunOutcome:
             for mismatch in result.mismatches[-1:]
         ]
         return [mismatch for *_, mismatch in sorted(raised, key=lambda entry: entry[:2])]
+
+
+def _has_result(root: RankResult | None, mark: GroupMark, reduce: EndedReduce) -> bool:
+    """Whether a ``reduce`` has ended on its root, too, as far as that is known."""
+    if root is None:
+        return False
+    last = root.exited.last_operation if root.exited is not None else None
+    if last is not None and last.pg_id == mark.pg_id:
+        is_ended = last.state == "completed"
+        return last.collective_seq_id + is_ended > reduce.collective_seq_id
+    return any(
+        each.root == reduce.root and each.collective_seq_id >= reduce.collective_seq_id
+        for own in root.marks
+        if own.pg_id == mark.pg_id
+        for each in own.reduces
+    )

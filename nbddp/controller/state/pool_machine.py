@@ -25,7 +25,12 @@ from nbddp.controller.state.actions import (
     SendToRanks,
 )
 from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.exit_text import describe_agent_exit, describe_exit, describe_store_exit
+from nbddp.controller.state.exit_text import (
+    describe_agent_exit,
+    describe_exit,
+    describe_store_exit,
+    exited_text,
+)
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
@@ -130,11 +135,8 @@ class PoolMachine:
         unreachable = self.ranks.stopped_agent_reason(ranks)
         if unreachable or self.run is not None:
             return unreachable or "a cell is running"
-        exited = self.ranks.in_state(RankState.EXITED, among=ranks)
-        if exited:
-            lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents.keys())
-            why = "".join(f", since the agent of node {node} ended" for node in lost)
-            return f"{exited.describe()} {exited.verb('has', 'have')} exited{why}"
+        if exited := self.ranks.in_state(RankState.EXITED, among=ranks):
+            return exited_text([self.ranks[rank] for rank in exited], self.lost_agents)
         starting = self.ranks.in_state(RankState.STARTING, among=ranks)
         if starting:
             return f"a fresh process takes the place of {starting.describe()}"

@@ -7,6 +7,7 @@ Runs in: the hub thread makes it, any thread reads it. Pure.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +18,10 @@ from nbddp.controller.state.silent_nodes import Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.message_types import LostAgent, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+#: Why fresh ranks could form no groups with the others: the store is lost, or, while nodes are, no
+#: rank would be left that knows the groups.
+GroupObstacle: TypeAlias = Literal["store-lost", "groups-unknown"]
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True):
@@ -101,6 +106,18 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     def meshes(self) -> MeshesByRank:
         """The device meshes that the variables of each rank hold."""
         return {info.rank: info.meshes for info in self.ranks}
+
+    def obstacle(self, ranks: RankSet) -> GroupObstacle | None:
+        """Why fresh processes of these ranks could form no groups with the others; None: they can.
+
+        If no other rank has anything to keep, the whole pool starts again, with another store. That
+        needs all nodes.
+        """
+        gone = {*ranks, *self.in_state(RankState.EXITED), *self.joining}
+        keeps_none = len(gone) == len(self.ranks)
+        if self.store_is_lost and (self.lost_agents or not keeps_none):
+            return "store-lost"
+        return "groups-unknown" if self.lost_agents and keeps_none else None
 
     def summary(self) -> str:
         """The number of ranks in each state: ``3 idle, 1 exited``."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.cell_errors import at_end, whole_tracebacks, without_shown
+from nbddp.controller.cell_errors import at_end, not_kept, whole_tracebacks, without_shown
 from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.hub import Run
 from nbddp.controller.prompts import OperationRow
@@ -358,7 +358,7 @@ class View:
         if self._out != "nothing":
             for line in sanitizer_lines(outcome):
                 self._sink.display(quiet_bundle(line), {}, None, False)
-        torn = outcome.torn  # known only after the ranks were freed
+        torn = not_kept(outcome, self._judged.values())  # known only after the ranks were freed
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
@@ -411,7 +411,7 @@ class View:
             acted=judged.acted,
             views=judged.views,
             means=means,
-            torn=None if outcome is None else outcome.torn,
+            torn=None if outcome is None else not_kept(outcome, self._judged.values()),
             is_over=outcome is not None,
             own_timeout_s=self._settings.own_timeout_s,
             timeout_s=outcome.timeout_s if outcome is not None and outcome.timed_out else None,

@@ -237,9 +237,10 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
     """
     if in_callback:
         return f"interrupted: a widget's callback on {in_callback.describe()}"
-    stuck = pool.snapshot.in_state(RankState.BUSY)
-    if stuck:
-        return f"{stuck.describe()} did not stop when interrupted. Next: {_restart_of(pool, stuck)}"
+    snapshot = pool.snapshot
+    if stuck := snapshot.in_state(RankState.BUSY):
+        restart = _restart_of(pool, snapshot, stuck)
+        return f"{stuck.describe()} did not stop when interrupted. Next: {restart}"
     if pool.options.plain:  # its ranks do not report callbacks
         return "no cell is running; a widget's callback, if one was, is interrupted"
     return "no cell is running"
@@ -413,10 +414,10 @@ def _log_paths(paths: Sequence[str]) -> str:
 # --- the pool ------------------------------------------------------------------------------------
 
 
-def _restart_of(pool: Pool, ranks: RankSet) -> str:
+def _restart_of(pool: Pool, snapshot: PoolSnapshot, ranks: RankSet) -> str:
     """The command that gives these ranks fresh processes, and keeps the others where it can."""
-    only = f" -r {ranks}" if len(ranks) < pool.world_size and not pool.options.plain else ""
-    return f"%ddp restart{only}"
+    is_whole = pool.options.plain or len(ranks) == pool.world_size
+    return "%ddp restart" if is_whole or snapshot.obstacle(ranks) else f"%ddp restart -r {ranks}"
 
 
 def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str]:
@@ -424,13 +425,12 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     gone = snapshot.in_state(RankState.EXITED)
     lost = RankSet.of(info.rank for info in snapshot.ranks if info.node in snapshot.lost_agents)
     if exited := gone - lost:
-        notes.append(f"{exited.describe()} exited. Next: {_restart_of(pool, exited)}")
+        notes.append(f"{exited.describe()} exited. Next: {_restart_of(pool, snapshot, exited)}")
     if lost:
         nodes = " and ".join(f"node {node}" for node in sorted(snapshot.lost_agents))
-        command = "%ddp restart" if snapshot.store_is_lost else _restart_of(pool, lost)
         notes.append(
-            f"{lost.describe()} {lost.verb('was', 'were')} lost with {nodes}. Next: {command} asks "
-            "for another agent"
+            f"{lost.describe()} {lost.verb('was', 'were')} lost with {nodes}. Next: "
+            f"{_restart_of(pool, snapshot, lost)} asks for another agent"
         )
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
@@ -441,7 +441,8 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     if stuck:
         notes.append(
             f"{stuck.describe()} still inside a cell that was given up. Next: "
-            f"{_restart_of(pool, stuck)}, if {stuck.verb('it does', 'they do')} not come back"
+            f"{_restart_of(pool, snapshot, stuck)}, if {stuck.verb('it does', 'they do')} not come "
+            "back"
         )
     if silent:  # no rank can be restarted meanwhile
         notes.append(

@@ -75,6 +75,8 @@ def _reduce(
     tensor_list = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     root = _rooted(group, int(getattr(options, "rootRank", options)))
     op = getattr(options, "reduceOp", op)
+    if group.counters.info.backend == "gloo":
+        recorder.has_reduced = True
     return _signature_of(group, recorder, "reduce", tensor_list, [], root=root, reduce_op=op)
 
 

@@ -526,6 +526,17 @@ class Mismatch(_Part, frozen=True):
     fields: tuple[str, ...]  #: names of the `Signature` fields that differ
 
 
+#: The modulus of `GroupMark.far_messages`.
+FAR_MESSAGES: Final = 2**63
+
+
+class EndedReduce(_Part, frozen=True):
+    """The newest ``reduce`` of a cell to one root that has ended on a rank."""
+
+    root: int  #: its rank
+    collective_seq_id: int
+
+
 class GroupMark(_Part, frozen=True):
     """The position of a rank in one group at the end of a cell."""
 
@@ -534,3 +545,9 @@ class GroupMark(_Part, frozen=True):
     digest: int  #: of the signatures of all collectives so far: equal on all members
     open: int = 0  #: operations issued and not complete
     is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be rebuilt
+    #: Those of Gloo, which adds up in the tensors of ranks that are not the root.
+    reduces: tuple[EndedReduce, ...] = ()
+    #: Of the messages of the cell with ranks of other nodes: the fingerprints of those that it has
+    #: sent less those of those that it has received, modulo `FAR_MESSAGES`. Where all match, they
+    #: add up to 0 over all ranks.
+    far_messages: int = 0

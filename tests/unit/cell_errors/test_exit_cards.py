@@ -5,12 +5,14 @@ from dataclasses import replace
 import msgspec
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import cell_error, exit_report
+from nbddp.controller.cell_errors import cell_error, exit_report, not_kept
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.state import LostNames, RankResult, RunOutcome
 from nbddp.controller.state.exit_text import describe_exit
 from nbddp.notebook.render import diagnosis_card
 from nbddp.wire.flight_recorder import (
+    EndedReduce,
+    GroupMark,
     LoopVariable,
     Operation,
     SanitizerFault,
@@ -231,6 +233,33 @@ def test_tensors_of_survivors_with_partial_results_are_named_on_the_card_and_in_
     assert error is not None
     (displayed,) = error._render_traceback_()
     assert f"partial {large} next %ddp restart -r 1" in " ".join(displayed.split())
+
+
+def test_ranks_on_which_a_reduce_had_ended_are_named_with_the_exit_of_its_root():
+    def marked(result: RankResult, seq: int = 0) -> RankResult:
+        reduces = (EndedReduce(root=1, collective_seq_id=seq),) if seq else ()
+        mark = GroupMark(pg_id="0", collective_seq_id=18, digest=0, reduces=reduces)
+        return msgspec.structs.replace(result, marks=(mark,))
+
+    outcome = outcome_of(marked(freed(0), 17), died(1), marked(ok(2), 18), fresh=RankSet.of([1]))
+    assert outcome.scratch == RankSet.of([0, 2])
+    explained = replace(outcome, report=exit_report(outcome))
+    card = diagnosis_card.card(exit_report(outcome), is_over=True)["text/plain"]
+    assert "On ranks 0,2 reduce had ended: their tensors may hold partial sums" in " ".join(
+        card.split()
+    )
+    for each in (outcome, explained):
+        error = cell_error(each, "cell [7]", {})
+        assert error is not None
+        assert "except the tensors of reduce on ranks 0,2" in " ".join(str(error).split())
+    assert not_kept(outcome, ()) == {"reduce": RankSet.of([0, 2])}
+    assert not_kept(explained, ()) == {}  # the card tells it
+    # One that has ended on its root, too, was no part of what the exit has cut off.
+    cut = outcome_of(marked(freed(0), 17), with_last(died(1)), marked(ok(2), 18))
+    assert cut.scratch == RankSet.of([2])  # `with_last`: its last call was #17
+    ended = outcome_of(marked(freed(0), 17), marked(raised(1), 17), marked(ok(2), 18))
+    assert ended.scratch == RankSet.of([2])
+    assert not outcome_of(marked(ok(0), 17), marked(ok(1)), marked(ok(2))).scratch
 
 
 def test_the_card_and_the_error_of_a_kill_on_purpose():

@@ -3,6 +3,7 @@
 from nbddp.controller.cell_errors import evidence
 from nbddp.notebook.render import diagnosis_card
 from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import cell_error, freed, ok
 from tests.support.looks import Ranks
 
 
@@ -82,11 +83,11 @@ def test_ranks_whose_tensors_a_reduce_may_have_used_are_named_in_a_deadlock():
         "On ranks 2-3 reduce had ended: their tensors may hold partial sums, as torch leaves them "
         "on ranks that are not the root." in card
     )
-    (line,) = evidence.wrong_results([finding])
-    assert line.plain == (
+    error = cell_error(freed(1), *map(ok, (0, 2, 3)), report=report, is_plain=False)
+    assert (
         "  except    the tensors of reduce on ranks 2-3: it had ended there, and torch may "
         "leave partial sums on ranks that are not the root"
-    )
+    ) in str(error)
 
 
 def test_ranks_whose_tensors_a_reduce_may_have_used_are_named_in_a_mismatch():
@@ -101,7 +102,9 @@ def test_ranks_whose_tensors_a_reduce_may_have_used_are_named_in_a_mismatch():
     card = " ".join(diagnosis_card.card(report)["text/plain"].split())
     assert "On rank 0 the call had ended before this was found" in card
     assert "On ranks 1,3 reduce had ended: their tensors may hold partial sums" in card
-    assert len(evidence.wrong_results([finding])) == 2
+    text = str(cell_error(freed(2), *map(ok, (0, 1, 3)), report=report, is_plain=False))
+    assert "except    the tensors that the call writes on rank 0" in text
+    assert "except    the tensors of reduce on ranks 1,3" in text
 
 
 def test_the_source_of_a_broadcast_and_a_rank_inside_a_reduce_are_no_scratch():

@@ -96,3 +96,17 @@ def test_a_mismatch_that_completed_is_told_when_the_cell_has_ended(
     assert outcome.report is not None
     assert outcome.report.findings[0].is_error is (is_wrong is not None)
     assert outcome.is_wrong is bool(is_wrong)
+
+
+@pytest.mark.parametrize(("received", "is_compared"), [(5, False), (6, True)])
+def test_records_are_compared_where_messages_between_nodes_do_not_add_up(
+    received: int, is_compared: bool
+):
+    pool = Pool(1, nnodes=2)
+    run_id = pool.run()
+    for rank, far in enumerate((5, -received % 2**63)):
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=1, digest=3, far_messages=far)
+        ended = pool.finished(rank, run_id, marks=(mark,))
+    assert kinds(ended) == (["DescribeRank 0-1"] if is_compared else ["EndRun"])
+    if is_compared:
+        assert kinds(pool.answer_looks(ended)) == ["EndRun"]  # the records show nothing

@@ -3,7 +3,7 @@
 from nbddp.controller.state.actions import RanksRestarted
 from nbddp.controller.state.stimuli import AgentExited, RestartRanksRequested, RestartRequested
 from nbddp.wire.message_types import AgentEnd
-from nbddp.wire.messages import RanksStopped, StartFailed, StoreReady
+from nbddp.wire.messages import RanksStopped, StartFailed, StoreExited, StoreReady
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import Pool, kinds, of_type, outcome_of
 from tests.support.recovery_scenes import start_error
@@ -152,3 +152,33 @@ def test_a_restart_of_the_pool_answers_waiting_requests():
     pool.ready(0)
     assert kinds(pool.ready(1)) == ["AnnounceUp"]
     assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+def test_ranks_whose_groups_could_not_be_formed_again_are_not_ended():
+    def refusal(pool: Pool, *ranks: int) -> RanksRestarted:
+        [answer] = pool.feed(RestartRanksRequested(5, RankSet.of(ranks)))
+        assert isinstance(answer, RanksRestarted)
+        assert pool.machine.refusal(RankSet.of([ranks[-1]])) is None
+        return answer
+
+    of_node_1 = Pool(2, nnodes=2)
+    of_node_1.feed(AgentExited(0, AgentEnd("exited", -9), ""))
+    assert refusal(of_node_1, 2, 3).obstacle == refusal(of_node_1, 3).obstacle == "store-lost"
+    without_store = Pool(3)
+    without_store.feed(StoreExited(pid=2, exit_code=255))
+    assert refusal(without_store, 1, 2).obstacle == "store-lost"
+    of_node_0 = Pool(2, nnodes=2)
+    of_node_0.feed(AgentExited(1, AgentEnd("exited", -9), ""))
+    assert refusal(of_node_0, 0, 1).obstacle == "groups-unknown"
+    # Without one of them the other one still knows the groups.
+    assert kinds(of_node_0.feed(RestartRanksRequested(5, RankSet.of([0])))) == ["KillRanks 0"]
+
+
+def test_the_last_ranks_are_replaced_without_the_store_by_a_new_pool():
+    pool = Pool(2)
+    pool.configure(on_death="keep")
+    pool.exited(1)
+    pool.feed(StoreExited(pid=2, exit_code=255))
+    assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([0])))) == ["KillRanks 0"]
+    pool.exited(0)
+    assert kinds(pool.tick(after_s=0.05)) == ["StopRanks"]

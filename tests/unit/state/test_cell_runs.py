@@ -6,6 +6,8 @@ import pytest
 
 from nbddp.controller.state.actions import SendToRanks
 from nbddp.controller.state.cell_run import ONLY_DELAYS
+from nbddp.controller.state.exit_text import exited_text
+from nbddp.controller.state.rank_state import RankInfo
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     InterruptRequested,
@@ -176,6 +178,13 @@ def test_refusals():
     assert pool.machine.refusal(RankSet.all(3)) == "rank 2 has exited"
     pool.exited(0)
     assert pool.machine.refusal(RankSet.all(3)) == "ranks 0,2 have exited"
+    infos = [RankInfo(rank, rank // 2) for rank in (0, 1, 2, 3)]
+    assert exited_text([*infos[:2], infos[3]], {0}) == (
+        "rank 3 has exited, and ranks 0-1 have exited, since the agent of node 0 ended"
+    )
+    assert exited_text(infos, {0, 1}) == (
+        "ranks 0-3 have exited, since the agents of nodes 0 and 1 ended"
+    )
 
 
 # --- interrupts ----------------------------------------------------------------------------------

@@ -167,9 +167,13 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
     results, step = "may not be", "Check what came out."
     if is_wrong:
         results, step = "are not", "Do not trust what came out."
+    results = f"the results {results} what was meant"
+    calls = disagreement.operation_by_rank
+    receivers = RankSet.of(rank for rank, call in calls.items() if call.signature.kind == "recv")
+    if receivers:
+        results = f"the tensor of {receivers.describe()} does not hold what was sent"
     return Words(
-        f"{_calls(disagreement, reports)}; that does not hang, but the results {results} what was "
-        "meant.",
+        f"{_calls(disagreement, reports)}; that does not hang, but {results}.",
         "the records of the ranks differ.",
         f"{_agree(disagreement, assigned)} {step}",
         code=differing_excerpt(

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from nbddp.wire.flight_recorder import GroupInfo, MessageCount, shortened
+from nbddp.rank.collectives.recording.signatures import fingerprint
+from nbddp.wire.flight_recorder import FAR_MESSAGES, GroupInfo, MessageCount, shortened
 
 #: Up to this many message counters are reported; code that gives each message its own tag has more.
 _MAX_COUNTS = 256
@@ -37,6 +38,7 @@ class GroupCounters:
     #: Tags of receives from any source: their sender is known too late to compare the two ends of
     #: later messages.
     any_source_tags: set[int] = field(default_factory=set)
+    far_messages: int = 0  #: of the cell, see `GroupMark.far_messages`
     used_before: int = 0  #: number of operations before the running cell
     is_careful: bool = False  #: backends other than Gloo need to know whether their caller waits
     #: Created with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch compares the ranks in each call, and
@@ -63,6 +65,24 @@ class GroupCounters:
     def used(self) -> int:
         """The number of operations so far."""
         return self.seq + sum(list(self.p2p.values()))
+
+    def add_far_message(  # noqa: PLR0917 - once for each message: keywords cost
+        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
+    ) -> None:
+        """Add a message with a rank of another node, whose other end no board shows.
+
+        Args:
+            direction: ``send`` or ``recv``.
+            rank: this rank.
+            peer: the other one.
+            tag: of the message.
+            count: its number among those of this direction, peer and tag.
+            hard: fingerprint of its signature.
+        """
+        is_sent = direction == "send"
+        ends = (rank, peer) if is_sent else (peer, rank)
+        code = fingerprint((self.info.pg_id, self.epoch, ends, tag, count, hard))
+        self.far_messages = (self.far_messages + (code if is_sent else -code)) % FAR_MESSAGES
 
     def description(self) -> GroupInfo:
         """Return the group for records and messages, with the user's description shortened."""

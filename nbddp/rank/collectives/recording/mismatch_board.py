@@ -86,6 +86,10 @@ class Board:
         if part is not None:
             part.words[seq % _HALF * 2 * self._count + self._index] = 0
 
+    def shows(self, rank: int) -> bool:
+        """Return whether a rank is of this node."""
+        return 0 <= rank - self._first_rank < self._count
+
     def check_message(  # noqa: PLR0917 - once for each message: keywords cost
         self,
         counters: GroupCounters,

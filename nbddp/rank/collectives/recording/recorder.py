@@ -18,10 +18,11 @@ from nbddp.errors import CollectiveAbortedError, CollectiveError
 from nbddp.rank.collectives.recording.call_sites import NO_ITERATION, Iteration, Sites
 from nbddp.rank.collectives.recording.group_counters import DENSE, SPARSE, GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
-from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
+from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures, fingerprint
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import (
+    EndedReduce,
     Failure,
     FailureKind,
     GroupMark,
@@ -30,6 +31,7 @@ from nbddp.wire.flight_recorder import (
     Operation,
     Writer,
 )
+from nbddp.wire.flight_recorder.matching import hard_key
 from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
@@ -38,6 +40,8 @@ _ident = threading.get_ident
 _SWEEP_AT = 16
 #: Number of operations with partial results that are named.
 _MAX_TORN = 4
+#: Among so many operations those that have ended are looked for, after a cell with ``reduce``.
+_REDUCES_AMONG = 256
 #: The failure of an operation at a break point, before the user lets a mismatch be raised.
 _STOPPED: Final = Failure("stopped", "Stopped: at a break point")
 _REPLACED: Final = Failure("replaced", "Replaced: its call was made again")
@@ -79,6 +83,7 @@ class Recorder:
         self.callbacks = callbacks
         callbacks.lookup_changed = self.set_careful
         callbacks.pull_ended = self.writer.note_answer
+        self.has_reduced = False  #: the cell has called ``reduce`` of Gloo
         self.run_id = ""
         self.cell_ranks: tuple[int, ...] = ()  #: ranks that run the cell; empty: all
         self.run_offset = 0
@@ -115,8 +120,10 @@ class Recorder:
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
         self.torn = []
+        self.has_reduced = False
         for counters in list(self.counters_by_group.values()):
             counters.used_before = counters.used
+            counters.far_messages = 0
             counters.dense_until = counters.seq + DENSE
         self._newest_before = self.writer.newest
         self.sites.forget()
@@ -144,6 +151,7 @@ class Recorder:
                 for counters in list(self.counters_by_group.values())
             }
         )
+        reduces = self._ended_reduces() if self.has_reduced else {}
         marks = tuple(
             GroupMark(
                 pg_id=counters.info.pg_id,
@@ -151,6 +159,8 @@ class Recorder:
                 digest=counters.digest,
                 open=open_by_group[counters.info.pg_id],
                 is_broken=counters.is_broken,
+                reduces=reduces.get(counters.info.pg_id, ()),
+                far_messages=counters.far_messages,
             )
             for counters in list(self.counters_by_group.values())
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
@@ -160,6 +170,17 @@ class Recorder:
         self.set_careful()
         self.writer.touch()
         return marks
+
+    def _ended_reduces(self) -> dict[str, tuple[EndedReduce, ...]]:
+        """Return the newest ``reduce`` of the cell to each root that has ended here, by group."""
+        newest: dict[str, dict[int, EndedReduce]] = {}
+        for operation in self.operations(_REDUCES_AMONG):
+            op, root = operation.signature.op, operation.signature.root
+            has_ended = op == "reduce" and operation.state == "completed"
+            if has_ended and operation.record_id > self._newest_before:
+                ended = EndedReduce(root=root, collective_seq_id=operation.collective_seq_id)
+                newest.setdefault(operation.pg_id, {})[root] = ended
+        return {pg_id: tuple(by_root.values()) for pg_id, by_root in newest.items()}
 
     def note_line(self, frame: types.FrameType | None) -> None:
         """Note the line of the user's code that a frame of the main thread works for.
@@ -220,6 +241,8 @@ class Recorder:
         record = self._issue(counters, known, site, NO_ITERATION, 0, count, peer, tag, 0, is_async)
         if peer < 0:
             counters.any_source_tags.add(tag)
+        elif not self.board.shows(peer):
+            counters.add_far_message(direction, self.rank, peer, tag, count, known.hard)
         elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
             wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
@@ -278,8 +301,12 @@ class Recorder:
         """
         operation = self.operation(record)
         if operation is not None and 0 <= source < len(counters.ranks):
-            key = ("recv", counters.ranks[source], operation.tag)
-            counters.p2p[key] = counters.p2p.get(key, counters.p2p_base) + 1
+            peer, tag = counters.ranks[source], operation.tag
+            key = ("recv", peer, tag)
+            counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
+            if not self.board.shows(peer):
+                hard = fingerprint(hard_key(operation.signature))
+                counters.add_far_message("recv", self.rank, peer, tag, count, hard)
 
     def other(
         self, known: CallSignature, counters: GroupCounters | None = None, timeout_ms: int = 0
