@@ -133,7 +133,9 @@ class PoolMachine:
         exited = self.ranks.in_state(RankState.EXITED, among=ranks)
         if exited:
             lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents.keys())
-            why = "".join(f", since the agent of node {node} ended" for node in lost)
+            agents = f"agent{'s' * (len(lost) > 1)} of node{'s' * (len(lost) > 1)}"
+            nodes = f"{agents} {' and '.join(map(str, lost))}"
+            why = f", since the {nodes} ended" if lost else ""
             return f"{exited.describe()} {exited.verb('has', 'have')} exited{why}"
         starting = self.ranks.in_state(RankState.STARTING, among=ranks)
         if starting:

@@ -9,7 +9,7 @@ import time
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
-from nbddp.controller.state import RunOutcome
+from nbddp.controller.state import RankState, RunOutcome
 from nbddp.durations import write_duration
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import keeping, session
@@ -33,11 +33,13 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     """
     pool = session.pool()
     running, count = pool.running_cell, status_table.count_ranks(pool)
+    exited = pool.snapshot.in_state(RankState.EXITED)
+    gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
     keep_s = pool.detach(keep)
     goes_on = "" if running is None else f"; {running[0]} goes on"
     print(
         with_line_breaks(
-            f"detached: pool {pool.pool_id}, {count}{goes_on}. It is kept until "
+            f"detached: pool {pool.pool_id}, {count}{gone}{goes_on}. It is kept until "
             f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
             f"Next: %ddp attach {pool.pool_id}, in any kernel on this machine, takes it back"
         )
