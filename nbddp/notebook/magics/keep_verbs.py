@@ -5,6 +5,7 @@ Runs in: the notebook's process, thread of the running cell.
 
 import os
 import time
+from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -80,7 +81,8 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
         return None
     with pool.given_up_on_failure(left.run):
         view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
-        return CellHandle(pool, left.run, view, left.name)
+        when = partial(when_text, left, time.monotonic())
+        return CellHandle(pool, left.run, view, left.name, when)
 
 
 def pools(shell: InteractiveShell) -> None:
@@ -136,6 +138,21 @@ def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, c
     before = ", before this %ddp attach" if ended < attached else ""
     at = moment(clock - (now - ended), clock)
     return f"{left.name} {verb} at {at}, after {outcome.elapsed_s:.1f} s{before}"
+
+
+def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
+    """Say when a cell of the last kernel ended, if that was before the attach; else empty.
+
+    Args:
+        left: the cell.
+        attached: when the pool was taken back, by `time.monotonic`.
+        outcome: the end of the cell.
+    """
+    ended = left.began + outcome.elapsed_s
+    if outcome.ended_by or ended >= attached:
+        return ""
+    clock = kept_pools.now()
+    return f" at {moment(clock - (time.monotonic() - ended), clock)}, before this %ddp attach,"
 
 
 def _wait_for(pool: Pool, left: LeftCell) -> None:
