@@ -36,6 +36,9 @@ LIVE_PREFIX = "nbddp-live-"
 PRELOAD_ENV = "NBDDP_PRELOAD"
 #: The folder of the user's configuration of nbddp, in the place of ~/.config/nbddp.
 CONFIG_DIR_ENV = "NBDDP_CONFIG_DIR"
+#: The folder of this user's pools and their records, in the place of the temporary folders and of
+#: ~/.nbddp/kept: a notebook knows only the pools in it.
+POOLS_DIR_ENV = "NBDDP_POOLS_DIR"
 #: Marks a process as a descendant of one agent: the pool's id and the node.
 AGENT_ENV = "NBDDP_AGENT"
 #: The pid of the agent with which the fork server ends. Not set in ranks.

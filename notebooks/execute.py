@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Operator, Text
 
+from nbddp.settings import POOLS_DIR_ENV
 from notebooks.answers import AnsweringClient, AnswersError
 from notebooks.reading import ANSI, WIDGET_VIEW, View, collapse_carriage_returns
 
@@ -94,6 +96,11 @@ class LiveClient(AnsweringClient):
             connection_file=str(self.socket_folder / "kernel.json"),
         )
         return self.km
+
+    async def async_start_new_kernel(self, **kwargs: Any) -> None:
+        """Start it with a folder of its own for pools: the output names no other program's."""
+        kwargs["env"] = {**os.environ, POOLS_DIR_ENV: str(self.socket_folder)}
+        await super().async_start_new_kernel(**kwargs)
 
     async def _async_cleanup_kernel(self) -> None:
         # nbclient cleans up once per reason (signal, failed start, end), and asserts on the second.
@@ -230,7 +237,7 @@ def normalize(text: str) -> str:
     """Replace temporary folders, the repository's place, the home folder and addresses."""
     temporary = re.escape(tempfile.gettempdir())
     text = re.sub(rf"{temporary}/ipykernel_\d+/\d+\.py", "cell.py", text)
-    text = re.sub(rf"{temporary}/nbddp-[\w.-]+", "/tmp/nbddp-pool", text)  # noqa: S108  # a text
+    text = re.sub(rf"{temporary}/(execute-\w+/)?nbddp-[\w.-]+", "/tmp/nbddp-pool", text)  # noqa: S108  # a text
     text = text.replace(f"{_REPOSITORY}/", "").replace(str(Path.home()) + "/", "~/")
     return re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
 

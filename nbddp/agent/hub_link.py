@@ -51,7 +51,7 @@ class HubLink:
         """Send one event of the agent itself, at once."""
         rank = getattr(event, "rank", None)
         run_id = None if rank is None else self._run_of(rank)
-        self.kept.note(event, run_id, is_detached=self.is_detached)
+        self.kept.note(event, run_id, time.monotonic(), is_detached=self.is_detached)
         if not self.is_detached:
             self._forward_folded()
             self.uplink.send(event)
@@ -115,7 +115,7 @@ class HubLink:
         """Send ``event`` to a new hub, then the events that were kept for it."""
         self.is_detached = False
         self.uplink.send(event)
-        for frames in self.kept.replay():
+        for frames in self.kept.replay(time.monotonic()):
             self.uplink.forward(frames)
         self.uplink.flush()
 

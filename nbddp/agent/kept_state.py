@@ -45,9 +45,10 @@ _FACTS = frozenset({"RankReady", "RunFinished", "InputRequest", "GroupsRebuilt"}
 class _Entry:
     """An event that is kept, encoded."""
 
-    __slots__ = ("frames", "key", "rank", "size")
+    __slots__ = ("at", "frames", "key", "rank", "size")
 
-    def __init__(self, frames: list[bytes], rank: int, key: tuple[str, int]) -> None:
+    def __init__(self, frames: list[bytes], rank: int, key: tuple[str, int], at: float) -> None:
+        self.at = at  #: the time of the event, if it is of the agent itself
         self.frames = frames
         self.rank = rank
         self.key = key  #: its type, and the number of a question
@@ -119,12 +120,13 @@ class KeptState:
 
     # --- events --------------------------------------------------------------------------------
 
-    def note(self, event: Event, run_id: str | None, *, is_detached: bool) -> None:
+    def note(self, event: Event, run_id: str | None, now: float, *, is_detached: bool) -> None:
         """Note an event of the agent itself.
 
         Args:
             event: on its way to the hub.
             run_id: the cell of its rank.
+            now: the time, as in `begin_cell`.
             is_detached: no hub gets it.
         """
         kind = type(event).__name__
@@ -135,7 +137,7 @@ class KeptState:
             case RankExited(rank=rank):
                 if self.run is not None and run_id == self.run.run_id:
                     self._left.add(rank)
-                self._add(codec.encode(event), rank, (kind, 0))
+                self._add(codec.encode(event), rank, (kind, 0), at=now)
             case StoreExited():
                 self.store_is_lost = True
             case Output(rank=rank):
@@ -228,14 +230,14 @@ class KeptState:
             facts.append(replace(fact, run_id=inside, pid=fact.pid if is_known else 0))
         return tuple(facts)
 
-    def replay(self) -> list[list[bytes]]:
+    def replay(self, now: float) -> list[list[bytes]]:
         """Return the kept events, in order. Those that belong to no cell are given once only."""
         lost = [
             Output(run_id=self._run_id, rank=rank, stream=stream, text="", dropped_bytes=count)
             for (rank, stream), count in sorted(self._dropped.items())
         ]
         events = [[codec.encode(output)] for output in lost]
-        events += [entry.frames for entry in self._entries.values()]
+        events += [_with_age(entry, now) for entry in self._entries.values()]
         if self.run is None:
             self._forget(lambda entry: entry.key[0] in _SHOWN)
         return events
@@ -247,9 +249,15 @@ class KeptState:
     # --- entries -------------------------------------------------------------------------------
 
     def _add(
-        self, payload: bytes, rank: int, key: tuple[str, int], frames: list[bytes] | None = None
+        self,
+        payload: bytes,
+        rank: int,
+        key: tuple[str, int],
+        frames: list[bytes] | None = None,
+        *,
+        at: float = 0.0,
     ) -> None:
-        entry = _Entry(frames or [payload], rank, key)
+        entry = _Entry(frames or [payload], rank, key, at)
         self._entries[self._next] = entry
         self._next += 1
         if key[0] in _SHOWN:
@@ -284,3 +292,12 @@ class KeptState:
         self._left.clear()
         self._dropped.clear()
         self._forget(lambda entry: entry.key[0] != "RankExited")
+
+
+def _with_age(entry: _Entry, now: float) -> list[bytes]:
+    """Return the event of an entry; the new hub has not seen when a rank has ended."""
+    if entry.key[0] != RankExited.__name__:
+        return entry.frames
+    exited = codec.decode_event(entry.frames[0])
+    assert isinstance(exited, RankExited)  # noqa: S101 - its key says so
+    return [codec.encode(replace(exited, age_s=max(0.0, now - entry.at)))]

@@ -16,7 +16,6 @@ import math
 import os
 import queue
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.errors import BadOptionError, NbddpError, NoPoolError
 from nbddp.settings import CONSOLE_REQUEST, LIVE_PREFIX, NOTEBOOK_FILE
+from nbddp.system import pool_folder
 from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def find_pools() -> list[NotebookPool]:
     """The pools of notebooks of this user."""
     pools = []
-    for file in sorted(Path(tempfile.gettempdir()).glob(f"nbddp-*/{NOTEBOOK_FILE}")):
+    for file in sorted(Path(pool_folder.parents()[0]).glob(f"nbddp-*/{NOTEBOOK_FILE}")):
         try:
             if file.stat().st_uid != os.getuid():
                 continue

@@ -159,7 +159,7 @@ def start(
             its default.
         launcher: what starts the agents: ``local``; ``ssh``, ``slurm``, ``ray``, ``k8s``; ``pbs``,
             ``lsf``, ``flux``, ``psij`` through PSI/J; ``listen`` leaves it to you.
-        hosts: machines for ``ssh``, in the order of their nodes.
+        hosts: machines for ``ssh``, in the order of their nodes; or text, such as ``a,b``.
         python: the interpreter on the other machines; default: the path of this one, or that of the
             image of ``k8s``.
         tunnel: ``ssh`` carries the connections of the agents to the notebook.

@@ -10,12 +10,12 @@ another notebook takes it back.
 
 The agents of a pool on other machines write nothing here. Its record is in ~/.nbddp/kept; the
 notebook renews its date once a minute, so that a later one knows until when the agents wait.
+NBDDP_POOLS_DIR names another folder for all of this.
 """
 
 import os
 import platform
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -168,22 +168,35 @@ def folder_of_machines(pool_id: str) -> Path:
     Raises:
         OSError: it cannot be made.
     """
-    folder = Path.home()
-    for name in (*_OF_MACHINES.parts, pool_id):
+    folder, names = _of_machines()
+    for name in (*names, pool_id):
         folder /= name
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
+def _of_machines() -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of the records of pools on other machines, and the names below it.
+
+    Raises:
+        RuntimeError: this user has no home.
+    """
+    if own := pool_folder.own_parent():
+        return Path(own), _OF_MACHINES.parts[-1:]
+    return Path.home(), _OF_MACHINES.parts
+
+
 def has_record_of_machines(pool_id: str) -> bool:
     """Whether there is the record of a pool on other machines."""
-    return (Path.home() / _OF_MACHINES / pool_id / _RECORD).exists()
+    folder, names = _of_machines()
+    return folder.joinpath(*names, pool_id, _RECORD).exists()
 
 
 def remove_folder_of_machines(folder: Path) -> None:
     """Remove it, and the folders above it that are empty then."""
     shutil.rmtree(folder, ignore_errors=True)
-    for parent in list(folder.parents)[: len(_OF_MACHINES.parts)]:
+    _, names = _of_machines()
+    for parent in list(folder.parents)[: len(names)]:
         with suppress(OSError):  # other pools have files there
             parent.rmdir()
 
@@ -287,14 +300,14 @@ def detached_pools(known: Iterable[KnownPool] | None = None) -> list[KnownPool]:
 
 
 def _folders() -> Iterator[Path]:
-    parents = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp")  # noqa: S108
     folders = [
         folder
-        for parent in dict.fromkeys(parent for parent in parents if parent)
+        for parent in pool_folder.parents()
         for folder in Path(parent).glob(f"{pool_folder.PREFIX}*")
     ]
     with suppress(RuntimeError):  # this user has no home
-        folders += (Path.home() / _OF_MACHINES).glob("*")
+        top, names = _of_machines()
+        folders += top.joinpath(*names).glob("*")
     for folder in folders:
         with suppress(OSError):
             if not folder.is_symlink() and folder.stat().st_uid == os.getuid():

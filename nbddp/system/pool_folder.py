@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nbddp.errors import PoolStartError
+from nbddp.settings import POOLS_DIR_ENV
 
 PREFIX = "nbddp-"
 #: ``sun_path`` holds 108 bytes on Linux and 104 on macOS, including the closing zero.
@@ -27,17 +28,42 @@ IN_USE = "in-use.lock"
 _KEPT_S = 24 * 60 * 60.0
 
 
+def own_parent() -> str:
+    """Return the folder that the user has named for pools; empty: none."""
+    return os.environ.get(POOLS_DIR_ENV, "")
+
+
+def parents() -> list[str]:
+    """List the folders in which pools have their folders, the first choice first."""
+    if own_parent():
+        return [own_parent()]
+    folders = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp")  # noqa: S108
+    return list(dict.fromkeys(parent for parent in folders if parent))
+
+
 def make() -> Path:
     """Make a folder with mode 0700, whose path is short enough for the sockets in it.
 
     Raises:
-        PoolStartError: all temporary folders have longer paths.
+        PoolStartError: all folders for it have longer paths, or the one that the user has named
+            cannot be written to.
     """
     room = _MAX_SOCKET_PATH_BYTES - _NAME_BYTES - _SOCKET_NAME_BYTES
-    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):  # noqa: S108
-        if parent and len(os.fsencode(parent)) <= room:
+    for parent in parents():
+        if len(os.fsencode(parent)) > room:
+            continue
+        try:
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    raise PoolStartError(f"no folder for sockets has a path of {room} bytes or less; set TMPDIR")
+        except OSError as error:
+            if own_parent():
+                raise PoolStartError(
+                    f"no pool can be made in {POOLS_DIR_ENV}={parent}: {error.strerror}"
+                ) from None
+            raise
+    variable = POOLS_DIR_ENV if own_parent() else "TMPDIR"
+    raise PoolStartError(
+        f"no folder for sockets has a path of {room} bytes or less; set {variable}"
+    )
 
 
 def hold(folder: Path) -> int:

@@ -183,6 +183,7 @@ class RankExited(MessageBase, frozen=True):
     last_line_age_s: float = 0.0  #: seconds between that and the notice of the end
     memory_available: int = 0  #: of its machine, in bytes, when its end was noticed; 0: not known
     memory_total: int = 0
+    age_s: float = 0.0  #: since the end was noticed, if it was kept for a hub that came later
 
     @property
     def lost_agent(self) -> bool:

@@ -150,6 +150,7 @@ pool.stop()
     )
     text = second.finish()
     assert "RankExitedError: rank 1 exited with code 3" in text
+    assert "define its variables in a cell" in " ".join(text.split())
     assert "names [True, False]" in text
     site.wait_until_nothing_runs()
 

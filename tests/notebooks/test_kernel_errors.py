@@ -235,6 +235,16 @@ def test_a_name_that_only_the_notebook_has(kernel: Kernel):
     kernel.ok("%%ddp\nif rank: notebook_value + 1")
 
 
+def test_a_name_of_the_notebook_that_the_other_ranks_have_from_a_cell(kernel: Kernel):
+    kernel.ok("of_both = 3")
+    kernel.ok("%%ddp\nof_both = 5")
+    kernel.ok("%ddp restart -r 1")
+    cell = kernel.run("%%ddp\nof_both")
+    assert "%ddp catchup -r 1 runs such cells there" in cell.error
+    assert "of the notebook" not in cell.text
+    kernel.ok("%ddp catchup")
+
+
 def test_a_magic_of_the_notebook_in_a_cell_of_the_ranks(kernel: Kernel):
     error = kernel.run("%%ddp -r 0\nprint('ran')\n%ddp status").error
     assert error == (

@@ -45,7 +45,6 @@ def test_a_pool_survives_the_shutdown_of_its_kernel(site: KeptSite):
         second.ok("%%ddp\ndist.barrier()")
         assert "[1]   Out: 12" in second.ok("%ddp output 4").text
         second.ok("%ddp stop")
-        # Other programs of this user may have pools.
         assert row.split()[0] not in second.ok("%ddp pools").text
     site.wait_until_nothing_runs()
 

@@ -117,6 +117,15 @@ def test_cells_that_run_aside_change_nothing_elsewhere(pool: Pool):
     assert "get_ipython" not in pool.vars()
 
 
+def test_the_other_side_of_a_message_runs_along(pool: Pool):
+    cell = "got = torch.ones(2) * rank\nif rank == 0: dist.send(got + 5, 1)\n"
+    run_cells(pool, cell + "if rank == 1: dist.recv(got, 0)")
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.cells, result.failed) == ((1,), ())
+    assert pool.pull("got.tolist()", ranks=[0, 1]) == [[0.0, 0.0], [5.0, 5.0]]
+
+
 def test_names_that_no_cell_makes_again(pool: Pool):
     pool.push(pushed=1)
     run_cell(pool, "globals()['odd'] = rank")

@@ -142,6 +142,7 @@ found
 WRONG = {
     "nbddp.sync()": "at least one object",
     "nbddp.sync(5)": "argument 1, a int, has no state",
+    "import os; nbddp.sync(os)": "argument 1, a module of Python, has no state",
     "nbddp.sync(torch.ones(1), {})": "argument 2, a dict, has no state",
     "nbddp.sync(torch.ones(1), src=7)": r"src=7 is no member; legal: \[0, 1\]",
     "nbddp.sync(sharded())": "sharded",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from nbddp.settings import POOLS_DIR_ENV
 from tests.support.polling import poll_until
 
 #: Ends the wait for a script that hangs.
@@ -19,10 +20,10 @@ _LIMIT_S = 90.0
 class Script:
     """A running script: what it prints, line by line."""
 
-    def __init__(self, code: str, folder: Path) -> None:
+    def __init__(self, code: str, folder: Path, **env: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, "TMPDIR": str(folder), **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,7 +110,9 @@ class KeptSite:
         self._scripts: list[Script] = []
 
     def start(self, code: str) -> Script:
-        self._scripts.append(Script(code, self.folder))
+        # Other programs of this user may have pools.
+        own = {POOLS_DIR_ENV: str(self.folder)}
+        self._scripts.append(Script(code, self.folder, **own))
         return self._scripts[-1]
 
     def processes(self) -> list[psutil.Process]:

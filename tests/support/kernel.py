@@ -19,6 +19,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
+from nbddp.settings import POOLS_DIR_ENV
+
 #: Guards against hanging; nothing is measured with it. On a machine that runs ten other programs, a
 #: pool needs more than 20 s to start.
 LIMIT_S = 50.0
@@ -273,6 +275,8 @@ def running_kernel(*launch: str, **env: str) -> Iterator[Kernel]:
 
 
 def _kernel_in(folder: str, launch: Sequence[str], env: Mapping[str, str]) -> Iterator[Kernel]:
+    # A kernel with a temporary folder of its own knows the pools in it, and no other program's.
+    own_pools = {POOLS_DIR_ENV: env["TMPDIR"]} if "TMPDIR" in env else {}
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
     manager._kernel_spec = KernelSpec(
         argv=[
@@ -282,7 +286,7 @@ def _kernel_in(folder: str, launch: Sequence[str], env: Mapping[str, str]) -> It
             "{connection_file}",
         ],
         # Equal lines are told as equal, also where a rank of a busy machine is a little late.
-        env={"PYTHONFAULTHANDLER": "1", "NBDDP_OUTPUT_FOLD_S": "0.2", **env},
+        env={"PYTHONFAULTHANDLER": "1", "NBDDP_OUTPUT_FOLD_S": "0.2", **own_pools, **env},
     )
     manager.start_kernel()
     client = manager.client()

@@ -3,6 +3,7 @@
 Runs in: the notebook's process, the thread that runs cells. Pure.
 """
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from msgspec import structs
 
 from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
 from nbddp.controller.diagnosis import Code
-from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RunOutcome
+from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
@@ -34,8 +35,10 @@ class PastCell:
     first_line: int  #: line of the notebook's cell on which the code begins
     ranks: RankSet  #: it ran on these
     is_ok: bool = False  #: it ended well on all of them
-    has_operations: bool = False  #: a rank issued collectives in it
+    has_operations: bool = False  #: a rank issued collectives or messages in it
     makes_groups: bool = False  #: a rank became a member of a new group in it
+    #: A rank that keeps its variables has run the lines above this one, though the cell failed.
+    run_above: float = 0.0
 
     @cached_property
     def python(self) -> str:
@@ -46,6 +49,16 @@ class PastCell:
     def names(self) -> CellNames:
         """The names that it binds, changes and reads."""
         return cell_names(Code(self.python, self.first_line).statements)
+
+    def has_bound(self, name: str) -> bool:
+        """Whether it is known that a rank has a name from this cell."""
+        if self.is_ok or self.run_above == math.inf:
+            return name in self.names.binds
+        if not self.run_above:
+            return False
+        statements = Code(self.python, self.first_line).statements
+        above = [each for each in statements if (each.end_lineno or 0) < self.run_above]
+        return name in cell_names(above).binds
 
     def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
         """The names that it has bound on a rank, and those of which that is not known.
@@ -179,6 +192,7 @@ class CellHistory:
                 is_ok=ok == cell.ranks,
                 has_operations=self._note_calls(outcome),
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
+                run_above=max(_run_above(result, cell) for result in outcome.results.values()),
             )
         )
 
@@ -195,9 +209,11 @@ class CellHistory:
             for rank, result in outcome.results.items()
             for mark in result.marks
         }
-        has_operations = any(self._calls.get(key, 0) != count for key, count in calls.items())
+        has_collectives = any(self._calls.get(key, 0) != count for key, count in calls.items())
         self._calls.update(calls)
-        return has_operations
+        # A group that is not broken has a mark only where the cell has used it: for a message, too.
+        marks = (mark for result in outcome.results.values() for mark in result.marks)
+        return has_collectives or any(not mark.is_broken for mark in marks)
 
     def origin(self, name: str) -> int:
         """The number of the last cell that bound a name; 0: none of these did."""
@@ -207,17 +223,21 @@ class CellHistory:
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
 
-        A cell that ended well comes before one that failed, perhaps before it bound the name.
+        A cell that is known to have bound it comes before one that failed, perhaps before it did.
         """
         first = self._count - len(self._cells)
         missed = []
+        made = 0  # the last of them that ended well
         for index, cell in enumerate(self._cells, first):
             if name in cell.names.binds:
                 holders = RankSet.of(rank for rank in cell.ranks if self._has_run(rank, index))
                 if not set(holders).intersection(ranks):
-                    candidate = MissedCell(cell.number, cell.ranks, holders, cell.is_ok)
-                    missed.append((cell.is_ok, index, candidate))
-        return max(missed, key=lambda each: each[:2])[2] if missed else None
+                    made = cell.number if cell.is_ok else made
+                    missed.append((cell.has_bound(name), index, cell, holders))
+        if not missed:
+            return None
+        _, _, last, holders = max(missed, key=lambda each: each[:2])
+        return MissedCell(last.number, last.ranks, holders, last.is_ok, made)
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:
         """The names of good cells that no process of all ``ranks`` has run; all are newer.
@@ -293,3 +313,12 @@ class CellHistory:
     def fresh_since(self, rank: int) -> int:
         """The number of the cell in which this rank's process was replaced; 0: in none."""
         return self._fresh_since.get(rank, 0)
+
+
+def _run_above(result: RankResult, cell: PastCell) -> float:
+    """The line above which a rank has run a cell, if it still has what that has bound."""
+    if result.status == "ok":
+        return math.inf
+    site = None if result.error is None else result.error.site
+    is_of_cell = site is not None and (site.cell, site.function) == (cell.number, "<module>")
+    return float(site.line) if site is not None and is_of_cell else 0.0

@@ -15,7 +15,7 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 _MAX_NAMES = 8
 _NO_FRESH = (
     "no fresh rank lacks a variable that %ddp catchup makes on its own. Next: for a rank that "
-    " lacks some, %ddp catchup -r RANK, or a cell with %%ddp -r RANK that makes them"
+    "lacks some, %ddp catchup -r RANK, or a cell with %%ddp -r RANK that makes them"
 )
 _NOTHING_LACKS = (
     "no rank lacks a variable that %ddp catchup makes, so there is nothing to catch up. Next: run "

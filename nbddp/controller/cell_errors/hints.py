@@ -148,11 +148,21 @@ def _of_fresh_ranks(
         return likely, f"run the cells again that define what {they} {ranks.verb('lacks', 'lack')}"
     if not set(missed.ranks).intersection(ranks):
         return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
-    define = (
-        f"{_definition(name, ranks)}: %ddp catchup does not run "
-        f"{cell_name(missed.number)} again, which had failed"
+    if not missed.is_ok:
+        catch_up = _after_failure(missed, name, ranks, others)
+    return likely, catch_up
+
+
+def _after_failure(missed: MissedCell, name: str, ranks: RankSet, others: RankSet) -> str:
+    """The next step for a name of a cell that failed and that the other ranks have from it."""
+    copy = f", or copy it if it is data: {_copy(name, ranks, others)}" if others else ""
+    does = "%ddp catchup does not run"
+    if missed.made_by:
+        does = f"%ddp catchup makes it as {cell_name(missed.made_by)} does, and does not run"
+    return (
+        f"{_definition(name, ranks)}{copy}. {does} {cell_name(missed.number)} again, which had "
+        "failed"
     )
-    return likely, catch_up if missed.is_ok else define
 
 
 _NO_CELL_SINCE_ATTACH = "no cell since the pool was taken back defines"

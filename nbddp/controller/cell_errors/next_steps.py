@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nbddp.controller.state import RunOutcome, is_of_mismatch
 from nbddp.wire.message_types import LostAgent
@@ -66,7 +66,9 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     keeps_others = bool(fresh and others)
     if fresh and not outcome.rebuild_failure:
         step = NextStep(text="run the cells that define them again")
-        return AfterExits(replaced, keeps_others, step=_catch_up_step(outcome) if others else step)
+        return AfterExits(
+            replaced, keeps_others, step=_catch_up_step(outcome, others) if others else step
+        )
     if kept and (lost := _lost_nodes(outcome)):
         return AfterExits(step=_lost_node_step(outcome, kept, lost))
     if not outcome.rebuild_failure and not outcome.is_plain and kept:
@@ -102,9 +104,19 @@ def _lost_node_step(outcome: RunOutcome, kept: RankSet, lost: list[int]) -> Next
     return NextStep(command, f"asks for another agent {places}", aside=keep_theirs)
 
 
-def _catch_up_step(outcome: RunOutcome) -> NextStep:
-    """The next step after ranks have ended in a cell, and fresh processes have their places."""
+def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
+    """The next step after ranks have ended in a cell, and fresh processes have their places.
+
+    Args:
+        outcome: the end of the cell.
+        others: ranks that keep their processes.
+    """
     fresh = outcome.fresh
+    if not outcome.knows_cells:
+        step = sync_step(fresh, others, knows_cells=False)
+        if outcome.injected:
+            return replace(step, before=step.before.capitalize())
+        return replace(step, before=f"{_removal(outcome, fresh)} Then {step.before}")
     process = fresh.verb("its new process the variables that it", "their new processes what they")
     return NextStep(
         "%ddp catchup",

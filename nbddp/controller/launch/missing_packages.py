@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 _MISSING = re.compile(r"No module named '?(?P<module>\w+)")
 _NBDDP = "nbddp"
-#: The folders of a Python that belongs to the system; "": it is found there.
-_SYSTEM_FOLDERS = ("", "/usr/bin", "/bin")
+#: A Python of an environment, such as ``env/bin/python3``: its pip installs packages. One of the
+#: system, which is found by its name or is in one of two folders, or a script around it need not.
+_OF_ENVIRONMENT = re.compile(r"(?!/usr/bin/|/bin/).*\bbin/(python|pypy)[\d.]*")
 #: Below the home folder, where ssh begins.
 _VENV = "nbddp-env"
 #: The beginning of a requirement of nbddp that is no extra: ``torch``.
@@ -37,11 +38,11 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
         return ""
     module = says_missing["module"]
     lacks = module if module == _NBDDP else f"the package {module}, which nbddp needs"
-    is_of_system = python.rpartition("/")[0] in _SYSTEM_FOLDERS
-    needed = _needed(_NBDDP if is_of_system else module)
+    gets_environment = _OF_ENVIRONMENT.fullmatch(python) is None
+    needed = _needed(_NBDDP if gets_environment else module)
     command = shlex.join([python, "-m", "pip", "install", *needed])
     then = ""
-    if is_of_system:  # those of Debian, Fedora and others let pip install nothing
+    if gets_environment:  # those of Debian, Fedora and others let pip install nothing
         venv = shlex.join([python, "-m", "venv", _VENV])
         command = (
             f"{venv} && {shlex.join([f'{_VENV}/bin/python', '-m', 'pip', 'install', *needed])}"

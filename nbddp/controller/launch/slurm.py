@@ -7,6 +7,7 @@ the job. The invitation goes through its standard input, whose end also ends the
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -110,7 +111,8 @@ class SlurmEngine:
         if lacks := missing_package(how, python, "a node of the job", by_ssh=False):
             return lacks
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
-        return how and f"srun {how}. Next: try `srun hostname` {where}"
+        tried = shlex.join(["srun", *self._options.arguments, "hostname"])
+        return how and f"srun {how}. Next: try `{tried}` {where}"
 
     def _task_ends(self, process: "Program") -> Mapping[int, str]:
         """Return what ``srun`` has written about tasks that ended while others go on."""

@@ -6,6 +6,7 @@ Runs in: the notebook's process, or that of the command ``nbddp``.
 """
 
 import argparse
+import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,8 @@ def hosts_of_file(path: str) -> tuple[str, ...]:
     for number, line in enumerate(lines, 1):
         words = [w for w in line.partition("#")[0].split() if not _MAX_SLOTS.fullmatch(w)]
         slots = _SLOTS.fullmatch(words[1]) if len(words) > 1 else None
-        if len(words) > 2 or (len(words) == 2 and slots is None):
+        is_wrong = len(words) > 2 or (len(words) == 2 and slots is None)
+        if is_wrong or (slots and ":" in words[0]):  # slots twice, or an address with colons
             raise argparse.ArgumentTypeError(
                 f"line {number} of {path} is {line.strip()!r}; {_LEGAL}"
             )
@@ -59,6 +61,21 @@ HOSTFILE = LineOption(
 )
 
 
+def named_hosts(hosts: Any) -> tuple[str, ...]:
+    """Return hosts as names; a text is read like that of the command line.
+
+    Raises:
+        BadOptionError: they are neither a text nor a sequence of texts.
+    """
+    try:
+        names = line_option.names(hosts) if isinstance(hosts, str) else tuple(hosts)
+    except (argparse.ArgumentTypeError, TypeError):
+        names = (None,)
+    if not all(isinstance(host, str) and host for host in names):
+        raise BadOptionError(f'hosts is {hosts!r}; legal: names, such as ["a", "b"] or "a,b"')
+    return names
+
+
 def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with ``nproc_per_node`` in the place of the slots of hosts.
 
@@ -68,16 +85,13 @@ def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadOptionError: the slots differ, or are not those of ``-n``.
     """
-    hosts = given.get("hosts")
-    if not isinstance(hosts, list | tuple) or not all(isinstance(host, str) for host in hosts):
+    if given.get("hosts") is None:
         return dict(given)
+    hosts = named_hosts(given["hosts"])
+    given = {**given, "hosts": hosts}
     for host in hosts:
-        name, _, slots = host.partition(":")
-        if ":" in host and name and ":" not in slots and not slots.isdecimal():  # not of IPv6
-            raise BadOptionError(
-                f"--hosts {','.join(hosts)}: behind the colon stands the number of ranks, and "
-                f"{slots!r} is no number; legal: {name}:4, or {name} alone"
-            )
+        if problem := _problem(host):
+            raise BadOptionError(f"--hosts {','.join(hosts)}: {problem}")
     read = [_HOST_WITH_SLOTS.fullmatch(host) for host in hosts]
     if not any(read):
         return dict(given)
@@ -98,3 +112,29 @@ def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
             "two"
         )
     return {**given, "hosts": tuple(names), "nproc_per_node": ranks}
+
+
+def _problem(host: str) -> str:
+    """Say what is wrong with the colons of a host; empty: nothing is."""
+    name, _, slots = host.partition(":")
+    if ":" not in host or _is_ipv6(host):
+        return ""
+    if not name:
+        return f"no name stands before the colon of {host!r}; legal: HOST{host}, or HOST alone"
+    if ":" in slots:
+        return f"{host!r} has two colons and is no IPv6 address; legal: {name}:4, or {name} alone"
+    if not slots.isdecimal():
+        return (
+            f"behind the colon stands the number of ranks, and {slots!r} is no number; legal: "
+            f"{name}:4, or {name} alone"
+        )
+    return ""
+
+
+def _is_ipv6(host: str) -> bool:
+    """Whether a host, perhaps with a user, is an address such as ``fe80::1%eth0``."""
+    try:
+        ipaddress.IPv6Address(host.rpartition("@")[2].strip("[]"))
+    except ValueError:
+        return False
+    return True

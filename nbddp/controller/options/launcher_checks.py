@@ -55,7 +55,12 @@ def launcher_names() -> list[str]:
 
 
 def check_launcher(
-    launcher: Any, options: Mapping[str, Any], init: str, *, is_given: bool = True
+    launcher: Any,
+    options: Mapping[str, Any],
+    init: str,
+    *,
+    is_given: bool = True,
+    of_cluster: bool = False,
 ) -> None:
     """Check that the launcher takes the options that are given.
 
@@ -64,6 +69,7 @@ def check_launcher(
         options: values by names; one that is empty was not given.
         init: the value of ``--init``.
         is_given: the user has named the launcher.
+        of_cluster: options come from a table of a file.
 
     Raises:
         BadOptionError: it does not; the message says what is legal.
@@ -79,9 +85,10 @@ def check_launcher(
                 raise BadOptionError(
                     f"{goes_with}, and the launcher is {launcher}; leave out one of the two"
                 )
-            raise BadOptionError(
-                f"{goes_with}, and there is no launcher. Next: add --launcher {' or '.join(takers)}"
-            )
+            named = f"--launcher {' or '.join(takers)}"
+            if of_cluster:
+                named = " or ".join(f'launcher = "{taker}"' for taker in takers)
+            raise BadOptionError(f"{goes_with}, and there is no launcher. Next: add {named}")
     if options.get("via") and options.get("tunnel"):
         raise BadOptionError(
             "--via and --tunnel are two ways for agents to reach the notebook; leave out one of "

@@ -346,6 +346,7 @@ class PoolOptions:
             {name: getattr(asked, name) for name in TAKEN_BY},
             init=asked.init,
             is_given="launcher" in given,
+            of_cluster=bool(asked.cluster),
         )
         if asked.has_machines:
             cwd = asked.cwd

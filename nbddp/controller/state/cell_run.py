@@ -131,7 +131,7 @@ class CellRun:
         self.results[exited.rank] = RankResult(
             rank=exited.rank,
             status="exited",
-            elapsed_s=now - self.began,
+            elapsed_s=max(0.0, now - exited.age_s - self.began),
             exited=exited,
             sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )

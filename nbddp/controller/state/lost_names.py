@@ -53,3 +53,4 @@ class MissedCell:
     ranks: RankSet  #: it ran on these
     holders: RankSet  #: those of them whose processes have run it, or have caught up
     is_ok: bool = True  #: it ended well on all of them; False: %ddp catchup leaves it out
+    made_by: int = 0  #: the last such cell that ended well, which %ddp catchup runs; 0: none did

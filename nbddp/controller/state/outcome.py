@@ -89,6 +89,7 @@ class RunOutcome:
     left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished
+    knows_cells: bool = True  #: False: other notebooks had run cells before %ddp attach
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ cell that started it.
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from nbddp.controller.hub import Run
@@ -38,6 +38,7 @@ class CellHandle:
         run: as `Pool.submit` has given it.
         view: shows its output.
         cell_name: how messages name the cell.
+        when: says in the line of the cell when it has ended.
 
     Example:
         >>> nbddp.load_ipython_extension(get_ipython())
@@ -48,8 +49,16 @@ class CellHandle:
         <cell [...] on ranks 0-1: done after ... s>
     """
 
-    def __init__(self, pool: Pool, run: Run, view: View, cell_name: str) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        run: Run,
+        view: View,
+        cell_name: str,
+        when: Callable[[RunOutcome], str] = lambda outcome: "",
+    ) -> None:
         self._pool = pool
+        self._when = when
         self._run = run
         self._cell_name = cell_name
         self._sink = session.background_sink()
@@ -133,7 +142,7 @@ class CellHandle:
 
     def __repr__(self) -> str:
         outcome = self._run.outcome
-        after = "" if outcome is None else f" after {outcome.elapsed_s:.1f} s"
+        after = "" if outcome is None else f"{self._when(outcome)} after {outcome.elapsed_s:.1f} s"
         ended_by = "" if outcome is None else outcome.ended_by
         state = f"ended by {ended_by}" if ended_by else self.state
         if outcome is not None and outcome.goes_on:

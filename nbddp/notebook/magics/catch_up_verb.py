@@ -58,9 +58,10 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
 def answer(result: CatchUp) -> Answer:
     """The lines that the verb shows: what the ranks have again, what they lack, and what to do."""
     problems = _problems(result)
+    has_more = result.cells or result.synced or result.regained or result.copied
     lines = [_headline(result), *problems]
-    if failed := _failed_before(result):
-        lines.append(failed)
+    if failed := _failed_before(result):  # first, where the headline is about all others
+        lines.insert(len(lines) if has_more or problems else 0, failed)
     lines += _random_numbers(result)
     then = "run the next cell, or the interrupted one again"
     if _is_told_elsewhere(result):

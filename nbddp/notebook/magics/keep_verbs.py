@@ -5,11 +5,12 @@ Runs in: the notebook's process, thread of the running cell.
 
 import os
 import time
+from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
-from nbddp.controller.state import RunOutcome
+from nbddp.controller.state import RankState, RunOutcome
 from nbddp.durations import write_duration
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import keeping, session
@@ -33,11 +34,13 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     """
     pool = session.pool()
     running, count = pool.running_cell, status_table.count_ranks(pool)
+    exited = pool.snapshot.in_state(RankState.EXITED)
+    gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
     keep_s = pool.detach(keep)
     goes_on = "" if running is None else f"; {running[0]} goes on"
     print(
         with_line_breaks(
-            f"detached: pool {pool.pool_id}, {count}{goes_on}. It is kept until "
+            f"detached: pool {pool.pool_id}, {count}{gone}{goes_on}. It is kept until "
             f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
             f"Next: %ddp attach {pool.pool_id}, in any kernel on this machine, takes it back"
         )
@@ -78,7 +81,8 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
         return None
     with pool.given_up_on_failure(left.run):
         view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
-        return CellHandle(pool, left.run, view, left.name)
+        when = partial(when_text, left, time.monotonic())
+        return CellHandle(pool, left.run, view, left.name, when)
 
 
 def pools(shell: InteractiveShell) -> None:
@@ -134,6 +138,21 @@ def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, c
     before = ", before this %ddp attach" if ended < attached else ""
     at = moment(clock - (now - ended), clock)
     return f"{left.name} {verb} at {at}, after {outcome.elapsed_s:.1f} s{before}"
+
+
+def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
+    """Say when a cell of the last kernel ended, if that was before the attach; else empty.
+
+    Args:
+        left: the cell.
+        attached: when the pool was taken back, by `time.monotonic`.
+        outcome: the end of the cell.
+    """
+    ended = left.began + outcome.elapsed_s
+    if outcome.ended_by or ended >= attached:
+        return ""
+    clock = kept_pools.now()
+    return f" at {moment(clock - (time.monotonic() - ended), clock)}, before this %ddp attach,"
 
 
 def _wait_for(pool: Pool, left: LeftCell) -> None:

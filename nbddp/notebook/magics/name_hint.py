@@ -9,6 +9,7 @@ import types
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
+from nbddp.controller.pool import Pool
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -59,6 +60,8 @@ def _of_notebook(error: CellError) -> str:
             rank for rank, own in error.by_rank.items() if own == (exception, text)
         )
         pool = session.current_pool()
+        if pool is not None and _is_of_cell(pool, name, lacking):
+            return ""  # the error says how to get the value that the other ranks have
         is_some = pool is not None and len(lacking) < pool.world_size
         to = (
             f" -r {lacking} gives it to {lacking.describe()}"
@@ -67,6 +70,12 @@ def _of_notebook(error: CellError) -> str:
         )
         return f"{name} is a variable of the notebook. Next: %ddp push {name}{to}"
     return ""
+
+
+def _is_of_cell(pool: Pool, name: str, lacking: RankSet) -> bool:
+    """Whether ranks lack a name since their processes are fresh, and a cell of ranks defines it."""
+    are_fresh = all(pool.snapshot.ranks[rank].is_replacement for rank in lacking)
+    return are_fresh and pool.history.missed(name, lacking) is not None
 
 
 def _of_ranks(name: str) -> str:

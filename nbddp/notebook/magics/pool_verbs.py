@@ -101,7 +101,8 @@ def list_clusters(shell: InteractiveShell) -> None:
     width = max((len(name) for name in lines), default=0)
     for name, line in lines.items():
         print(f"{name:<{width}}  {line}")
-    place = f"{_count_clusters(len(lines))} in {clusters_file()}"
+    that = " that %ddp start can take" if refusals and not lines else ""
+    place = f"{_count_clusters(len(lines))}{that} in {clusters_file()}"
     print(f"{place}. Next: %ddp start --cluster {next(iter(lines))}" if lines else place)
     for refusal in refusals.values():
         print(with_line_breaks(f"not a cluster that %ddp start can take: {refusal}"))

@@ -58,7 +58,7 @@ def _row(pool: KnownPool, now: float, pid: int) -> tuple[str, ...]:
         pool.described,
         pool.state,
         moment(pool.since, now),
-        "" if pool.until is None else moment(pool.until, now),
+        "" if pool.until is None else f"{moment(pool.until, now)}{', over' * (pool.until < now)}",
         kernel,
     )
 

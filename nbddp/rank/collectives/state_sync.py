@@ -4,6 +4,7 @@ Runs in: the rank process, main thread, in a cell of the user.
 """
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -88,7 +89,8 @@ def has_state(item: Any) -> bool:
 
 
 def _check(number: int, item: Any) -> None:
-    name = f"argument {number + 1}, a {type(item).__name__}"
+    kind = "module of Python" if isinstance(item, ModuleType) else type(item).__name__
+    name = f"argument {number + 1}, a {kind}"
     if isinstance(item, torch.Tensor):
         tensors = [item]
     elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
@@ -96,7 +98,7 @@ def _check(number: int, item: Any) -> None:
     else:
         raise BadOptionError(
             f"nbddp.sync: {name}, has no state; legal: tensors, and objects with state_dict() and "
-            "load_state_dict(), such as modules and optimizers"
+            "load_state_dict(), such as an nn.Module and optimizers"
         )
     if any(map(_has_mesh, tensors)) or _is_sharded(item):
         raise BadOptionError(

@@ -36,6 +36,7 @@ class Scene:
         self.kept = KeptState(0)
         self.kept.keeps_text = keeps_text
         self.is_detached = False
+        self.now = 10.0
         self.run_by_rank: dict[int, str | None] = {}
         self.pool = make_spec(2)
         self.kept.begin_start(request(self.pool))
@@ -46,7 +47,7 @@ class Scene:
 
     def own(self, event: Event) -> None:
         rank = getattr(event, "rank", -1)
-        self.kept.note(event, self.run_by_rank.get(rank), is_detached=self.is_detached)
+        self.kept.note(event, self.run_by_rank.get(rank), self.now, is_detached=self.is_detached)
 
     def of_rank(self, event: Any) -> None:
         payload = codec.encode(event)
@@ -84,7 +85,7 @@ class Scene:
         del self.run_by_rank[rank]
 
     def replay(self) -> list[Event]:
-        return [codec.decode_event(frames[0]) for frames in self.kept.replay()]
+        return [codec.decode_event(frames[0]) for frames in self.kept.replay(self.now)]
 
     def kinds(self) -> list[str]:
         return [f"{type(e).__name__} {getattr(e, 'rank', '')}" for e in self.replay()]
@@ -205,3 +206,13 @@ def test_nothing_of_ranks_that_were_all_ended_is_kept():
     scene.exit(1)
     scene.kept.begin_start(request(scene.pool))
     assert (scene.kinds(), scene.kept.run, scene.kept.is_up) == ([], None, False)
+
+
+def test_an_exit_is_given_with_its_age_to_each_hub():
+    scene = Scene()
+    scene.begin()
+    scene.exit(1)
+    ages = []
+    for scene.now in (12.0, 25.0):
+        ages += [event.age_s for event in scene.replay() if isinstance(event, RankExited)]
+    assert ages == [2.0, 15.0]

@@ -18,7 +18,7 @@ def outcome(
         rank: RankResult(
             rank,
             status if rank else "ok",
-            marks=(GroupMark(pg_id="0", collective_seq_id=count, digest=0),),
+            marks=(GroupMark(pg_id="0", collective_seq_id=count, digest=0),) if count else (),
         )
         for rank, count in enumerate(calls)
     }
@@ -34,7 +34,7 @@ def test_how_cells_ended_and_whether_they_had_collectives():
     history = CellHistory()
     run(history, 1, "x = 1", outcome("a", 0, 0))
     run(history, 2, "y = 1", outcome("b", 2, 2))
-    run(history, 3, "z = 1", outcome("c", 2, 2, status="error"))
+    run(history, 3, "z = 1", outcome("c", 0, 0, status="error"))
     assert [(cell.number, cell.is_ok, cell.has_operations) for cell in history] == [
         (1, True, False),
         (2, True, True),
@@ -88,6 +88,17 @@ def test_names_that_were_deleted_are_not_lost():
         (1, ("y",), ()),
         (2, ("z",), ()),
     ]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_cell_with_messages_only_has_operations(is_broken: bool):
+    history = CellHistory()
+    mark = GroupMark(pg_id="0", collective_seq_id=0, digest=0, is_broken=is_broken)
+    ended = {rank: RankResult(rank, "ok", marks=(mark,)) for rank in ALL}
+    run(
+        history, 1, "dist.send(x, 1) if rank == 0 else dist.recv(x, 0)", RunOutcome("a", ended, 1.0)
+    )
+    assert [cell.has_operations for cell in history] == [not is_broken]
 
 
 def test_a_cell_that_made_a_group():

@@ -305,6 +305,17 @@ def test_a_rank_that_was_replaced():
     )
 
 
+def test_catchup_is_not_advised_for_cells_that_it_does_not_know():
+    message = text(
+        cell_error(freed(0), died(2), fresh=RankSet.of([2]), is_plain=False, knows_cells=False)
+    )
+    assert message.endswith(
+        "  next      Remove what ended rank 2. Then define its variables in a cell that begins "
+        "with %%ddp -r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; %ddp catchup "
+        "runs cells since %ddp attach only"
+    )
+
+
 STRUCK = "rank 2 was killed, cell [7], line 5, step 1"
 
 

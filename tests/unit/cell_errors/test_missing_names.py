@@ -5,8 +5,18 @@ import pytest
 from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.state import LeftOut, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import cell_error, ok, raised, text
+
+
+def freed_at(rank: int, *, cell: int, line: int) -> RankResult:
+    """The end on a rank that was freed at a line."""
+    where = Site(line=line, function="<module>", source="", cell=cell)
+    error = ErrorInfo(ename="CollectiveAbortedError", evalue="", traceback=[], site=where)
+    return RankResult(rank, "error", error=error, was_freed=True)
+
 
 ALL, ONE = RankSet.all(3), RankSet.of([1])
 
@@ -78,8 +88,9 @@ def test_the_cell_in_which_the_rank_has_ended_is_not_run_by_catchup():
     run(history, 6, "print(v)", status="error", pids={1: 11})
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process since cell [5]: it has not run cell [5], which "
-        "defines v\nnext      define v in a cell that begins with %%ddp -r 1: %ddp catchup does "
-        "not run cell [5] again, which had failed"
+        "defines v\nnext      define v in a cell that begins with %%ddp -r 1, or copy it if it is "
+        "data: v = %ddp pull v -r 0, then %ddp push v -r 1. %ddp catchup does not run cell [5] "
+        "again, which had failed"
     )
 
 
@@ -88,6 +99,47 @@ def test_the_cell_that_ended_well_is_named():
     run(history, 3, "v = 1")
     run(history, 4, "dist.barrier()", fresh=ONE)
     run(history, 12, "bogus\nv = 1", status="error", pids={1: 11})
+    assert "has not run cell [3], which defines v" in hint(history, ONE, ONE)
+
+
+def end_in(history: CellHistory, number: int, code: str, **others: RankResult) -> None:
+    """Run a cell in which rank 1 ends; the others end it in other ways."""
+    history.begin(str(number), PastCell(number, code, 1, ALL))
+    results = {0: others["first"], 1: RankResult(1, "exited"), 2: others["last"]}
+    history.end(RunOutcome(str(number), results, 0.0, fresh=ONE))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"first": ok(0), "last": ok(2)},
+        {"first": freed_at(0, cell=4, line=2), "last": freed_at(2, cell=4, line=2)},
+    ],
+)
+def test_the_last_cell_that_bound_the_name_is_named_though_it_failed(
+    others: dict[str, RankResult],
+):
+    history = CellHistory()
+    run(history, 3, "v = 1")
+    end_in(history, 4, "v = 2\ndist.barrier()", **others)
+    run(history, 5, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process since cell [4]: it has not run cell [4], which "
+        "defines v\nnext      define v in a cell that begins with %%ddp -r 1, or copy it if it is "
+        "data: v = %ddp pull v -r 0, then %ddp push v -r 1. %ddp catchup makes it as cell [3] "
+        "does, and does not run cell [4] again, which had failed"
+    )
+
+
+@pytest.mark.parametrize(("cell", "line"), [(4, 1), (3, 2)])
+def test_a_cell_that_perhaps_failed_before_it_bound_the_name_is_not_named(cell: int, line: int):
+    history = CellHistory()
+    run(history, 3, "v = 1")
+    others = {
+        name: freed_at(rank, cell=cell, line=line) for rank, name in ((0, "first"), (2, "last"))
+    }
+    end_in(history, 4, "v = dist.barrier()\nv", **others)
+    run(history, 5, "v", status="error", pids={1: 11})
     assert "has not run cell [3], which defines v" in hint(history, ONE, ONE)
 
 

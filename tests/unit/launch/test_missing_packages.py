@@ -58,9 +58,9 @@ def test_nbddp_itself_is_missing(
     output: str, installed: Callable[[dict[str, object] | None], None]
 ):
     installed(None)
-    text = missing_package(output, "/opt/python3", "a node of the job", by_ssh=False)
+    text = missing_package(output, "/opt/bin/python3", "a node of the job", by_ssh=False)
     assert text.startswith(
-        "/opt/python3 on a node of the job lacks nbddp. Next: `/opt/python3 -m pip install "
+        "/opt/bin/python3 on a node of the job lacks nbddp. Next: `/opt/bin/python3 -m pip install "
         f"nbddp {TORCH}` there installs what is missing, or --python PATH"
     )
 
@@ -89,19 +89,20 @@ def test_nbddp_is_installed_there_from_where_it_was_installed_here(
     installed: Callable[[dict[str, object] | None], None],
 ):
     installed(origin)
-    text = missing_package("No module named nbddp", "/opt/python3", "n1", by_ssh=True)
+    text = missing_package("No module named nbddp", "env/bin/python3.12", "n1", by_ssh=True)
     words = shlex.split(text.split("`")[1])
-    assert words[2:] == ["/opt/python3", "-m", "pip", "install", source, TORCH]
+    assert words[2:] == ["env/bin/python3.12", "-m", "pip", "install", source, TORCH]
     assert (f"(if {source}, from which nbddp is installed here, is there, too;" in text) == seen
 
 
-@pytest.mark.parametrize("python", ["/usr/bin/python3", "python3"])
+@pytest.mark.parametrize("output", [_TRACEBACK, "No module named nbddp"])
+@pytest.mark.parametrize("python", ["/usr/bin/python3", "python3", "/site/python-of-system"])
 def test_a_python_of_the_system_gets_a_virtual_environment(
-    python: str, installed: Callable[[dict[str, object] | None], None]
+    python: str, output: str, installed: Callable[[dict[str, object] | None], None]
 ):
     """Its pip installs nothing: externally-managed-environment."""
     installed(None)
-    text = missing_package(_TRACEBACK, python, "n1", by_ssh=True)
+    text = missing_package(output, python, "n1", by_ssh=True)
     ssh, host, command = shlex.split(text.split("`")[1])
     assert (ssh, host) == ("ssh", "n1")
     assert command == (

@@ -1,5 +1,6 @@
 """The line about the end of a cell that ran while its pool had no kernel."""
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ import pytest
 
 from nbddp.controller.pool import LeftCell
 from nbddp.controller.state import RankResult, RunOutcome
-from nbddp.notebook.magics.keep_verbs import end_text
+from nbddp.notebook.magics.keep_verbs import end_text, when_text
 from nbddp.wire.rank_set import RankSet
 
 #: 17:02 of some day, here.
@@ -34,3 +35,14 @@ def test_the_line_says_how_and_when_it_ended(
     )
     outcome = RunOutcome("r", {0: RankResult(0, status, 60.0)}, 60.0, **ends)
     assert end_text(left, outcome, attached, 1100.0, NOW) == f"cell [9] {words}"
+
+
+@pytest.mark.parametrize("attached_s", [50.0, 200.0])
+def test_the_handle_says_when_a_cell_ended_before_the_attach(attached_s: float):
+    began = time.monotonic()
+    left = cast("LeftCell", SimpleNamespace(began=began))
+    outcome = RunOutcome("r", {0: RankResult(0, "ok", 60.0)}, 60.0)
+    words = when_text(left, began + attached_s, outcome)
+    says = re.fullmatch(r" at .*\d\d:\d\d, before this %ddp attach,", words)
+    assert bool(says) == (attached_s > outcome.elapsed_s)
+    assert bool(words) == bool(says)

@@ -133,7 +133,7 @@ def test_a_list_may_be_written_as_on_the_line(write: Write):
         (
             "[lad]\nhosts = ['a']\n",
             "with [lad] in {file}: --hosts or --hostfile goes with --launcher ssh, and there is no "
-            "launcher. Next: add --launcher ssh",
+            'launcher. Next: add launcher = "ssh"',
         ),
         ("[lad]\nhosts = 3\n", "[lad] in {file}: hosts is 3; legal: names, such as ["),
         (
@@ -233,6 +233,14 @@ def test_a_bad_table_hides_no_other(
         assert PoolOptions.checked(cluster="lab").hosts == ("a", "b")
     assert f"in {path}. Next: %ddp start --cluster" in shown
     assert PoolOptions.checked(cluster="last").nproc_per_node == 1
+
+
+def test_a_file_with_a_bad_table_only(write: Write, capsys: pytest.CaptureFixture[str]):
+    path = write("[three]\nhosts = ['a']\n")
+    pool_verbs.list_clusters(cast("Any", None))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith(f"no cluster that %ddp start can take in {path} not a cluster")
+    assert shown.endswith('Next: add launcher = "ssh"')
 
 
 def test_a_line_without_a_table_hides_no_table(write: Write, capsys: pytest.CaptureFixture[str]):

@@ -1,10 +1,12 @@
 """Hosts with slots, as in Open MPI and pdsh-like tools, mean the ranks of each node."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
 
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.options.host_slots import hosts_of_file
 from nbddp.errors import BadOptionError
 
 
@@ -15,7 +17,27 @@ def test_equal_slots_are_the_ranks_of_each_node(ranks: int | None):
     assert options.describe() == "-n 4 --nnodes 2 --launcher ssh --hosts a,u@b"
 
 
-@pytest.mark.parametrize("hosts", [["a", "b"], ["fe80::1", "::2"]])
+@pytest.mark.parametrize("hosts", ["a:4,b:4", "a:4, b:4", ("a:4", "b:4")])
+def test_a_text_is_split_as_on_the_command_line(hosts: object):
+    options = PoolOptions.checked(launcher="ssh", hosts=hosts)
+    assert (options.hosts, options.nproc_per_node, options.nnodes) == (("a", "b"), 4, 2)
+
+
+@pytest.mark.parametrize("hosts", [3, "a,,b", "", [1, 2], ["a", ""]])
+def test_hosts_that_are_no_names(hosts: object):
+    with pytest.raises(BadOptionError) as caught:
+        PoolOptions.checked(launcher="ssh", hosts=hosts)
+    assert str(caught.value) == f'hosts is {hosts!r}; legal: names, such as ["a", "b"] or "a,b"'
+
+
+@pytest.mark.parametrize("line", ["n1:2 slots=3", "fe80::1 slots=3"])
+def test_a_line_of_a_file_has_the_ranks_once(tmp_path: Path, line: str):
+    (tmp_path / "hosts").write_text(f"n0\n{line}\n")
+    with pytest.raises(ArgumentTypeError, match=rf"line 2 of .* is '{line}'; legal: "):
+        hosts_of_file(str(tmp_path / "hosts"))
+
+
+@pytest.mark.parametrize("hosts", [["a", "b"], ["fe80::1", "::2", "u@fe80::1%eth0"]])
 def test_other_hosts_stay_as_they_are(hosts: list[str]):
     options = PoolOptions.checked(3, launcher="ssh", hosts=hosts)
     assert (options.hosts, options.nproc_per_node) == (tuple(hosts), 3)
@@ -41,6 +63,17 @@ def test_other_hosts_stay_as_they_are(hosts: list[str]):
             ["a:x", "b:x"],
             "--hosts a:x,b:x: behind the colon stands the number of ranks, and 'x' is no number; "
             "legal: a:4, or a alone",
+        ),
+        (
+            None,
+            ["a:2", ":2"],
+            "--hosts a:2,:2: no name stands before the colon of ':2'; legal: HOST:2, or HOST alone",
+        ),
+        (
+            None,
+            ["n1:2:3"],
+            "--hosts n1:2:3: 'n1:2:3' has two colons and is no IPv6 address; legal: n1:4, or n1 "
+            "alone",
         ),
         (None, ["a:0"], "nproc_per_node (-n) is 0; legal: "),
     ],

@@ -49,3 +49,8 @@ def test_machines_are_named_and_where_a_pool_can_be_attached():
     assert two.endswith("on login2  n1, n2")
     assert seven.endswith("n0, n1, n2, n3 and 3 others")
     assert none.startswith("cccc")
+
+
+def test_a_pool_whose_time_is_over_is_not_told_to_be_kept_until_then():
+    past = KnownPool("aaaa", Path("/f"), "-n 1", 2, "detached", NOW, NOW - 1)
+    assert pools_table([past], NOW, 7).splitlines()[1].endswith(", over")

@@ -190,6 +190,16 @@ def test_an_agent_lost_later_takes_its_ranks_and_no_others():
     assert pool.machine.refusal(pool.machine.ranks.in_state(RankState.IDLE)) is None
 
 
+def test_the_refusal_names_all_lost_agents_at_once():
+    pool = Pool(n=1, nnodes=2).start()
+    ranks = pool.machine.ranks.in_state(RankState.IDLE)
+    pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))
+    assert pool.machine.refusal(ranks) == "rank 1 has exited, since the agent of node 1 ended"
+    pool.feed(AgentExited(0, AgentEnd("exited", -9), ""))
+    words = "ranks 0-1 have exited, since the agents of nodes 0 and 1 ended"
+    assert pool.machine.refusal(ranks) == words
+
+
 def test_an_agent_lost_while_a_cell_runs_ends_the_cell():
     pool = Pool(n=1, nnodes=2).start()
     run_id = pool.run()

@@ -20,6 +20,7 @@ from nbddp.wire.messages import (
     AgentAttached,
     AgentHello,
     Execute,
+    RankExited,
     RanksStopped,
     RunFinished,
     StartStore,
@@ -99,6 +100,18 @@ def test_ranks_are_in_their_cell_and_its_end_is_the_end_of_the_cell():
     assert isinstance(end, EndRun)
     assert end.outcome.elapsed_s == 1.0  # not up to the moment at which this hub was told
     assert pool.refusal(RankSet.all(4)) is None
+
+
+def test_a_rank_that_died_before_the_attach_died_when_its_agent_noticed_it():
+    pool = resumed(
+        attached(0, kept(0), kept(1, run_id="new"), run=NEW, run_age_s=15.0),
+        attached(1, kept(2), kept(3)),
+    )
+    died = RankExited(rank=1, pid=101, exit_code=5, out_of_memory=False, last_output="", age_s=13.0)
+    ends = [each for each in pool.handle(died, 101.0) if isinstance(each, EndRun)]
+    (end,) = ends
+    assert end.outcome.results[1].elapsed_s == 3.0
+    assert end.outcome.elapsed_s == 3.0
 
 
 def test_a_rank_that_is_still_in_an_older_cell_is_late():

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +139,26 @@ def test_a_process_is_opened_only_while_it_lives(other: "subprocess.Popen[bytes]
     other.kill()
     other.wait()
     assert process.open() == -1
+
+
+def test_a_notebook_with_a_folder_for_pools_knows_only_those_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("TMPDIR", str(other))
+    monkeypatch.setattr(tempfile, "tempdir", str(other))
+    for parent in (own, other):
+        folder = parent / "nbddp-kept"
+        folder.mkdir()
+        write(folder, ProcessId.of(os.getpid()))
+    monkeypatch.setenv("NBDDP_POOLS_DIR", str(own))
+    assert [known.folder.parent for known in kept_pools.known_pools()] == [own]
+    machines = kept_pools.folder_of_machines("p2")
+    assert machines == own / "kept" / "p2"
+    write(machines, ProcessId.of(os.getpid()))
+    assert kept_pools.has_record_of_machines("p2")
+    assert len(kept_pools.known_pools()) == 2
+    kept_pools.remove_folder_of_machines(machines)
+    assert [path.name for path in own.iterdir()] == ["nbddp-kept"]

@@ -1,10 +1,13 @@
 """Folders of ended pools are removed, and no others."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from nbddp.errors import PoolStartError
 from nbddp.system import pool_folder
 
 _DAY_S = 24 * 60 * 60
@@ -64,3 +67,18 @@ def test_a_folder_of_the_user_is_left_alone(fresh: Path, tmp_path: Path):
     assert (mine / "rank0.log").exists()
     assert (pool / "rank0.log").exists()
     assert (fresh.parent / "nbddp-file").exists()
+
+
+def test_a_named_folder_takes_the_place_of_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = Path(tempfile.mkdtemp(prefix="nbt-", dir="/tmp"))
+    monkeypatch.setenv("NBDDP_POOLS_DIR", str(own))
+    assert pool_folder.parents() == [str(own)]
+    assert pool_folder.make().parent == own
+    shutil.rmtree(own)
+    with pytest.raises(PoolStartError, match=r"NBDDP_POOLS_DIR=.*: No such file"):
+        pool_folder.make()
+    monkeypatch.setenv("NBDDP_POOLS_DIR", str(tmp_path / ("x" * 100)))
+    with pytest.raises(PoolStartError, match="or less; set NBDDP_POOLS_DIR"):
+        pool_folder.make()
