@@ -12,6 +12,7 @@ import pytest
 
 from nbddp.cli import console
 from nbddp.errors import NoPoolError
+from nbddp.settings import POOLS_DIR_ENV
 from tests.support.kernel import Kernel, plain, running_kernel
 
 
@@ -38,7 +39,7 @@ def terminal(own: Kernel, folder: str) -> Iterator["pexpect.spawn[str]"]:
         timeout=20,
         use_poll=True,  # other tests of this process may have more descriptors than select() takes
         encoding="utf8",
-        env={**os.environ, "TMPDIR": folder, "TERM": "dumb"},
+        env={**os.environ, POOLS_DIR_ENV: folder, "TERM": "dumb"},
     )
     spawned.expect(r"rank 1 of 2, nbddp-\w+, kernel \d+ in ")
     spawned.expect(r"\[1\] In: ")
@@ -96,7 +97,7 @@ def test_a_rank_is_chosen_by_mesh(own: Kernel, folder: str):
         "grid = init_device_mesh('cpu', (2, 1), mesh_dim_names=('dp', 'tp'))"
     )
     command = [sys.executable, "-m", "nbddp", "console", "-r"]
-    environment = {**os.environ, "TMPDIR": folder, "TERM": "dumb"}
+    environment = {**os.environ, POOLS_DIR_ENV: folder, "TERM": "dumb"}
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -198,7 +199,7 @@ def test_a_terminal_starts_no_pool(own: Kernel, terminal: "pexpect.spawn[str]"):
 def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
     own: Kernel, folder: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(tempfile, "tempdir", folder)
+    monkeypatch.setenv(POOLS_DIR_ENV, folder)
     (found,) = console.find_pools()
     assert (found.world_size, found.pid) == (2, own.process.pid)
     assert Path(found.connection_file).stat().st_mode & 0o077 == 0
@@ -211,24 +212,23 @@ def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
         console.choose("")
 
 
-def test_the_pool_of_a_script_is_named_and_cannot_be_entered(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tempfile, "tempdir", folder)
-    code = "import nbddp\npool = nbddp.start(1)\nprint('ready', flush=True)\ninput()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TMPDIR": folder},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as script:
-        assert script.stdout is not None
-        assert script.stdout.readline() == "ready\n"
-        with pytest.raises(
-            NoPoolError,
-            match=rf"has no kernel to connect to: nbddp-\w+ \(1 ranks, process {script.pid}, in .*"
-            r"Next: .*jupyter console",
-        ):
-            console.choose("")
-        script.communicate("\n", timeout=30)
+def test_the_pool_of_a_script_is_named_and_cannot_be_entered(monkeypatch: pytest.MonkeyPatch):
+    with tempfile.TemporaryDirectory(prefix="nbk-", dir="/tmp") as own:
+        monkeypatch.setenv(POOLS_DIR_ENV, own)
+        code = "import nbddp\npool = nbddp.start(1)\nprint('ready', flush=True)\ninput()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, POOLS_DIR_ENV: own},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as script:
+            assert script.stdout is not None
+            assert script.stdout.readline() == "ready\n"
+            with pytest.raises(
+                NoPoolError,
+                match=rf"has no kernel to connect to: nbddp-\w+ \(1 ranks, process {script.pid}, in .*"
+                r"Next: .*jupyter console",
+            ):
+                console.choose("")
+            script.communicate("\n", timeout=30)
