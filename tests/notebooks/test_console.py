@@ -225,10 +225,8 @@ def test_the_pool_of_a_script_is_named_and_cannot_be_entered(monkeypatch: pytest
         ) as script:
             assert script.stdout is not None
             assert script.stdout.readline() == "ready\n"
-            with pytest.raises(
-                NoPoolError,
-                match=rf"has no kernel to connect to: nbddp-\w+ \(1 ranks, process {script.pid}, in .*"
-                r"Next: .*jupyter console",
-            ):
+            process = rf"1 ranks, process {script.pid}, in "
+            words = rf"has no kernel to connect to: nbddp-\w+ \({process}.*Next: .*jupyter console"
+            with pytest.raises(NoPoolError, match=words):
                 console.choose("")
             script.communicate("\n", timeout=30)
