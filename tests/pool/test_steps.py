@@ -315,6 +315,44 @@ def test_the_debugger_of_one_rank_lets_it_not_go_on(pool: Pool, command: str):
     assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
 
 
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["debug 1+1"], "this debugger steps through no code. Next: p EXPR, or breakpoint() in"),
+        (["!import sys; sys.exit(3)"], "*** SystemExit: 3\n"),
+        (["p exit(4)"], "*** SystemExit: 4\n"),
+        (["interact", "print(x.tolist())", "exit()"], "[2.0, 2.0]\n"),
+    ],
+)
+def test_the_debugger_of_one_rank_ends_no_cell(pool: Pool, lines: list[str], text: str):
+    code = f"{SUM}\nprint('end')"
+    view = run_cell(pool, code, step=True, answers=["rank 1", *lines, "q", "c"])
+    assert text in view.text(1)
+    assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
+
+
+def test_help_in_the_debugger_of_one_rank_lists_no_command_that_it_refuses(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["rank 1", "help", "q", "c"])
+    listed = view.text(1).split()
+    assert {"p", "up", "where", "q"} <= {*listed}
+    assert {"n", "c", "run", "jump", "debug"}.isdisjoint(listed)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("debug len([1, 2])", "LEAVING RECURSIVE DEBUGGER\n"),
+        ("debug 1 / 0", "*** ZeroDivisionError: division by zero\n"),
+        ("!raise SystemExit(3)", "*** SystemExit: 3\n"),
+    ],
+)
+def test_a_line_at_a_breakpoint_ends_no_cell(pool: Pool, line: str, text: str):
+    answers = [line, *["c"] * (1 + line.startswith("debug"))]
+    view = run_cell(pool, "if rank == 1:\n    breakpoint()\nprint('end')", answers=answers)
+    assert text in view.text(1)
+    assert view.text(1).endswith("end\n")
+
+
 def test_an_interrupt_in_the_debugger_of_one_rank_ends_the_cell(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["rank 1", KeyboardInterrupt()], check=False)
     assert isinstance(view.error, CellInterruptedError)

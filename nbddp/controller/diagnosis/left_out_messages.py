@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,12 @@ from nbddp.controller.diagnosis.message_simulation import may_communicate
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank
+
+#: Functions of torch.distributed on groups, and reads of their ranks: they exchange no message.
+_OF_GROUPS = re.compile(
+    "new_(group|subgroups(_by_enumeration)?)|init_device_mesh|destroy_process_group|"
+    "get_(group(_rank)?|global_rank|local_rank|process_group_ranks|backend)"
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def _is_no_end(call: ast.Call, other: str, nodes: Sequence[ast.AST]) -> bool:
         kind = getattr(call.args[0], "attr", getattr(call.args[0], "id", "")) if call.args else ""
         return kind in ("isend", "irecv") and other not in kind
     if name != "batch_isend_irecv":
-        return is_communication(call) and other not in name
+        return bool(_OF_GROUPS.fullmatch(name)) or (is_communication(call) and other not in name)
     match call.args:
         case [ast.Name(id=listed)]:
             named = sum(isinstance(node, ast.Name) and node.id == listed for node in nodes)

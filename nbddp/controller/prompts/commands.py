@@ -14,15 +14,22 @@ nbddp has one prompt for the debuggers of all ranks:
   ranks        list which ranks are at a prompt, and what the others do; also: rank
   all COMMAND  send a command to every rank at a prompt: all p x, all n, all c
 A variable with such a name: p rank"""
+#: The same in the debugger that the user has opened from the prompt of all ranks.
+HELP_ALONE: Final = """\
+This debugger looks at rank {rank} alone:
+  q            come back to the prompt of all ranks
+  ranks        list which ranks are at a prompt, and what the others do; also: rank"""
 
 _SWITCH = re.compile(r"rank\s+(\d+)")
 _ALL = re.compile(r"all\s+(?![-+*/%=<>|&^.,:;()\[\]]|!=|(?:is|in|not|if|and|or)\b)(.+)")
 _TOPICS = ("rank", "ranks", "all")
 _HELP_WORDS = ("h", "help", "?")
+#: Commands of pdb that end the debugger.
+_END = ("q", "quit", "exit")
 #: Commands of pdb after which a rank is at no prompt until it comes to another breakpoint.
 _LEAVE = {
     **dict.fromkeys(("c", "cont", "continue"), "goes on"),
-    **dict.fromkeys(("q", "quit", "exit"), "left the debugger"),
+    **dict.fromkeys(_END, "left the debugger"),
 }
 
 
@@ -37,6 +44,11 @@ class Forward:
     def leaves(self) -> str:
         """A predicate of ranks that are not expected back after it: ``goes on``; else empty."""
         return _LEAVE.get(next(iter(self.text.split()), ""), "")
+
+    @property
+    def ends_debugger(self) -> bool:
+        """Whether the user leaves the debugger with it."""
+        return next(iter(self.text.split()), "") in _END
 
     @property
     def asks_for_help(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.prompts.commands import (
     HELP,
+    HELP_ALONE,
     Forward,
     ListRanks,
     ShowHelp,
@@ -69,6 +70,7 @@ class PromptTurns:
         self._moving: set[Rank] = set()  #: ranks that have not come back after a command
         self._late: dict[Rank, str] = {}  #: the line that ends the debugger of a rank that moves
         self._expected: set[Rank] = set()  #: ranks whose debuggers the user has opened one by one
+        self._opened: set[Rank] = set()  #: ranks that are in such a debugger
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
         self._repeated: Forward | None = None  #: the command for all that an empty line repeats
@@ -104,6 +106,8 @@ class PromptTurns:
         self._come_back(request.rank)
         # Others do not come together with a rank whose debugger the user has opened.
         is_expected = request.rank in self._expected
+        if is_expected:
+            self._opened.add(request.rank)
         self._expected.discard(request.rank)
         if is_expected or self._inside.issubset(self.ranks):
             self._ask_at = now
@@ -118,6 +122,7 @@ class PromptTurns:
         self._inside.discard(rank)
         self._moving.discard(rank)
         self._late.pop(rank, None)
+        self._opened.discard(rank)
         self._open = {key: turn for key, turn in self._open.items() if key[0] != rank}
         if rank == self._current and rank in self._awaited:
             self._goes_on = "has ended the cell"
@@ -146,6 +151,7 @@ class PromptTurns:
         """Drop the prompts of events up to this number, which an interrupt has ended."""
         ended = {key: turn for key, turn in self._open.items() if turn.number <= up_to}
         self._meets_again |= bool(ended)
+        self._opened -= {rank for rank, _ in ended}
         self._open = {key: turn for key, turn in self._open.items() if key not in ended}
         return [turn.request for turn in ended.values()]
 
@@ -199,7 +205,7 @@ class PromptTurns:
             case ListRanks():
                 return Answer(wants_list=True)
             case ShowHelp():
-                return Answer(tells=(HELP,))
+                return Answer(tells=(self._help(),))
             case Forward():
                 return Answer(self._forward(command, now))
 
@@ -237,6 +243,11 @@ class PromptTurns:
     def _forward(self, command: Forward, now: float) -> tuple[tuple[InputRequest, str], ...]:
         ranks = self.ranks if command.to_all else [self._current]
         requests = [self._turn_of(rank).request for rank in ranks if rank is not None]
+        help_text = self._help()
+        if command.ends_debugger and self._is_alone:
+            self._current = None  # the prompt is with all ranks again
+        if command.ends_debugger:
+            self._opened -= {request.rank for request in requests}
         for request in requests:
             del self._open[request.rank, request.question]
         self._goes_on = command.leaves or "still runs"
@@ -251,14 +262,27 @@ class PromptTurns:
             self._meets_again = not self._awaited
             self._repeated = command
         if command.asks_for_help:
-            self._tells.append(HELP)
+            self._tells.append(help_text)
         return tuple((request, command.text) for request in requests)
 
     def _switch(self, rank: Rank) -> str:
+        if rank not in self.ranks and self._is_alone:
+            return (
+                f"this debugger looks at rank {self._current} alone. Next: q comes back to the "
+                f"prompt of all ranks; there: rank {rank}"
+            )
         if rank not in self.ranks:
             return f"rank {rank} is at no prompt; {_are(self.ranks)}"
         self._current = rank
         return f"the prompt is on {_at(self._turn_of(rank).request)}"
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the only prompt is that of a debugger opened from the prompt of all ranks."""
+        return self.ranks.ranks == (self._current,) and self._current in self._opened
+
+    def _help(self) -> str:
+        return HELP_ALONE.format(rank=self._current) if self._is_alone else HELP
 
     def _next(self) -> Rank:
         """The next rank at a prompt in the order of ranks; after the last one the first."""

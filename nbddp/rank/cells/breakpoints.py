@@ -8,9 +8,11 @@ and the return of a statement, and the code between two of them.
 
 import bdb
 import cmd
+import contextlib
 import functools
 import pdb
 import sys
+import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +34,7 @@ _GO = frozenset(
     "next n step s return r until unt jump j continue cont c run restart".split()  # noqa: SIM905
 )
 _BREAK = ("break", "b", "tbreak")
+_DEBUG = "debug"  #: opens a debugger of its own, which steps through an expression
 _NEVER = -1  #: `bdb.Bdb.stoplineno` after ``c``
 
 
@@ -51,12 +54,39 @@ class UserStack(debugger.Pdb):
         ]
         return [stack[place] for place in kept], max(0, sum(place <= index for place in kept) - 1)
 
+    def onecmd(self, line: str) -> bool:
+        """Do what a line says; `SystemExit` is an error of that line, and ends no cell."""
+        try:
+            return bool(super().onecmd(line))
+        except SystemExit as error:
+            self._show(error)
+            return False
+
+    def do_interact(self, arg: str) -> None:
+        """Open a prompt for Python; ``exit()`` comes back, as Ctrl-D does."""
+        with contextlib.suppress(SystemExit):
+            super().do_interact(arg)
+
+    def do_debug(self, arg: str) -> None:
+        """Step through an expression in a debugger of its own; its errors end no cell."""
+        trace = sys.gettrace()
+        try:
+            super().do_debug(arg)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's expression
+            self._show(error)
+            sys.settrace(trace)
+
+    def _show(self, error: BaseException) -> None:
+        """Show an error of a line as pdb does."""
+        self.error(traceback.format_exception_only(error)[-1].strip())
+
 
 class Breakpoint(UserStack):
     """The debugger of one `breakpoint()`."""
 
-    def __init__(self) -> None:
-        super().__init__(nosigint=True)  # the stop button interrupts the cell also after ``c``
+    def __init__(self, **streams: Any) -> None:  # ``debug`` opens another one with its streams
+        # The stop button interrupts the cell also after ``c``.
+        super().__init__(nosigint=True, **streams)
 
     def open(self, frame: types.FrameType) -> None:
         """Ask for commands in ``frame``; return when the program goes on.
@@ -136,7 +166,17 @@ class StopDebugger(UserStack):
         if command in _BREAK and argument:
             self.message("this debugger sets no breakpoints. Next: %ddp break, before the cell")
             return False
-        return bool(super().onecmd(line))
+        if command == _DEBUG:
+            self.message(
+                "this debugger steps through no code. Next: p EXPR, or breakpoint() in the cell"
+            )
+            return False
+        return super().onecmd(line)
+
+    def get_names(self) -> list[str]:
+        """Return the names that ``help`` and the completion read. Called by `cmd.Cmd`."""
+        refused = {f"do_{command}" for command in (*_GO, _DEBUG)}
+        return [each for each in super().get_names() if each not in refused]
 
 
 def install(shell: InteractiveShell, cell_ranks: Callable[[], Sequence[int]]) -> None:

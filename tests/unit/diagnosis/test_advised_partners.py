@@ -254,6 +254,15 @@ def test_helpers_that_send_and_receive_need_another_order():
             "No rank sends in this cell: let rank 0",
         ),
         (
+            "dist.recv(x, 1 - rank, group=dist.new_group([0, 1]))",
+            "No rank sends in this cell: let rank 0 send to rank 1 in place of its recv (line 1), "
+            "or rank 1 send to rank 0.",
+        ),
+        (
+            "dist.recv(x, 1 - rank)\nmesh = init_device_mesh('cpu', (2,))\nmesh.get_group()",
+            "No rank sends in this cell: let rank 0",
+        ),
+        (
             "ops = []\nops.append(older)\ndist.batch_isend_irecv(ops)",
             "Use batch_isend_irecv",
         ),

@@ -341,3 +341,38 @@ def test_a_debugger_that_the_user_has_opened_is_asked_at_once():
     assert cell.sent("c") == [(2, "c")]
     cell.stop(1)
     assert cell.is_quiet()  # others may come with it
+
+
+def test_the_debugger_that_was_opened_from_the_prompt_of_all_ranks_is_alone():
+    cell = Cell(0, 1)
+    cell.turns.expect(1)
+    cell.stop(1)
+    assert cell.asked() == 1
+    assert cell.type("rank 0").tells == (
+        "this debugger looks at rank 1 alone. Next: q comes back to the prompt of all ranks; "
+        "there: rank 0",
+    )
+    (text,) = cell.type("help ranks").tells
+    assert "all COMMAND" not in text
+    assert "rank 1 alone" in text
+    cell.type("help")
+    cell.stop(1)
+    assert cell.turn().tells == (text,)
+    cell.type("q")
+    cell.turns.expect(0)
+    cell.stop(0)
+    assert cell.turn().tells == ()
+    cell.type("q")
+    cell.stop(0)
+    cell.now += 2
+    cell.turn()
+    assert cell.type("rank 1").tells == ("rank 1 is at no prompt; rank 0 is",)
+
+
+def test_a_debugger_is_not_alone_beside_a_breakpoint():
+    cell = Cell(0, 1)
+    cell.turns.expect(1)
+    cell.stop(1)
+    cell.stop(0)
+    assert cell.asked() == 0
+    assert cell.type("help ranks").tells == (HELP,)
