@@ -129,6 +129,6 @@ def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str
     return (
         f"{living.describe()} {living.verb('lacks', 'lack')} {some}, and "
         f"{living.verb('has', 'have')} values of cells that ran since "
-        f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} changed only if you name "
-        f"{living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
+        f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} "
+        f"changed only if you name {living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
     )

@@ -435,9 +435,8 @@ def _after_exits(outcome: RunOutcome) -> list[Line]:
 def _torn_after_exits(outcome: RunOutcome) -> list[Line]:
     """Lines on tensors of the ranks that live, below a line that says what they keep, if any."""
     label = "except" if after_exits(outcome).keeps_others else "partial"
-    findings = () if outcome.report is None else outcome.report.proven
-    written = evidence.wrong_results(findings, label)
-    return [*written, *evidence.partial_results(outcome, label)]
+    findings = outcome.report.proven if outcome.report else ()
+    return [*evidence.wrong_results(findings, label), *evidence.partial_results(outcome, label)]
 
 
 def _states(outcome: RunOutcome) -> list[Line]:

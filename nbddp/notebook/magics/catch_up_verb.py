@@ -167,7 +167,7 @@ def _problems(result: CatchUp) -> list[str]:
 def _still_lacking(result: CatchUp) -> list[str]:
     """A line for each cell whose names were not made; of one that failed, others tell."""
     ranks = result.ranks
-    lines = []
+    lines: list[str] = []
     for left in result.left_out:
         if left.reason not in (Reason.FAILED, Reason.FAILS_NOW):
             is_first = not (lines or _has_more(result))  # the ranks are named above the others
