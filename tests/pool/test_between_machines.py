@@ -2,10 +2,12 @@
 
 import pytest
 
+from nbddp.controller.catch_up import Reason
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import DeadlockError, MismatchError
 from nbddp.notebook.render.diagnosis_card import card
+from nbddp.wire.rank_set import NO_RANKS
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import RecordingView, run_cell
 
@@ -79,15 +81,19 @@ _MESSAGE = "t = torch.ones(2) * (rank + 1)\nif rank == 0: dist.send(t, 1)\nelse:
 
 def test_a_message_that_does_not_match_is_an_error_after_the_cell(pool: Pool):
     """If ``recv`` has fewer bytes than ``send``, Gloo ends its process."""
-    for receives in (
-        "t = torch.zeros(2, dtype=torch.int32); dist.recv(t, 0)",
-        "t = torch.zeros(2, dtype=torch.float64); dist.recv(t, 0)",
-        "t = torch.zeros(3); dist.recv(t, 0)",
-        "t = torch.zeros(3); dist.irecv(t, 0).wait()",
+    part = "only the first 8 of the {} bytes of the tensor of rank 1 were written"
+    for receives, result in (
+        (
+            "t = torch.zeros(2, dtype=torch.int32); dist.recv(t, 0)",
+            "the tensor of rank 1 holds the bytes of float32 as int32",
+        ),
+        ("t = torch.zeros(2, dtype=torch.float64); dist.recv(t, 0)", part.format(16)),
+        ("t = torch.zeros(3); dist.recv(t, 0)", part.format(12)),
+        ("t = torch.zeros(3); dist.irecv(t, 0).wait()", part.format(12)),
     ):
         view = run_cell(pool, _MESSAGE.format(receives) + "\ndist.barrier()", check=False)
         assert isinstance(view.error, MismatchError)
-        assert "but the tensor of rank 1 does not hold what was sent" in str(view.error)
+        assert f"but {result}" in str(view.error)
         report = pool.last_report
         assert report is not None
         (finding,) = report.findings
@@ -98,6 +104,20 @@ def test_a_message_that_does_not_match_is_an_error_after_the_cell(pool: Pool):
     run_cell(pool, "if rank == 0: work = dist.isend(torch.ones(2), 1)")
     view = run_cell(pool, "if rank: dist.recv(torch.zeros(3), 0)\nelse: work.wait()", check=False)
     assert isinstance(view.error, MismatchError)
+
+
+def test_a_cell_with_a_message_that_does_not_match_is_not_run_again_by_a_catch_up(pool: Pool):
+    run_cell(pool, "v = rank", execution_count=3)
+    cell = _MESSAGE.format("t = torch.zeros(3); dist.recv(t, 0)")
+    run_cell(pool, cell, check=False, execution_count=4)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.regained, result.failed, result.aside) == (("v",), (), NO_RANKS)
+    assert [(left.names, left.reason) for left in result.left_out] == [(("t",), Reason.FAILED)]
+    # A cell that is named runs in any case.
+    ((number, error),) = pool.catch_up(1, cells=[4]).failed
+    assert number == 4
+    assert error.startswith("MismatchError: Rank 0 called send of float32[2], rank 1 called recv")
 
 
 def test_messages_that_match_are_told_by_nothing(pool: Pool):

@@ -107,7 +107,7 @@ def test_a_catch_up_in_part_is_over_when_nothing_is_lacking(pool: Pool):
     run_cells(pool, "import os\nonce = 1 // (1 - int(os.environ.get('ONCE', 0)))", "steps = 0")
     pool.restart(1)
     run_cell(pool, "os = __import__('os'); os.environ['ONCE'] = '1'", ranks=[1])
-    with pytest.raises(BadOptionError, match=r"has run cells of its own.*Next: %ddp catchup -r 1"):
+    with pytest.raises(BadOptionError, match=r"has values of cells.*Next: %ddp catchup -r 1"):
         pool.catch_up()
     assert [cell for cell, _ in pool.catch_up(1).failed] == [1]
     pool.push(once=1, ranks=1)

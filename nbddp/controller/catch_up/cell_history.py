@@ -34,7 +34,8 @@ class PastCell:
     code: str
     first_line: int  #: line of the notebook's cell on which the code begins
     ranks: RankSet  #: it ran on these
-    is_ok: bool = False  #: it ended well on all of them
+    #: It ended well on all of them, and no error was found in their records.
+    is_ok: bool = False
     has_operations: bool = False  #: a rank issued collectives or messages in it
     makes_groups: bool = False  #: a rank became a member of a new group in it
     #: A rank that keeps its variables has run the lines above this one, though the cell failed.
@@ -189,7 +190,7 @@ class CellHistory:
         self._cells.append(
             replace(
                 cell,
-                is_ok=ok == cell.ranks,
+                is_ok=ok == cell.ranks and not outcome.is_wrong,
                 has_operations=self._note_calls(outcome),
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
                 run_above=max(_run_above(result, cell) for result in outcome.results.values()),
@@ -223,7 +224,8 @@ class CellHistory:
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
 
-        A cell that is known to have bound it comes before one that failed, perhaps before it did.
+        A cell that is known to have bound it comes before one that failed, perhaps before it did;
+        and one that ran on one of these ranks before one that ran on others only.
         """
         first = self._count - len(self._cells)
         missed = []
@@ -232,11 +234,12 @@ class CellHistory:
             if name in cell.names.binds:
                 holders = RankSet.of(rank for rank in cell.ranks if self._has_run(rank, index))
                 if not set(holders).intersection(ranks):
-                    made = cell.number if cell.is_ok else made
-                    missed.append((cell.has_bound(name), index, cell, holders))
+                    is_theirs = not set(cell.ranks).isdisjoint(ranks)
+                    made = cell.number if cell.is_ok and is_theirs else made
+                    missed.append((cell.has_bound(name), is_theirs, index, cell, holders))
         if not missed:
             return None
-        _, _, last, holders = max(missed, key=lambda each: each[:2])
+        *_, last, holders = max(missed, key=lambda each: each[:3])
         return MissedCell(last.number, last.ranks, holders, last.is_ok, made)
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:

@@ -128,7 +128,7 @@ def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str
     some = f"{', '.join(names[:_MAX_NAMES])}{' and more' if len(names) > _MAX_NAMES else ''}"
     return (
         f"{living.describe()} {living.verb('lacks', 'lack')} {some}, and "
-        f"{living.verb('has', 'have')} run cells of {living.verb('its', 'their')} own since "
+        f"{living.verb('has', 'have')} values of cells that ran since "
         f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} "
         f"changed only if you name {living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
     )

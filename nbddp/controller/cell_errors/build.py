@@ -434,9 +434,9 @@ def _after_exits(outcome: RunOutcome) -> list[Line]:
 
 def _torn_after_exits(outcome: RunOutcome) -> list[Line]:
     """Lines on tensors of the ranks that live, below a line that says what they keep, if any."""
-    return evidence.partial_results(
-        outcome, "except" if after_exits(outcome).keeps_others else "partial"
-    )
+    label = "except" if after_exits(outcome).keeps_others else "partial"
+    findings = outcome.report.proven if outcome.report else ()
+    return [*evidence.wrong_results(findings, label), *evidence.partial_results(outcome, label)]
 
 
 def _states(outcome: RunOutcome) -> list[Line]:

@@ -184,11 +184,11 @@ def not_kept(outcome: RunOutcome, judged: Iterable[VerdictReached]) -> dict[str,
     return {**outcome.torn, **({"reduce": others} if others else {})}
 
 
-def wrong_results(findings: Iterable[Finding]) -> list[Line]:
+def wrong_results(findings: Iterable[Finding], label: str = "except") -> list[Line]:
     """A line for each operation that has ended on some ranks, and may have left wrong values."""
     return [
         labelled(
-            "except",
+            label,
             f"the tensors that the call writes on {finding.written.describe()}: it had ended there "
             "before the mismatch was found, and they have new values, perhaps wrong ones",
         )

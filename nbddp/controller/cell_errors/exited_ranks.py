@@ -168,11 +168,18 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
 
 def _partial_results(outcome: RunOutcome) -> str:
     """The sentence on tensors of ranks that live; empty: all are as they were."""
-    if not outcome.torn:
-        return ""
-    named = (f"{name} on {ranks.describe()}" for name, ranks in outcome.torn.items())
     begin = "Except: the" if after_exits(outcome).keeps_others else "The"
-    return f"{begin} tensors of {' and of '.join(named)} may hold partial results."
+    findings = () if outcome.report is None else outcome.report.proven
+    sentences = [
+        f"{begin} tensors that {finding.op} writes on {finding.written.describe()} have new "
+        "values, perhaps wrong ones."
+        for finding in findings
+        if finding.written
+    ]
+    if outcome.torn:
+        named = (f"{name} on {ranks.describe()}" for name, ranks in outcome.torn.items())
+        sentences.append(f"{begin} tensors of {' and of '.join(named)} may hold partial results.")
+    return " ".join(sentences)
 
 
 def _predicate(result: RankResult) -> Predicate:

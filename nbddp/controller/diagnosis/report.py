@@ -673,8 +673,12 @@ def _site_dict(site: Site) -> dict[str, Any]:
 
 
 def _odd_ranks(finding: Finding, world_size: int) -> RankSet:
-    """The culprits; the fewest that did the same, if all ranks are culprits: of a mismatch."""
-    if len(finding.culprits) < world_size or not finding.ranks:
+    """The culprits; the fewest that did the same, if all ranks are culprits: of a mismatch.
+
+    The two ends of a message are both told.
+    """
+    is_message = finding.kind == "silent-mismatch" and finding.op in ("send", "recv")
+    if len(finding.culprits) < world_size or not finding.ranks or is_message:
         return finding.culprits
     doing = {rank: (each.what, each.site) for rank, each in finding.ranks.items()}
     return min(ranks_by_value(doing).values(), key=len)

@@ -103,10 +103,12 @@ class CatchUp:
     #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
     #: the others make or change what these use, or seed random numbers.
     makers: tuple[int, ...] = ()
+    #: Each name of ``regained`` and ``synced`` with those of ``makers`` that made or changed it.
+    makers_by_name: tuple[tuple[str, tuple[int, ...]], ...] = ()
     #: Names that the ranks still lack, since only cells of other ranks define them, each with the
     #: number of the last of these cells.
     elsewhere: tuple[tuple[str, int], ...] = ()
-    #: Ranks that were replaced, lack something, too, and have run cells of their own since.
+    #: Ranks that were replaced, lack something, too, and have values of cells that ran since.
     passed_over: RankSet = NO_RANKS
 
 
@@ -194,6 +196,7 @@ def catch_up(
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     pool.history.replaced.note_catch_up(processes, is_whole=not (failed or not_synced))
     pool.history.note_left_out(fresh, left_out)
+    makers = _makers(plan, {*regained, *synced} - set(copied))
     return CatchUp(
         ranks=fresh,
         others=roles.others,
@@ -229,7 +232,8 @@ def catch_up(
             and not compared.is_alike(name)
         ),
         regained=regained,
-        makers=_makers(plan, {*regained, *synced} - set(copied)),
+        makers=tuple(sorted({number for _, numbers in makers for number in numbers})),
+        makers_by_name=makers,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,
     )
@@ -340,14 +344,14 @@ def _compared(pool: "Pool", roles: Roles, names: Sequence[str]) -> ComparedVaria
     return ComparedVariables(variables, roles.fresh, roles.others)
 
 
-def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[int, ...]:
-    """The cells that bind one of these names last, and those that change it afterwards."""
+def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Each of these names with the cell that binds it last, and those that change it afterwards."""
     makers: dict[str, list[int]] = {}
     for cell in plan.cells:
         for name in cell.names.changes - cell.names.binds:
             makers.get(name, []).append(cell.number)
         makers.update({name: [cell.number] for name in cell.names.binds if name in names})
-    return tuple(sorted({number for numbers in makers.values() for number in numbers}))
+    return tuple((name, tuple(numbers)) for name, numbers in sorted(makers.items()))
 
 
 @dataclass(frozen=True)
@@ -388,7 +392,8 @@ def _replay(
             raise
         except CellError as error:
             failed.append((cell.number, _brief(error, fresh)))
-            if set(fresh).intersection(error.by_rank):
+            # Without a rank, the records of all ranks show the error after the cell.
+            if not error.by_rank or set(fresh).intersection(error.by_rank):
                 failed_on_fresh.add(cell.number)
     return _Replayed(has_run_aside, tuple(failed), frozenset(failed_on_fresh))
 
@@ -435,6 +440,8 @@ def _deleted(
 
 def _brief(error: CellError, fresh: RankSet) -> str:
     """``rank 1 raised ValueError: bad``, of a fresh rank if it raised."""
+    if not error.by_rank:
+        return error.headline
     rank = next((rank for rank in fresh if rank in error.by_rank), min(error.by_rank))
     name, text = error.by_rank[rank]
     return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")

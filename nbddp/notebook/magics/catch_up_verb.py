@@ -58,10 +58,12 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
 def answer(result: CatchUp) -> Answer:
     """The lines that the verb shows: what the ranks have again, what they lack, and what to do."""
     problems = _problems(result)
-    has_more = result.cells or result.synced or result.regained or result.copied
-    lines = [_headline(result), *problems]
-    if failed := _failed_before(result):  # first, where the headline is about all others
-        lines.insert(len(lines) if has_more or problems else 0, failed)
+    failed = list(filter(None, [_failed_before(result)]))
+    lines = [_headline(result), *problems, *failed]
+    if not _has_more(result) and (result.left_out or failed):  # the headline is about all others
+        lacks = _still_lacking(result)
+        others = [problem for problem in problems if problem not in lacks]
+        lines = [*lacks, *failed, _headline(result), *others]
     lines += _random_numbers(result)
     then = "run the next cell, or the interrupted one again"
     if _is_told_elsewhere(result):
@@ -79,7 +81,9 @@ def _headline(result: CatchUp) -> str:
     doubtful = {*result.different, *result.initial, *(name for name, _ in result.not_synced)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
-    makers = result.makers or result.cells
+    by_name = dict(result.makers_by_name)
+    makers = tuple(sorted({number for name in own for number in by_name.get(name, ())}))
+    makers = makers or result.makers or result.cells
     parts = [f"{_names(own)} (from {_cells(makers)})"] if own and makers else []
     parts += [f"{_names(own)} (from rank {result.source})"] if own and not result.cells else []
     if result.copied:
@@ -100,10 +104,14 @@ def _headline(result: CatchUp) -> str:
     return f"{ranks} {lacks} no {other}variable of rank {result.source}."
 
 
+def _has_more(result: CatchUp) -> bool:
+    """Whether cells ran again, or something was made or given."""
+    return bool(result.cells or result.synced or result.regained or result.copied)
+
+
 def _is_told_elsewhere(result: CatchUp) -> bool:
     """Whether the names of cells of other ranks are told: nothing was made again."""
-    has_more = result.cells or result.synced or result.regained or result.copied
-    return bool(result.elsewhere) and not has_more
+    return bool(result.elsewhere) and not _has_more(result)
 
 
 def _elsewhere(result: CatchUp) -> tuple[str, str]:
@@ -124,11 +132,7 @@ def _problems(result: CatchUp) -> list[str]:
             f"{lacks}{cell_name(cell)} failed now: {error}. Next: give {ranks.verb('it', 'them')} "
             f"what the cell needs, then %ddp catchup -r {ranks}"
         )
-    lines += [
-        f"{_still_lacks(left, ranks)}{_missing(left, left.ranks or ranks)}"
-        for left in result.left_out
-        if left.reason not in (Reason.FAILED, Reason.FAILS_NOW)
-    ]
+    lines += _still_lacking(result)
     lines += [
         f"{name} did not get the state of rank {result.source}: {error}. Next: run the cell again "
         f"that changed {name}: %ddp catchup -r {ranks} --cells CELL"
@@ -153,16 +157,29 @@ def _problems(result: CatchUp) -> list[str]:
         over = result.passed_over
         lines.append(
             f"{over.describe().capitalize()} {over.verb('lacks', 'lack')} names, too, and "
-            f"{over.verb('has', 'have')} run cells of {over.verb('its', 'their')} own since "
+            f"{over.verb('has', 'have')} values of cells that ran since "
             f"{over.verb('it was', 'they were')} replaced: nothing was changed there. "
             f"Next: %ddp catchup -r {over}"
         )
     return lines
 
 
-def _still_lacks(left: LeftOut, ranks: RankSet) -> str:
-    if left.ranks:
-        return f"{left.ranks.describe().capitalize()} still {left.ranks.verb('lacks', 'lack')} "
+def _still_lacking(result: CatchUp) -> list[str]:
+    """A line for each cell whose names were not made; of one that failed, others tell."""
+    ranks = result.ranks
+    lines: list[str] = []
+    for left in result.left_out:
+        if left.reason not in (Reason.FAILED, Reason.FAILS_NOW):
+            is_first = not (lines or _has_more(result))  # the ranks are named above the others
+            lacks = _still_lacks(left, ranks, is_first=is_first)
+            lines.append(f"{lacks}{_missing(left, left.ranks or ranks)}")
+    return lines
+
+
+def _still_lacks(left: LeftOut, ranks: RankSet, *, is_first: bool = False) -> str:
+    if left.ranks or is_first:
+        some = left.ranks or ranks
+        return f"{some.describe().capitalize()} still {some.verb('lacks', 'lack')} "
     return f"{ranks.verb('It still lacks', 'They still lack')} "
 
 

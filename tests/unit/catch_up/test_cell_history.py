@@ -1,5 +1,7 @@
 """The cells that a pool has run."""
 
+from dataclasses import replace
+
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
@@ -40,6 +42,13 @@ def test_how_cells_ended_and_whether_they_had_collectives():
         (2, True, True),
         (3, False, False),
     ]
+
+
+def test_a_cell_with_an_error_in_its_records_has_failed():
+    history = CellHistory()
+    run(history, 1, "x = 1", replace(outcome("a", 2, 2), is_wrong=True))
+    (cell,) = history
+    assert (cell.is_ok, cell.has_bound("x")) == (False, True)
 
 
 def test_a_cell_without_an_end_and_an_end_that_is_told_twice():

@@ -21,7 +21,17 @@ from nbddp.wire.flight_recorder import (
 )
 from nbddp.wire.message_types import AgentEnd, LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, report, site, unfinished
+from tests.support.cell_errors import (
+    ALL_REDUCE,
+    died,
+    freed,
+    ok,
+    plain,
+    raised,
+    report,
+    site,
+    unfinished,
+)
 
 NAMES = [LostNames(2, ("model", "optimizer")), LostNames(3, ("loss",), ("best",))]
 
@@ -135,6 +145,31 @@ def test_a_rank_that_a_mismatch_has_ended_is_told_as_one():
     assert finding_of(outcome).next_step.startswith(
         "Make the same call, with equally many elements, on all ranks of the group. Then run"
     )
+
+
+def test_tensors_that_a_mismatched_call_has_written_are_not_said_to_be_kept():
+    aborted = with_last(died(1, exit_code=-6, printed=GLOO))
+    judged = report("mismatched-collective")
+    finding = replace(judged.findings[0], op="broadcast", written=RankSet.of([2]))
+    judged = replace(judged, findings=(finding,))
+    outcome = replace(outcome_of(freed(0), aborted, ok(2), fresh=RankSet.of([1])), report=judged)
+    assert finding_of(outcome).now == (
+        "rank 1 was replaced by a fresh process: its variables are gone, those of ranks 0,2 are "
+        "kept. Except: the tensors that broadcast writes on rank 2 have new values, perhaps wrong "
+        "ones."
+    )
+    explained = replace(outcome, report=exit_report(outcome))
+    error = cell_error(explained, "cell [7]", {})
+    assert error is not None
+    shown = "".join(error._render_traceback_())
+    for text in (str(error), shown):
+        assert (
+            " ".join(plain(text).split()).count(
+                "except the tensors that the call writes on rank 2: it had ended there before the "
+                "mismatch was found, and they have new values, perhaps wrong ones"
+            )
+            == 1
+        )
 
 
 def test_a_rank_that_ran_python_has_waited_for_nobody():

@@ -154,6 +154,18 @@ def test_the_cell_ran_on_other_ranks_only():
     )
 
 
+def test_a_cell_of_other_ranks_is_not_named_where_one_ran_on_the_rank():
+    history = CellHistory()
+    run(history, 3, "v = rank")
+    run(history, 4, "v = 0", ranks=RankSet.of([0]))
+    history.note_restart(ONE)
+    run(history, 6, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: it has not run cell [3], which defines v\n"
+        "next      %ddp catchup -r 1 runs such cells there"
+    )
+
+
 def test_the_cells_before_attach_are_not_known():
     history = CellHistory(is_partial=True)
     history.note_restart(ONE)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis import compare_records
+from nbddp.controller.diagnosis import PoolNodes, Report, compare_records
 from nbddp.wire.flight_recorder.schema import MessageCount
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import RUN, Ranks
@@ -22,9 +22,55 @@ def test_ends_of_a_message_that_differ():
     assert finding.culprits == RankSet.all(2)
     assert finding.headline == (
         "Rank 0 called send of float32[3], rank 1 called recv of float32[4], as the two ends of "
-        "one message; that does not hang, but the tensor of rank 1 does not hold what was sent."
+        "one message; that does not hang, but only the first 12 of the 16 bytes of the tensor of "
+        "rank 1 were written."
+    )
+    assert finding.next_step == (
+        "Use the same shape at both ends of the message. Do not trust the other bytes."
     )
     assert finding.is_error
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "result"),
+    [
+        (
+            ("float32", 4, 16),
+            ("uint8", 16, 16),
+            "the tensor of rank 1 holds the bytes of float32 as uint8",
+        ),
+        (("int8", 3, 3), ("uint8", 3, 3), "the tensor of rank 1 holds the bytes of int8 as uint8"),
+        (
+            ("float32", 2, 8),
+            ("float64", 2, 16),
+            "only the first 8 of the 16 bytes of the tensor of "
+            "rank 1 were written, and they are of float32",
+        ),
+        (("float32", 2, 8), ("uint8", 2, 2), "the tensor of rank 1 does not hold what was sent"),
+    ],
+)
+def test_what_the_tensor_of_a_message_holds(
+    sent: tuple[str, int, int], received: tuple[str, int, int], result: str
+):
+    pool = Ranks(2)
+    for (dtype, count, nbytes), rank, op in ((sent, 0, "send"), (received, 1, "recv")):
+        pool[rank].done(
+            op, peer=1 - rank, input_sizes=((count,),), input_dtypes=(dtype,), nbytes=nbytes
+        )
+        pool[rank].finished()
+    (finding,) = pool.compare()
+    assert finding.headline.endswith(f"; that does not hang, but {result}.")
+    assert " at both ends of the message" in finding.next_step
+
+
+def test_the_node_of_one_end_alone_is_not_told():
+    pool = Ranks(2)
+    pool[0].done("send", peer=1, input_sizes=((3,),))
+    pool[1].done("recv", peer=0)
+    for state in pool:
+        state.finished()
+    report = Report(RUN, pool.compare()).with_nodes(PoolNodes({0: [0], 1: [1]}, {}))
+    assert report.findings[0].nodes == ()
 
 
 def test_one_end_of_a_message_may_be_of_an_earlier_cell():

@@ -44,6 +44,27 @@ def test_all_is_well():
     assert said(cells=(4,)).lines[0] == "Rank 1 ran cell [4] again."
 
 
+def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
+    lost = LeftOut(("v",), Reason.NO_CELL_SINCE_ATTACH)
+    why = "no cell since %ddp attach defines this, and cells before it are not known here. Next: "
+    assert said(cells=(), left_out=(lost, *FAILED[:1]), passed_over=RankSet.of([3])).lines == [
+        f"Rank 1 still lacks v: {why}run those cells again, on all ranks",
+        "Not made again, since their cell had failed: os and signal (cell [4]).",
+        "Rank 1 lacks no other variable of rank 0.",
+        "Rank 3 lacks names, too, and has values of cells that ran since it was replaced: nothing "
+        "was changed there. Next: %ddp catchup -r 3",
+        "Then: run the next cell, or the interrupted one again.",
+    ]
+
+
+def test_the_cells_of_a_name_are_not_those_of_names_that_are_told_apart():
+    made = (("u", (9,)), ("v", (3,)))
+    lines = said(
+        cells=(3, 9), regained=("u", "v"), initial=("v",), makers=(3, 9), makers_by_name=made
+    ).lines
+    assert lines[0] == "Rank 1 has again: u (from cell [9])."
+
+
 def test_names_of_cells_of_other_ranks_are_not_said_to_be_there():
     assert said(cells=(), elsewhere=(("keep", 3),)).lines == [
         "Rank 1 lacks no variable of its cells: keep is of cell [3], which ran on other ranks "
@@ -136,8 +157,8 @@ def test_random_numbers_that_are_drawn_again_are_told():
         ),
         (
             {"passed_over": RankSet.of([3])},
-            "Rank 3 lacks names, too, and has run cells of its own since it was replaced: nothing "
-            "was changed there. Next: %ddp catchup -r 3",
+            "Rank 3 lacks names, too, and has values of cells that ran since it was replaced: "
+            "nothing was changed there. Next: %ddp catchup -r 3",
             "Then: run the next cell, or the interrupted one again.",
         ),
         (

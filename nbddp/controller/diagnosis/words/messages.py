@@ -1,9 +1,9 @@
-"""The words about messages that never meet their other end.
+"""The words about messages that never meet their other end, or one that does not match.
 
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -325,3 +325,29 @@ def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
         if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
             return False
     return True
+
+
+def message_result(calls: Mapping[Rank, Operation]) -> tuple[str, str] | None:
+    """What the tensor of the receiver holds, and the next step; None: the calls are no message.
+
+    A program may mean such a message: it reads bytes, or a short message into a long buffer.
+    """
+    ends = {call.signature.kind: (rank, call.signature) for rank, call in calls.items()}
+    if ends.keys() != {"send", "recv"}:
+        return None
+    (_, sent), (rank, received) = ends["send"], ends["recv"]
+    is_known = sent.places == received.places and len(sent.input_dtypes) == 1
+    dtypes = (*sent.input_dtypes, *received.input_dtypes)
+    if is_known and sent.nbytes < received.nbytes:
+        other = f", and they are of {dtypes[0]}" if len({*dtypes}) > 1 else ""
+        return (
+            f"only the first {sent.nbytes} of the {received.nbytes} bytes of the tensor of rank "
+            f"{rank} were written{other}",
+            "Do not trust the other bytes.",
+        )
+    if is_known and sent.nbytes == received.nbytes and len({*dtypes}) > 1:
+        return (
+            f"the tensor of rank {rank} holds the bytes of {dtypes[0]} as {dtypes[-1]}",
+            "Check what came out.",
+        )
+    return f"the tensor of rank {rank} does not hold what was sent", "Do not trust what came out."

@@ -50,6 +50,7 @@ from nbddp.controller.diagnosis.words.collectives import (
     shared_out,
     with_loop_facts,
 )
+from nbddp.controller.diagnosis.words.messages import message_result
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -169,9 +170,8 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
         results, step = "are not", "Do not trust what came out."
     results = f"the results {results} what was meant"
     calls = disagreement.operation_by_rank
-    receivers = RankSet.of(rank for rank, call in calls.items() if call.signature.kind == "recv")
-    if receivers:
-        results = f"the tensor of {receivers.describe()} does not hold what was sent"
+    if received := message_result(calls):
+        results, step = received
     return Words(
         f"{_calls(disagreement, reports)}; that does not hang, but {results}.",
         "the records of the ranks differ.",
@@ -436,7 +436,9 @@ def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
             "Pass contiguous tensors on all ranks of the group, `x = x.contiguous()`: elements are "
             "sent in the order of memory."
         )
-    step = f"Use the same {' and '.join(names)} on all ranks of the group"
+    is_message = next(iter(operations.values())).signature.kind in ("send", "recv")
+    where = "at both ends of the message" if is_message else "on all ranks of the group"
+    step = f"Use the same {' and '.join(names)} {where}"
     if fields == ("root",) and len(disagreement.culprits) < len(operations):
         (root,) = {
             operations[r].signature.root for r in operations if r not in disagreement.culprits
