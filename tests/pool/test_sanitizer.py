@@ -14,6 +14,7 @@ from tests.cases.sanitized_other_models import CORRECT_OTHER_MODELS, OTHER_MODEL
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
 from tests.cases.sanitized_steps_alone import CORRECT_STEPS_ALONE, STEPS_ALONE
+from tests.cases.sanitized_steps_unpaired import STEPS_UNPAIRED
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.sanitized_weights_put_back import CORRECT_PUT_BACK
@@ -22,7 +23,7 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE, *OTHER_MODELS]
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE, *OTHER_MODELS, *STEPS_UNPAIRED]
 SILENT = {
     **CORRECT,
     **CORRECT_TRAINING,
