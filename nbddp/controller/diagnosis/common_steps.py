@@ -103,7 +103,7 @@ class CommonSteps:
         rows = {rank: self._all_places(steps) for rank, steps in steps_of.items()}
         if len({steps.tensors for steps in steps_of.values()}) > 1:
             return None
-        found = 0
+        longest = 0
         for count in range(1, min(map(len, rows.values())) + 1):
             starts = [
                 start_of(steps, len(rows[rank]) - count + 1) for rank, steps in steps_of.items()
@@ -112,12 +112,12 @@ class CommonSteps:
             if None in digests:
                 continue
             if len(digests) == 1:
-                found = count
+                longest = count
                 break
             # A line that runs again may do so for another step.
             if all(set(row[:-count]).isdisjoint(row[-count:]) for row in rows.values()):
-                found = count
-        return self._last(found, steps_of, rows) if found else None
+                longest = count
+        return self._last(longest, steps_of, rows) if longest else None
 
     def _last(
         self, count: int, steps_of: Mapping[Rank, ReplicaSteps],

@@ -196,10 +196,10 @@ def _explained(
         last = common.last
         if last is None:
             return _unpaired(parted, by_rank, ends, _step_counts(ends, steps_of), common)
-        by_rank, found = last.by_rank, _parted(last.by_rank)
-        if found is None or found.beside:
+        by_rank, of_last = last.by_rank, _parted(last.by_rank)
+        if of_last is None or of_last.beside:
             return None
-        parted = explained = replace(found, last=last.count, in_common=RankSet.of(by_rank))
+        parted = explained = replace(of_last, last=last.count, in_common=RankSet.of(by_rank))
     else:
         explained = _counted(parted, by_rank, ends, _step_counts(ends, steps_of))
     steps = parted.steps
