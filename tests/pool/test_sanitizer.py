@@ -10,9 +10,11 @@ from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
+from tests.cases.sanitized_other_models import CORRECT_OTHER_MODELS, OTHER_MODELS
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
 from tests.cases.sanitized_steps_alone import CORRECT_STEPS_ALONE, STEPS_ALONE
+from tests.cases.sanitized_steps_unpaired import STEPS_UNPAIRED
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.sanitized_weights_put_back import CORRECT_PUT_BACK
@@ -21,7 +23,7 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE]
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE, *OTHER_MODELS, *STEPS_UNPAIRED]
 SILENT = {
     **CORRECT,
     **CORRECT_TRAINING,
@@ -31,6 +33,7 @@ SILENT = {
     **CORRECT_ENDS,
     **CORRECT_PUT_BACK,
     **CORRECT_STEPS_ALONE,
+    **CORRECT_OTHER_MODELS,
 }
 
 
@@ -61,6 +64,15 @@ def test_without_the_option_nothing_is_told(pool: Pool, cell: WrongCell):
 def test_a_correct_cell_is_silent(pool: Pool, name: str):
     found = findings(run_cell(pool, PRELUDE + SILENT[name], sanitize=True))
     assert [finding.headline for finding in found] == []
+
+
+def test_a_model_of_each_rank_from_an_earlier_cell_is_not_told(pool: Pool):
+    """It has no backward pass in later cells, whose gradients are those of another model."""
+    run_cell(pool, f"{PRELUDE}bad = DDP(nn.Linear(2, 1))\nbad.module.bias.data.fill_(rank)")
+    code = "model = DDP(nn.Linear(2, 1))\nmodel(torch.randn(4, 2)).sum().backward()"
+    for _ in range(2):
+        assert findings(run_cell(pool, code, sanitize=True)) == []
+    run_cell(pool, "del bad, model")
 
 
 @pytest.mark.full

@@ -29,6 +29,15 @@ class StepAlone:
     optimizer: str
 
 
+@dataclass(frozen=True)
+class LastSteps:
+    """The last steps of each rank, as many of each, with the hashes from before them."""
+
+    count: int
+    by_rank: Mapping[Rank, ReplicaSteps]  #: with numbers of their own
+    alone: StepAlone | None  #: before them, of some ranks alone
+
+
 class CommonSteps:
     """The steps of a model, of which some were made by some ranks alone.
 
@@ -65,6 +74,69 @@ class CommonSteps:
                 return {}  # too many lines: the hashes from before a first step are not known
             reduced[rank] = tuple(known)
         return reduced
+
+    @cached_property
+    def are_unpaired(self) -> bool:
+        """Whether neither lines nor numbers tell which steps of ranks are the same step.
+
+        Some ranks make more steps, and not the same lines one after the other.
+        """
+        if self.has_alone or any(len(of) != 1 for of in self._steps_of.values()):
+            return False
+        first, *rest = (self._all_places(of[0]) for of in self._steps_of.values())
+        return any(len(row) != len(first) for row in rest) and not all(
+            _fits(row, first) for row in rest
+        )
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether each rank makes all of its steps in one line, as where ranks take turns."""
+        return all(len(self._places_of(rank)) == 1 for rank in self._steps_of)
+
+    @cached_property
+    def last(self) -> LastSteps | None:
+        """The last steps of each rank, from the last time on at which all were equal, if any.
+
+        None: there are no hashes from before them.
+        """
+        steps_of = {rank: of[0] for rank, of in self._steps_of.items()}
+        rows = {rank: self._all_places(steps) for rank, steps in steps_of.items()}
+        if len({steps.tensors for steps in steps_of.values()}) > 1:
+            return None
+        longest = 0
+        for count in range(1, min(map(len, rows.values())) + 1):
+            starts = [
+                start_of(steps, len(rows[rank]) - count + 1) for rank, steps in steps_of.items()
+            ]
+            digests = {None if start is None else start.digest for start in starts}
+            if None in digests:
+                continue
+            if len(digests) == 1:
+                longest = count
+                break
+            # A line that runs again may do so for another step.
+            if all(set(row[:-count]).isdisjoint(row[-count:]) for row in rows.values()):
+                longest = count
+        return self._last(longest, steps_of, rows) if longest else None
+
+    def _last(
+        self, count: int, steps_of: Mapping[Rank, ReplicaSteps],
+        rows: Mapping[Rank, Sequence[_Place]],
+    ) -> LastSteps:  # fmt: skip
+        earlier = {rank: row[:-count] for rank, row in rows.items()}
+        outside = {position for row in earlier.values() for place in row for position in place}
+        by_rank: dict[Rank, ReplicaSteps] = {}
+        for rank, steps in steps_of.items():
+            numbers = list(range(len(rows[rank]) - count + 1, len(rows[rank]) + 1))
+            reduced = _with_numbers(steps, numbers, outside)
+            if reduced is not None:
+                by_rank[rank] = reduced
+        ranks = RankSet.of(rank for rank, row in earlier.items() if row)
+        alone = None
+        if len(ranks) < len(rows) and len({earlier[rank][-1] for rank in ranks}) == 1:
+            first = next(iter(ranks))
+            alone = self._alone(steps_of[first], len(earlier[first]))
+        return LastSteps(count, by_rank, alone)
 
     def alone_with_value(self, name: str, values: Mapping[Rank, bytes]) -> StepAlone | None:
         """Return a step of some ranks alone that these and no others have in a tensor.
@@ -140,46 +212,61 @@ class CommonSteps:
     def _numbers_alone(self, steps: ReplicaSteps) -> list[int]:
         return [step for step, place in enumerate(self._row(steps), 1) if place is None]
 
+    def _all_places(self, steps: ReplicaSteps) -> tuple[_Place, ...]:
+        return tuple(_place(steps, index) for index in steps.site_of_step[1:])
+
     def _reduced(self, steps: ReplicaSteps) -> ReplicaSteps | None:
         """Leave out the steps of some ranks alone; None: the hashes before are not known."""
-        numbers = self._numbers(steps)
-        start = start_of(steps, numbers[0])
-        if start is None:
-            return None
-        size = len(steps.newest)
-        kept = [step for step in numbers if len(steps.details) >= (step + 1) * size]
         outside = {
             position
             for rank in self._steps_of
             for place in self._places_of(rank) - self._common
             for position in place
         }
-        chosen = [0, *numbers]
-        begun = [
-            (bisect_left(chosen, begin), text)
-            for begin, text in zip(steps.setting_steps, steps.settings, strict=True)
-        ]
-        begun = [(step, text) for step, text in begun if step < len(chosen)]
-        return replace(
-            steps,
-            digests=start.digest + b"".join(_part(steps.digests, step) for step in numbers),
-            details=start.details
-            + b"".join(steps.details[step * size : (step + 1) * size] for step in kept),
-            settings=tuple(text for _, text in begun),
-            setting_steps=tuple(step for step, _ in begun),
-            sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
-            site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
-            callers=(),
-            state_digests=b"",  # steps alone explain states that differ at the end
-            starts=tuple(
-                replace(each, step=numbers.index(each.step) + 1)
-                for each in steps.starts
-                if each.step in numbers
-            ),
-        )
+        return _with_numbers(steps, self._numbers(steps), outside)
 
 
-def _fits(row: tuple[_Place | None, ...], other: tuple[_Place | None, ...]) -> bool:
+def _with_numbers(
+    steps: ReplicaSteps, numbers: Sequence[int], outside: set[tuple[str, int, int]]
+) -> ReplicaSteps | None:
+    """Leave out the steps with other numbers; None: the hashes before are not known.
+
+    Args:
+        steps: of a rank.
+        numbers: of the steps that stay.
+        outside: positions of the lines of other steps.
+    """
+    start = start_of(steps, numbers[0])
+    if start is None:
+        return None
+    size = len(steps.newest)
+    kept = [step for step in numbers if len(steps.details) >= (step + 1) * size]
+    chosen = [0, *numbers]
+    begun = [
+        (bisect_left(chosen, begin), text)
+        for begin, text in zip(steps.setting_steps, steps.settings, strict=True)
+    ]
+    begun = [(step, text) for step, text in begun if step < len(chosen)]
+    return replace(
+        steps,
+        digests=start.digest + b"".join(_part(steps.digests, step) for step in numbers),
+        details=start.details
+        + b"".join(steps.details[step * size : (step + 1) * size] for step in kept),
+        settings=tuple(text for _, text in begun),
+        setting_steps=tuple(step for step, _ in begun),
+        sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
+        site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
+        callers=(),
+        state_digests=b"",  # steps alone explain states that differ at the end
+        starts=tuple(
+            replace(each, step=numbers.index(each.step) + 1)
+            for each in steps.starts
+            if each.step in numbers
+        ),
+    )
+
+
+def _fits(row: Sequence[_Place | None], other: Sequence[_Place | None]) -> bool:
     """Whether steps have the same numbers on both ranks; one of them may make more in the end."""
     count = min(len(row), len(other))
     return row[:count] == other[:count]

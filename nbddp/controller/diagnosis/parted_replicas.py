@@ -51,6 +51,10 @@ class PartedReplicas:
     states: tuple[str, ...] = ()
     #: A step of some ranks alone, after which the parameters or the states were not equal.
     alone: StepAlone | None = None
+    #: ``step`` counts these last steps of each rank: nothing else tells which are the same. 0: all.
+    last: int = 0
+    begins_equal: bool = False  #: they were equal right before ``step``
+    is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
 
     @property
@@ -188,6 +192,14 @@ def _explained(
     explained: PartedReplicas | None = parted
     if common.has_alone:
         parted = explained = replace(parted, in_common=RankSet.of(by_rank))
+    elif common.are_unpaired and not parted.beside and (not parted.step or not common.has_turns):
+        last = common.last
+        if last is None:
+            return _unpaired(parted, by_rank, ends, _step_counts(ends, steps_of), common)
+        by_rank, of_last = last.by_rank, _parted(last.by_rank)
+        if of_last is None or of_last.beside:
+            return None
+        parted = explained = replace(of_last, last=last.count, in_common=RankSet.of(by_rank))
     else:
         explained = _counted(parted, by_rank, ends, _step_counts(ends, steps_of))
     steps = parted.steps
@@ -195,6 +207,42 @@ def _explained(
     if explained is None or explained.beside or explained.step_counts or is_known:
         return explained
     return _from_start(explained, by_rank, common)
+
+
+def _unpaired(
+    parted: PartedReplicas,
+    by_rank: Mapping[Rank, ReplicaSteps],
+    ends: Mapping[Rank, ReplicaSteps],
+    counts: Mapping[Rank, int],
+    common: CommonSteps,
+) -> PartedReplicas | None:
+    """What the end shows, and no step; None: the error of the cell explains it."""
+    if not counts:
+        return None
+    followers = _followers(by_rank) if common.has_turns else NO_RANKS
+    sites = {rank: _site(each, _length(each) - 1) for rank, each in by_rank.items()}
+    at_end = _at_end(parted, ends, counts, followers)
+    return replace(at_end, sites=sites, is_unpaired=not followers, setting=None)
+
+
+def _at_end(
+    parted: PartedReplicas,
+    ends: Mapping[Rank, ReplicaSteps],
+    counts: Mapping[Rank, int],
+    followers: RankSet,
+) -> PartedReplicas:
+    """Replicas with the tensors that differ at the end of the cell."""
+    names = _differing(ends, 1, is_late=True)
+    return replace(
+        parted,
+        step=0,
+        tensor="".join(names[:1]),
+        others=len(names) - 1,
+        is_late=True,
+        clusters=_clusters({rank: _part(each.digests, 1) for rank, each in ends.items()}),
+        followers=followers,
+        step_counts=counts,
+    )
 
 
 def _counted(
@@ -212,16 +260,7 @@ def _counted(
         is_known = parted.setting or parted.optimizers or parted.steps.copy_site.line
         is_uneven = len(set(counts.values())) > 1 and not (parted.steps.is_ddp or is_known)
         if followers or is_uneven:
-            names = _differing(ends, 1, is_late=True)
-            return replace(
-                parted,
-                tensor="".join(names[:1]),
-                others=len(names) - 1,
-                is_late=True,
-                clusters=_clusters({rank: _part(each.digests, 1) for rank, each in ends.items()}),
-                followers=followers,
-                step_counts=counts,
-            )
+            return _at_end(parted, ends, counts, followers)
     compared = {rank for ranks in parted.clusters for rank in ranks}
     of_step = {rank: count for rank, count in counts.items() if rank in compared}
     # Ranks that make more steps may not be those that have parted before.
@@ -268,7 +307,13 @@ def _from_start(
         return replace(parted, alone=None if parted.step else early)
     if not names and not (parted.step and state_names):
         return parted
-    if early is None and parted.in_common and names:
+    if parted.last:
+        early = _alone_before_last(common, details if names else states)
+        if early is not None and names:
+            index = parted.steps.tensors.index(names[0])
+            values = {rank: _part(part, index) for rank, part in details.items()}
+            early = common.alone_with_value(names[0], values)
+    elif early is None and parted.in_common and names:
         index = parted.steps.tensors.index(names[0])
         values = {rank: _part(part, index) for rank, part in details.items()}
         early = common.alone_with_value(names[0], values)
@@ -285,6 +330,16 @@ def _from_start(
         states=tuple(state_names),
         alone=early,
     )
+
+
+def _alone_before_last(common: CommonSteps, unequal: Mapping[Rank, bytes]) -> StepAlone | None:
+    """The step of some ranks alone before the last ones, if no others have what these have."""
+    alone = None if common.last is None else common.last.alone
+    if alone is None:
+        return None
+    others = {value for rank, value in unequal.items() if rank not in alone.ranks}
+    is_cause = others.isdisjoint(unequal[rank] for rank in alone.ranks)
+    return alone if is_cause else None
 
 
 def _unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
@@ -418,8 +473,13 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedRepli
         return None  # gradients were averaged, and no weight was updated
     # What has parted before the replicas were equal again is over.
     step = count
+    begins_equal = False
     while step > first and len({_part(each.digests, step - 1) for each in by_rank.values()}) > 1:
         step -= 1
+        begun = [start_of(each, step) for each in by_rank.values()] if step else []
+        begins_equal = None not in begun and len({each.digest for each in begun if each}) == 1
+        if begins_equal:
+            break
     if step == count:
         return _parted_beside(by_rank, count)
     if not step and any(each.may_be_own for each in by_rank.values()):
@@ -438,6 +498,7 @@ def _parted(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedRepli
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         sites={rank: _site(each, step) for rank, each in by_rank.items()},
+        begins_equal=begins_equal,
     )
 
 

@@ -28,6 +28,22 @@ def ddp_models() -> list[Any]:
     return list(_ddp_modules)
 
 
+def models_that_send() -> list[Any]:
+    """Return the DistributedDataParallel modules of which one sends gradients in this thread.
+
+    DDP sends a bucket in the hook of the last of its parameters whose gradient has come: autograd
+    then runs the node of that parameter. Empty: autograd runs none, as where DDP sends all at the
+    end of a backward pass (``static_graph``), or torch does not tell which.
+    """
+    current_node = getattr(torch._C, "_current_autograd_node", None)
+    node = None if current_node is None else current_node()
+    parameter = getattr(node, "variable", None)
+    if parameter is None:
+        return []
+    # Modules compare by identity, tensors do not.
+    return [model for model in _ddp_modules if any(parameter is p for p in model.parameters())]
+
+
 def parts_on_purpose(model: Any) -> bool:
     """Return whether a DDP model averages its replicas only now and then (local SGD)."""
     states = (state for _, state in getattr(model, "_comm_hooks", ()))

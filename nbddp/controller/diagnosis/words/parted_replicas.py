@@ -13,6 +13,7 @@ from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
+from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 _DIFF = "`%ddp diff` shows by how much they differ."
@@ -47,11 +48,13 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
 
 def _in_step(parted: PartedReplicas) -> Words:
     """The parameters differ after a step, or before the first one."""
-    steps, line = parted.steps, line_of(parted.site)
+    steps, line = parted.steps, _lines(parted)
     optimizer = "its optimizer" if parted.optimizers else steps.optimizer
     when = f"after step {parted.step} of {optimizer}"
+    if parted.last:
+        when = f"after {_nth(parted)} of {optimizer}"
     equal = f"; after step {parted.step - 1} they were equal"
-    if parted.step < 2:
+    if parted.step < 2 or parted.begins_equal:
         equal = "; before it they were equal" if parted.step else ""
     if not parted.step:
         when = f"before the first step of {optimizer}"
@@ -98,27 +101,57 @@ def _in_step(parted: PartedReplicas) -> Words:
         f"{when}.",
         reason,
         step,
-        code=code_of((steps.copy_site, RankSet()), (parted.site, parted.culprits)),
+        code=code_of((steps.copy_site, RankSet()), *_code(parted, parted.culprits)),
     )
+
+
+def _nth(parted: PartedReplicas, *, is_before: bool = False) -> str:
+    """``the first step``, ``step 3``, ``the last 2 steps``."""
+    if parted.last == 1:
+        return "the last step"
+    if parted.last:
+        of = f"the last {parted.last} steps"
+        return of if is_before and parted.step < 2 else f"step {parted.step} of {of}"
+    return "the first step" if parted.step < 2 else f"step {parted.step}"
+
+
+def _lines(parted: PartedReplicas) -> str:
+    """``line 4``, or ``line 4 (rank 0) and line 6 (rank 1)``: ranks may step in other lines."""
+    lines = ranks_by_value({rank: line_of(site) for rank, site in parted.sites.items()})
+    if len(lines) < 2 or not all(site.line for site in parted.sites.values()):
+        return line_of(parted.site)
+    return " and ".join(f"{line} ({ranks.describe()})" for line, ranks in lines.items())
+
+
+def _code(parted: PartedReplicas, ranks: RankSet) -> list[tuple[Site, RankSet]]:
+    """The lines in which ranks step, each with those of ``ranks``."""
+    of_site = ranks_by_value({rank: site for rank, site in parted.sites.items() if site.line})
+    if len(of_site) < 2:
+        return [(parted.site, ranks)]
+    return [
+        (site, RankSet.of(rank for rank in own if rank in ranks)) for site, own in of_site.items()
+    ]
 
 
 def _in_common(parted: PartedReplicas) -> str:
     """Which steps are counted."""
     ranks = parted.in_common
+    if parted.last:
+        return " on each rank"
     return f" that {ranks.describe()} have in common" if ranks else " in this cell"
 
 
 def _before_step(parted: PartedReplicas) -> Words:
     """The parameters, or the states of the optimizer, differ before a step, or since one alone."""
-    steps, alone, line = parted.steps, parted.alone, line_of(parted.site)
-    nth = "the first step" if parted.step < 2 else f"step {parted.step}"
+    steps, alone, line = parted.steps, parted.alone, _lines(parted)
     is_before = parted.is_before or not parted.step
+    nth = _nth(parted, is_before=is_before)
     when = "before" if is_before else "after"
     before = f"{when} {nth} of {steps.optimizer}{_in_common(parted)}"
     names = parted.states[:1]
     more = f" and {len(parted.states) - 1} more" if parted.states[1:] else ""
     state = f"'{names[0]}'{more} of {steps.model}" if names else ""
-    clause, code = "", [(parted.site, NO_RANKS if alone else parted.culprits)]
+    clause, code = "", _code(parted, NO_RANKS if alone else parted.culprits)
     if alone is not None:
         clause = (
             f": {alone.ranks.describe()} alone stepped {alone.optimizer} before that, "
@@ -166,7 +199,7 @@ def _before_step(parted: PartedReplicas) -> Words:
 
 def _advice(parted: PartedReplicas) -> str:
     """What to look for, if nothing but the step is known."""
-    line = line_of(parted.site)
+    line = _lines(parted)
     averaged = f"gradients that were not averaged before {line}, or were changed after that"
     ways = (
         "a forward through `model.module`, a backward under `no_sync()`, a hook or `dist.reduce` "
@@ -263,6 +296,13 @@ def _in_turns(parted: PartedReplicas) -> Words:
             "had after a step"
         )
         step = f"{again[0].upper()}{again[1:]}"
+    elif parted.is_unpaired:
+        optimizer = parted.steps.optimizer
+        state = f", and the same state of {optimizer}," if parted.steps.states else ""
+        step = (
+            f"Give all ranks the same weights{state} after steps that some of them make alone, or "
+            f"let all ranks step equally often. {_DIFF}"
+        )
     else:
         step = (
             "Give all ranks the same weights before their first steps, and let them step equally "
@@ -273,7 +313,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
         f"{parted.steps.optimizer} in this cell{where}.",
         f"{reason}.",
         step,
-        code=code_of((parted.site, RankSet.of(r for r, n in parted.step_counts.items() if n))),
+        code=code_of(*_code(parted, RankSet.of(r for r, n in parted.step_counts.items() if n))),
     )
 
 

@@ -210,7 +210,7 @@ class Replicas:
         if not self._hooks or any(map(finite.is_captured, tensors)):
             return
         if not is_of_user:
-            self._whole.note_group(counters, reduction)
+            self._whole.note_sender(counters, reduction)
             return
         self._gradients.note_copies(reduction, tensors, self._digest)
         key = tuple((each.shape, each.dtype) for each in tensors)

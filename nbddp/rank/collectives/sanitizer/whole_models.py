@@ -79,17 +79,25 @@ class WholeModels:
         """Forget all: the cell has ended."""
         self._known.clear()
 
-    def note_group(self, counters: GroupCounters, reduction: Reduction) -> None:
-        """Take the hashes of the DDP models of a group that sends gradients.
+    def note_sender(self, counters: GroupCounters, reduction: Reduction) -> None:
+        """Take the hashes of the DDP model that sends gradients, if it is known for sure.
+
+        Other models may be alive, with equal shapes and with weights of each rank's own.
 
         Args:
             counters: of the group.
             reduction: of gradients.
         """
-        for model in torch_private.ddp_models():
-            is_of_group = getattr(model.process_group, "counters", None) is counters
-            if is_of_group and not torch_private.parts_on_purpose(model):
-                self.note(Model.of_ddp(model, reduction.pg_id), reduction)
+        models = torch_private.models_that_send()
+        # Several wrap one module where the code has made the model again, and share its weights.
+        if not models or len({id(each.module) for each in models}) > 1:
+            return
+        model = models[-1]
+        is_of_group = getattr(model.process_group, "counters", None) is counters
+        # With a static graph, no parameter is known in the first pass: this is a later one.
+        is_first = not getattr(model, "static_graph", False)
+        if is_of_group and is_first and not torch_private.parts_on_purpose(model):
+            self.note(Model.of_ddp(model, reduction.pg_id), reduction)
 
     def note(self, model: Model, reduction: Reduction | None = None) -> None:
         """Take the hashes of a DDP model, unless that was done in this cell.
