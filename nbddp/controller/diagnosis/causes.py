@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
 from nbddp.controller.diagnosis.data_reads import DataFault
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph

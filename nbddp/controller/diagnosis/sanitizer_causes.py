@@ -11,7 +11,8 @@ from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
 from nbddp.controller.diagnosis.data_reads import DataFault, compare_reads
-from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
+from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import SanitizerFault

@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
-from nbddp.controller.diagnosis.parted_replicas import PartedReplicas, find_parted_replicas
+from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
 from nbddp.wire.rank_set import NO_RANKS

@@ -1,0 +1,219 @@
+"""Compares the hashes that ranks have taken of a model, step by step.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nbddp.controller.diagnosis.common_steps import StepAlone, start_of
+from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+
+@dataclass(frozen=True)
+class PartedReplicas:
+    """A model whose replicas have parted."""
+
+    steps: ReplicaSteps  #: of one of the ranks
+    step: int  #: the first one after which they differ; 0: before the first one of the cell
+    tensor: str  #: the first that differs, then or, if ``is_late``, at the end of the cell
+    others: int  #: number of other tensors that differ then
+    is_late: bool  #: the hashes of single tensors were not kept for this many steps
+    clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
+    beside: Literal["", "buffer", "state"] = ""
+    #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
+    setting: tuple[str, Mapping[Rank, str]] | None = None
+    #: The class of the optimizer of each rank; empty: all have the same.
+    optimizers: Mapping[Rank, str] = field(default_factory=dict)
+    #: The steps that each rank has made, if that explains why they differ.
+    step_counts: Mapping[Rank, int] = field(default_factory=dict)
+    #: The line of the step of each rank.
+    sites: Mapping[Rank, Site] = field(default_factory=dict)
+    #: Ranks whose optimizers do not step ``tensor``, which those of others do.
+    without_tensor: RankSet = NO_RANKS
+    #: The replicas were equal after this many steps of all ranks, of which some have made more.
+    equal_steps: int = 0
+    is_after: bool = False  #: what optimizers step was equal after the last step
+    is_stepped: bool = True  #: an optimizer steps ``tensor``
+    #: Ranks whose first step began with weights that another one had after a step.
+    followers: RankSet = NO_RANKS
+    #: Ranks of which some have stepped alone: ``step`` counts the steps that these have in common.
+    in_common: RankSet = NO_RANKS
+    is_before: bool = False  #: they differ before ``step``, and not only after it
+    #: States of the optimizer that differed before ``step``, at equal parameters or beside others.
+    states: tuple[str, ...] = ()
+    #: A step of some ranks alone, after which the parameters or the states were not equal.
+    alone: StepAlone | None = None
+    #: ``step`` counts these last steps of each rank: nothing else tells which are the same. 0: all.
+    last: int = 0
+    begins_equal: bool = False  #: they were equal right before ``step``
+    is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
+    was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
+
+    @property
+    def culprits(self) -> RankSet:
+        """The minority; without one, all ranks."""
+        return minority(self.clusters)
+
+    @property
+    def site(self) -> Site:
+        """The line of the step, of a rank that knows it."""
+        own = site_of(self.steps, self.step)
+        return own if own.line else next((each for each in self.sites.values() if each.line), own)
+
+    @property
+    def is_of_end(self) -> bool:
+        """The replicas differ at the end; their first steps may be those of other iterations."""
+        return not self.step and bool(self.step_counts)
+
+    @property
+    def all_differ(self) -> bool:
+        """No two of several ranks are equal: each of them does the same wrong thing, perhaps."""
+        return len(self.clusters) > 1 and all(len(ranks) == 1 for ranks in self.clusters)
+
+
+def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedReplicas | None:
+    """Find the step, from ``first`` on, after which replicas were equal no more."""
+    some = next(iter(by_rank.values()))
+    # A rank that has less data makes fewer steps.
+    count = min(len(each.site_of_step) for each in by_rank.values())
+    # Of a DDP model, the gradients of different weights were averaged.
+    if (
+        not some.optimizer
+        and not some.is_ddp
+        and not any(
+            part_of(each.digests, 0) != part_of(each.digests, 1) for each in by_rank.values()
+        )
+    ):
+        return None  # gradients were averaged, and no weight was updated
+    # What has parted before the replicas were equal again is over.
+    step = count
+    begins_equal = False
+    while step > first and len({part_of(each.digests, step - 1) for each in by_rank.values()}) > 1:
+        step -= 1
+        begun = [start_of(each, step) for each in by_rank.values()] if step else []
+        begins_equal = None not in begun and len({each.digest for each in begun if each}) == 1
+        if begins_equal:
+            break
+    if step == count:
+        return _parted_beside(by_rank, count)
+    if not step and any(each.may_be_own for each in by_rank.values()):
+        return None  # models of each rank, which look at the gradients of others
+    is_late = any(len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values())
+    names = differing_tensors(by_rank, step, is_late=is_late)
+    optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
+    is_one = len(set(optimizers.values())) == 1
+    return PartedReplicas(
+        some,
+        step,
+        "".join(names[:1]),
+        len(names) - 1,
+        is_late,
+        clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        setting=_differing_setting(by_rank, step) if is_one else None,
+        optimizers={} if is_one else optimizers,
+        sites={rank: site_of(each, step) for rank, each in by_rank.items()},
+        begins_equal=begins_equal,
+    )
+
+
+def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+    """Compare the buffers and the states of optimizers, where the parameters are equal."""
+    some = next(iter(by_rank.values()))
+    beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
+    beside.append(
+        (
+            "buffer",
+            {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
+        )
+    )
+    if all(len(each.site_of_step) == count for each in by_rank.values()):
+        # A rank with less data makes fewer steps, and has an older state of the optimizer.
+        beside.append(
+            (
+                "state",
+                {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()},
+            )
+        )
+    for kind, digests_by_rank in beside:
+        for name in next(iter(digests_by_rank.values())):
+            # An optimizer that shards its state has each part on one rank.
+            if not all(name in each for each in digests_by_rank.values()):
+                continue
+            clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
+            if len(clusters) > 1:
+                return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
+    return None
+
+
+def _differing_setting(
+    by_rank: Mapping[Rank, ReplicaSteps], step: int
+) -> tuple[str, Mapping[Rank, str]] | None:
+    """The first setting of the optimizer that ranks did not have alike in a step."""
+    values: dict[Rank, dict[str, str]] = {}
+    for rank, steps in by_rank.items():
+        begun = zip(steps.setting_steps, steps.settings, strict=True)
+        before = [text for begin, text in begun if begin <= step]
+        pairs = (part.partition("=") for part in (before[-1] if before else "").split(", "))
+        values[rank] = {name: value for name, _, value in pairs if value}
+    if not all(values.values()):  # not known for as many steps
+        return None
+    for name in next(iter(values.values())):
+        if len({each.get(name) for each in values.values()}) > 1:
+            return name, {rank: each.get(name, "none") for rank, each in values.items()}
+    return None
+
+
+def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
+    return {name: part_of(digests, index) for index, name in enumerate(names)}
+
+
+def differing_tensors(
+    by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
+) -> list[str]:
+    """The tensors that differ after a step, or at the end."""
+    digests = [
+        each.newest if is_late else each.details[step * len(each.newest) :]
+        for each in by_rank.values()
+    ]
+    some = next(iter(by_rank.values()))
+    return unequal(some.tensors, dict(zip(by_rank, digests, strict=True)))
+
+
+def unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
+    """Return the names whose hashes are not the same on all ranks."""
+    return [
+        name
+        for index, name in enumerate(names)
+        if len({part_of(one, index) for one in digests.values()}) > 1
+    ]
+
+
+def site_of(steps: ReplicaSteps, step: int) -> Site:
+    """Return the line of a step."""
+    return steps.sites[steps.site_of_step[step]]
+
+
+def length(steps: ReplicaSteps) -> int:
+    """Return the number of steps, with the time before the first one."""
+    return len(steps.site_of_step)
+
+
+def clusters_of(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
+    """Return the ranks with equal hashes, most ranks first."""
+    clusters = ranks_by_value(digests).values()
+    return tuple(sorted(clusters, key=lambda ranks: (-len(ranks), ranks.ranks)))
+
+
+def minority(clusters: Sequence[RankSet]) -> RankSet:
+    """The ranks outside of the largest cluster; all, if it is not larger than others."""
+    has_majority = len(clusters[0]) > len(clusters[1])
+    return RankSet.of(rank for ranks in clusters[has_majority:] for rank in ranks)
+
+
+def part_of(digests: bytes, index: int) -> bytes:
+    """Return one hash of several that stand behind each other."""
+    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
