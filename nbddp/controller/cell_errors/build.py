@@ -372,6 +372,8 @@ def _exit_error(
 ) -> _ErrorText:
     """The text of the error of a cell in which ranks exited."""
     while_ran = exited.verb("while it ran", "while they ran")
+    if not any(outcome.results[rank].is_time_known for rank in exited):
+        while_ran = "in or after"  # it may have ended the cell before its node was lost
     headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
     faults, after = evidence.fault_lines(outcome), _after_exits(outcome)
     below = [*_exits(outcome, exited, log_path_by_rank), *tracebacks, *after]
@@ -399,7 +401,8 @@ def _exits(
         assert exited is not None  # noqa: S101 - it is in the state "exited"
         how, guess = describe_exit(exited)
         likely = outcome.exit_calls.get(rank) or freed_memory(outcome, exited) or guess
-        end = f"{how}, pid {exited.pid}, {evidence.time_of(result)}"
+        pid = f", pid {exited.pid}" if exited.pid else ""
+        end = f"{how}{pid}, {evidence.time_of(result)}"
         lines.append(labelled(f"rank {rank}", end))
         if meaning(exited):
             lines.append(labelled("means", meaning(exited)))

@@ -199,6 +199,8 @@ def wrong_results(findings: Iterable[Finding]) -> list[Line]:
 
 def time_of(result: RankResult) -> str:
     """The time at which a rank ended: ``3.2 s after the cell began``."""
+    if not result.is_time_known:
+        return "while the pool had no notebook"
     return f"{result.elapsed_s:.1f} s after the cell began"
 
 

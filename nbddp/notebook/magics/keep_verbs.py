@@ -17,7 +17,8 @@ from nbddp.notebook import keeping, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
-from nbddp.system import kept_pools
+from nbddp.settings import POOLS_DIR_ENV
+from nbddp.system import kept_pools, pool_folder
 
 
 def detach(shell: InteractiveShell, *, keep: float | None) -> None:
@@ -37,12 +38,14 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     exited = pool.snapshot.in_state(RankState.EXITED)
     gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
     keep_s = pool.detach(keep)
+    own = pool_folder.own_parent()
+    kernels = f"on this machine with {POOLS_DIR_ENV}={own}" if own else "on this machine"
     goes_on = "" if running is None else f"; {running[0]} goes on"
     print(
         with_line_breaks(
             f"detached: pool {pool.pool_id}, {count}{gone}{goes_on}. It is kept until "
             f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
-            f"Next: %ddp attach {pool.pool_id}, in any kernel on this machine, takes it back"
+            f"Next: %ddp attach {pool.pool_id}, in any kernel {kernels}, takes it back"
         )
     )
 
@@ -90,7 +93,7 @@ def pools(shell: InteractiveShell) -> None:
     note_ended_jobs()
     known = kept_pools.known_pools()
     if not known:
-        print("no pool of yours is on this machine")
+        print(f"no pool of yours is {pool_folder.where()}")
         return
     print(pools_table(known, kept_pools.now(), os.getpid()))
 
@@ -166,7 +169,12 @@ def _wait_for(pool: Pool, left: LeftCell) -> None:
 
 
 def _states(pool: Pool) -> str:
-    return f"Now: {pool.snapshot.summary()}. "
+    """Say what the ranks do; those of a cell tell its end, which may have been before."""
+    states = pool.snapshot
+    if pool.left_cell is None:
+        return f"Now: {states.summary()}. "
+    exited = states.in_state(RankState.EXITED)
+    return f"{exited.describe()} {exited.verb('has', 'have')} exited. " if exited else ""
 
 
 def _until(keep_s: float) -> str:
