@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
 from nbddp.controller.state import RankState, RunOutcome
 from nbddp.durations import write_duration
+from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import keeping, session
 from nbddp.notebook.magics.async_handle import CellHandle
@@ -121,7 +122,15 @@ def others_text() -> str:
     )
 
 
-def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, clock: float) -> str:
+def end_text(
+    left: LeftCell,
+    outcome: RunOutcome,
+    attached: float,
+    now: float,
+    clock: float,
+    *,
+    has_error: bool = False,
+) -> str:
     """Say how and when a cell of the last kernel ended, and after how long.
 
     Args:
@@ -130,13 +139,14 @@ def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, c
         attached: when the pool was taken back, by the same clock as ``left.began``.
         now: the present, by that clock.
         clock: the present, in seconds since 1970.
+        has_error: an error is shown for it, perhaps of a mismatch on ranks that have finished it.
     """
     if outcome.ended_by:
         verb = "was ended"
     elif outcome.interrupted:
         verb = "was interrupted"
     else:
-        verb = "was done" if outcome.ranks("ok") == left.run.ranks else "failed"
+        verb = "failed" if has_error or outcome.ranks("ok") != left.run.ranks else "was done"
     ended = left.began + outcome.elapsed_s
     before = ", before this %ddp attach" if ended < attached else ""
     at = moment(clock - (now - ended), clock)
@@ -159,13 +169,18 @@ def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
 
 
 def _wait_for(pool: Pool, left: LeftCell) -> None:
-    attached = time.monotonic()
+    attached, has_error = time.monotonic(), False
     try:
         pool.rejoin()
+    except CellError:
+        has_error = True
+        raise
     finally:
         if (outcome := left.run.outcome) is not None:
             now = time.monotonic()
-            print(with_line_breaks(end_text(left, outcome, attached, now, kept_pools.now())))
+            clock = kept_pools.now()
+            text = end_text(left, outcome, attached, now, clock, has_error=has_error)
+            print(with_line_breaks(text))
 
 
 def _states(pool: Pool) -> str:
