@@ -204,6 +204,13 @@ def time_of(result: RankResult) -> str:
     return f"{result.elapsed_s:.1f} s after the cell began"
 
 
+def while_ran(outcome: RunOutcome, exited: RankSet) -> str:
+    """``while it ran``; ``in or after``: it may have ended the cell before its node was lost."""
+    if not any(outcome.results[rank].is_time_known for rank in exited):
+        return "in or after"
+    return exited.verb("while it ran", "while they ran")
+
+
 def ranks_that_left_debugger(outcome: RunOutcome) -> RankSet:
     """Ranks where the user left the cell with ``q`` in the debugger: that is not their error."""
     return RankSet.of(

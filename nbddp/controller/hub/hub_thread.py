@@ -172,7 +172,8 @@ class HubThread:
         """
         self._run, self._agents = run, agents
         # First of all: else fresh ranks would be asked of them.
-        self._look_for_lost_agents(attached)
+        for exited in agents.lost(self._machine, time.monotonic(), but=attached):
+            self._feed(exited)
         # Before any other: the first ones say who the agents are.
         for event in folded(early, self.trust.accepts):
             self._receive(*event)
@@ -408,16 +409,9 @@ class HubThread:
             self._waker.close()
             self.listeners.background(None)
 
-    def _look_for_lost_agents(self, but: Collection[int] = ()) -> None:
-        for exited in self._agents.lost(self._machine, time.monotonic()):
-            if exited.node in but:
-                continue
-            # What it has left goes first: once the loss is known, another agent may come.
-            self._agents.end_ranks(exited.node, self._machine)
-            self._feed(exited)
-
     def _look_at_agents(self) -> None:
-        self._look_for_lost_agents()
+        for exited in self._agents.lost(self._machine, time.monotonic()):
+            self._feed(exited)
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
