@@ -30,7 +30,14 @@ _KEPT_S = 24 * 60 * 60.0
 
 def own_parent() -> str:
     """Return the folder that the user has named for pools; empty: none."""
-    return os.environ.get(POOLS_DIR_ENV, "")
+    named = os.environ.get(POOLS_DIR_ENV, "")
+    # Not `Path.expanduser`, which raises for a user that does not exist.
+    return str(Path(os.path.expanduser(named)).absolute()) if named else ""  # noqa: PTH111
+
+
+def where() -> str:
+    """Say where the pools are that this process knows: ``on this machine``, or in which folder."""
+    return f"in {POOLS_DIR_ENV}={own_parent()}" if own_parent() else "on this machine"
 
 
 def parents() -> list[str]:
@@ -46,24 +53,30 @@ def make() -> Path:
 
     Raises:
         PoolStartError: all folders for it have longer paths, or the one that the user has named
-            cannot be written to.
+            does not exist or cannot be written to.
     """
     room = _MAX_SOCKET_PATH_BYTES - _NAME_BYTES - _SOCKET_NAME_BYTES
+    if own := own_parent():
+        return _make_in(own, room)
     for parent in parents():
-        if len(os.fsencode(parent)) > room:
-            continue
-        try:
+        if len(os.fsencode(parent)) <= room:
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    raise PoolStartError(f"no folder for sockets has a path of {room} bytes or less; set TMPDIR")
+
+
+def _make_in(own: str, room: int) -> Path:
+    """Make a folder in the one that the user has named."""
+    length = len(os.fsencode(own))
+    if length > room:
+        reason = f"its path has {length} bytes, and that of a folder for sockets at most {room}"
+        step = f"set {POOLS_DIR_ENV} to a folder with a shorter path"
+    else:
+        try:
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=own))
         except OSError as error:
-            if own_parent():
-                raise PoolStartError(
-                    f"no pool can be made in {POOLS_DIR_ENV}={parent}: {error.strerror}"
-                ) from None
-            raise
-    variable = POOLS_DIR_ENV if own_parent() else "TMPDIR"
-    raise PoolStartError(
-        f"no folder for sockets has a path of {room} bytes or less; set {variable}"
-    )
+            reason = f"{error.strerror}"
+        step = f"mkdir -p {own}" if not Path(own).exists() else f"set {POOLS_DIR_ENV} to another"
+    raise PoolStartError(f"no pool can be made in {POOLS_DIR_ENV}={own}: {reason}. Next: {step}")
 
 
 def hold(folder: Path) -> int:

@@ -1,7 +1,9 @@
 """A pool with ``--keep`` outlives its notebook, and another process takes it back."""
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -152,6 +154,41 @@ pool.stop()
     assert "RankExitedError: rank 1 exited with code 3" in text
     assert "define its variables in a cell" in " ".join(text.split())
     assert "names [True, False]" in text
+    site.wait_until_nothing_runs()
+
+
+def test_a_cell_of_a_node_that_was_lost_meanwhile_has_failed(site: KeptSite):
+    first = begin(
+        site,
+        """
+import time
+print("in")
+time.sleep(1)
+print("out")""",
+        nodes=2,
+        ranks=1,
+    )
+    first.wait_line("[0-1] in")
+    first.kill()
+    (folder,) = site.pool_folders()
+    record = json.loads((folder / "pool.json").read_text())
+    os.kill(record["agents"][1]["pid"], signal.SIGKILL)
+    poll_until(lambda: "out" in (folder / "rank0.log").read_text())
+    second = site.start(
+        _ATTACH
+        + """
+print("states", pool, flush=True)
+print("outcome", tried(pool.rejoin))
+print("of", pool.left_cell.run.outcome)
+print("x", pool.pull("x.tolist()", ranks=0), flush=True)
+pool.stop()
+"""
+    )
+    text = second.finish()
+    assert "1 exited" in next(line for line in text.splitlines() if line.startswith("states"))
+    assert "RankExitedError: rank 1 exited in or after " in text
+    assert "<RunOutcome: rank 0 ok, rank 1 exited;" in text
+    assert "x [0.0, 0.0]" in text
     site.wait_until_nothing_runs()
 
 

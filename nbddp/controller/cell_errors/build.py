@@ -371,7 +371,7 @@ def _exit_error(
     tracebacks: list[Line],
 ) -> _ErrorText:
     """The text of the error of a cell in which ranks exited."""
-    while_ran = exited.verb("while it ran", "while they ran")
+    while_ran = evidence.while_ran(outcome, exited)
     headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
     faults, after = evidence.fault_lines(outcome), _after_exits(outcome)
     below = [*_exits(outcome, exited, log_path_by_rank), *tracebacks, *after]
@@ -399,7 +399,7 @@ def _exits(
         assert exited is not None  # noqa: S101 - it is in the state "exited"
         how, guess = describe_exit(exited)
         likely = outcome.exit_calls.get(rank) or freed_memory(outcome, exited) or guess
-        end = f"{how}, pid {exited.pid}, {evidence.time_of(result)}"
+        end = f"{how}{f', pid {exited.pid}' * bool(exited.pid)}, {evidence.time_of(result)}"
         lines.append(labelled(f"rank {rank}", end))
         if meaning(exited):
             lines.append(labelled("means", meaning(exited)))

@@ -199,7 +199,16 @@ def wrong_results(findings: Iterable[Finding], label: str = "except") -> list[Li
 
 def time_of(result: RankResult) -> str:
     """The time at which a rank ended: ``3.2 s after the cell began``."""
+    if not result.is_time_known:
+        return "while the pool had no notebook"
     return f"{result.elapsed_s:.1f} s after the cell began"
+
+
+def while_ran(outcome: RunOutcome, exited: RankSet) -> str:
+    """``while it ran``; ``in or after``: it may have ended the cell before its node was lost."""
+    if not any(outcome.results[rank].is_time_known for rank in exited):
+        return "in or after"
+    return exited.verb("while it ran", "while they ran")
 
 
 def ranks_that_left_debugger(outcome: RunOutcome) -> RankSet:

@@ -1,5 +1,6 @@
 """The one thread with the one socket to all agents, and the runs it serves."""
 
+from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.attachment import Attachment, attach_agents
 from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent, Listeners
@@ -17,6 +18,7 @@ from nbddp.controller.hub.transfer import (
 
 __all__ = [
     "NO_RANK",
+    "Agents",
     "Answer",
     "Attachment",
     "BackgroundEvent",

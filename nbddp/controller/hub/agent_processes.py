@@ -3,7 +3,7 @@
 Runs in: the hub thread.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
 from nbddp.controller.launch import LocalAgent, RemoteAgent
@@ -72,17 +72,22 @@ class Agents:
         """Whether no agent is left."""
         return self.ended.issuperset(self.nodes)
 
-    def lost(self, pool: PoolMachine, now: float) -> list[AgentExited]:
-        """The agents that have ended and that ``pool`` does not know about.
+    def lost(
+        self, pool: PoolMachine, now: float, but: Collection[int] = ()
+    ) -> Iterator[AgentExited]:
+        """The agents that have ended and that ``pool`` does not know about, ``but`` some nodes.
+
+        What one has left goes first: once the loss is known, another agent may come.
 
         Engines know of thousands of agents; they are asked ten times a second, and when an agent
         has said that it ends.
         """
         if not self._local and now < self._ask_engines_at:
-            return []
+            return
         self._ask_engines_at = now + _ASK_ENGINES_S
-        nodes = sorted(self.ended - pool.lost_agents.keys())
-        return [self._exited(node) for node in nodes]
+        for node in sorted(self.ended - pool.lost_agents.keys() - set(but)):
+            self._end_ranks(node, pool)
+            yield self._exited(node)
 
     def _exited(self, node: int) -> AgentExited:
         if local := self._local.get(node):
@@ -110,7 +115,7 @@ class Agents:
         if remote := self._remote.get(node):
             remote.note_end(end)
 
-    def end_ranks(self, node: int, pool: PoolMachine) -> None:
+    def _end_ranks(self, node: int, pool: PoolMachine) -> None:
         """End the processes that ranks of ``node`` have left behind, after its agent has ended.
 
         The system of another machine ends them with their agent.

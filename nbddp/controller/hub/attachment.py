@@ -11,11 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from nbddp.controller.launch import LocalAgent
 from nbddp.errors import PoolAttachError
 from nbddp.system.kept_pools import ProcessId
 from nbddp.wire.channels import HubChannel, Poller
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentAttached, AttachAgent, DetachAgent, Event
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentAttached,
+    AttachAgent,
+    DetachAgent,
+    Event,
+    RankExited,
+)
 
 #: An agent without a notebook looks for a new one some times a second.
 _ASK_S = 0.1
@@ -27,15 +36,42 @@ EarlyEvent: TypeAlias = tuple[int, Event, list[bytes]]
 
 @dataclass
 class Attachment:
-    """What the agents have said so far."""
+    """What the agents have said so far.
+
+    Another agent may be waited for meanwhile, for a minute: ages grow.
+    """
 
     by_node: dict[int, AgentAttached] = field(default_factory=dict)
-    early: list[EarlyEvent] = field(default_factory=list)  #: events for the hub, in order
+    _early: list[tuple[float, EarlyEvent]] = field(default_factory=list)
+    _came_at: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def agents(self) -> list[AgentAttached]:
-        """The answers, by node."""
-        return [answer for _, answer in sorted(self.by_node.items())]
+    def put_answer(self, node: int, answer: AgentAttached, frames: list[bytes], now: float) -> None:
+        """Take the answer of an agent."""
+        self.by_node[node] = answer
+        self._came_at[node] = now
+        self.put_event(node, answer, frames, now)
+
+    def put_event(self, node: int, event: Event, frames: list[bytes], now: float) -> None:
+        """Take an event for the hub."""
+        self._early.append((now, (node, event, frames)))
+
+    def agents(self, now: float) -> list[AgentAttached]:
+        """The answers, by node, with the ages that cells have now."""
+        return [
+            replace(answer, run_age_s=answer.run_age_s + now - self._came_at[node])
+            if answer.run is not None
+            else answer
+            for node, answer in sorted(self.by_node.items())
+        ]
+
+    def early(self, now: float) -> list[EarlyEvent]:
+        """The events for the hub, in order, with the ages that ends of ranks have now."""
+        return [
+            (node, replace(event, age_s=event.age_s + now - at), frames)
+            if isinstance(event, RankExited)
+            else (node, event, frames)
+            for at, (node, event, frames) in self._early
+        ]
 
 
 def attach_agents(
@@ -113,11 +149,10 @@ def _attach(
             if isinstance(event, AgentAttached):
                 if event.number == number:
                     check_version(event)
-                    attachment.by_node[node] = event
-                    attachment.early.append((node, event, frames))
+                    attachment.put_answer(node, event, frames, time.monotonic())
                     missing.discard(node)
             elif node in attachment.by_node:  # else it was sent to the last notebook
-                attachment.early.append((node, event, frames))
+                attachment.put_event(node, event, frames, time.monotonic())
     if not attachment.by_node:
         raise PoolAttachError("the agents of the pool have ended. Next: %ddp start")
 

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from nbddp.controller.diagnosis import Report
@@ -155,21 +155,34 @@ class HubThread:
 
     # --- for other threads ---------------------------------------------------------------------
 
-    def resume(self, run: Run | None, early: Iterable[EarlyEvent]) -> None:
+    def resume(
+        self,
+        run: Run | None,
+        early: Iterable[EarlyEvent],
+        attached: Collection[int],
+        agents: Agents,
+    ) -> None:
         """Go on with what another hub has begun; called before `start`.
 
         Args:
             run: of the cell that goes on; None: there is none.
             early: events that have come before, in order.
+            attached: the nodes whose agents have come; those of others were lost before.
+            agents: all of them.
         """
-        self._run = run
+        self._run, self._agents = run, agents
+        # First of all: else fresh ranks would be asked of them.
+        for exited in agents.lost(self._machine, time.monotonic(), but=attached):
+            self._feed(exited)
         # Before any other: the first ones say who the agents are.
         for event in folded(early, self.trust.accepts):
             self._receive(*event)
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
-        """Start the thread; it watches these agents from now on."""
-        self._agents = Agents(local, remote)
+        """Start the thread; it watches these agents from now on, or those that `resume` got."""
+        if local or remote:
+            self._agents = Agents(local, remote)
+        self._publish()
         self._thread.start()
 
     @property
@@ -398,8 +411,6 @@ class HubThread:
 
     def _look_at_agents(self) -> None:
         for exited in self._agents.lost(self._machine, time.monotonic()):
-            # What it has left goes first: once the loss is known, another agent may come.
-            self._agents.end_ranks(exited.node, self._machine)
             self._feed(exited)
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))

@@ -108,7 +108,7 @@ class _Arrivals:
         request = AttachAgent(number=self._number, controller_pid=0, started=0)
         for sender, event, frames in self._channel.receive():
             if sender >= 0:
-                self.attachment.early.append((sender, event, frames))
+                self.attachment.put_event(sender, event, frames, time.monotonic())
             elif isinstance(event, AgentHello) and self._is_ours(event):
                 if self._agents[event.node] == (event.host, event.pid):
                     self._channel.send_to_agent(sender, request)
@@ -118,8 +118,7 @@ class _Arrivals:
             elif isinstance(event, AgentAttached) and self._is_ours(event):
                 check_version(event)
                 self._channel.admit(sender, event.node)
-                self.attachment.by_node[event.node] = event
-                self.attachment.early.append((event.node, event, frames))
+                self.attachment.put_answer(event.node, event, frames, time.monotonic())
 
     def _is_ours(self, event: AgentHello | AgentAttached) -> bool:
         is_wanted = (

@@ -13,7 +13,7 @@ import msgspec
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.ended_jobs import note_ended_jobs
 from nbddp.errors import BadOptionError, PoolAttachError
-from nbddp.system import kept_pools
+from nbddp.system import kept_pools, pool_folder
 from nbddp.system.kept_pools import KnownPool, PoolRecord
 
 
@@ -66,19 +66,19 @@ def find_kept(name: str | None) -> Iterator[KeptPool]:
 
 
 def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
-    free = kept_pools.detached_pools(pools)
+    free, where = kept_pools.detached_pools(pools), pool_folder.where()
     if name is None:
         if len(free) == 1:
             return free[0]
         if not free:
-            raise BadOptionError(f"no pool of yours is detached on this machine{_others(pools)}")
+            raise BadOptionError(f"no pool of yours is detached {where}{_others(pools)}")
         raise BadOptionError(f"%ddp attach needs the name of a pool; legal: {_names(free)}")
     named = [pool for pool in pools if pool.pool_id.startswith(name)] if name else []
     if len(named) > 1:
         raise BadOptionError(f"several pools begin with {name!r}: {_names(named)}")
     if not named:
         legal = f"; legal: {_names(free)}" if free else _others(pools)
-        raise BadOptionError(f"there is no pool {name!r} of yours on this machine{legal}")
+        raise BadOptionError(f"there is no pool {name!r} of yours {where}{legal}")
     pool = named[0]
     if pool.state == "attached":
         raise BadOptionError(

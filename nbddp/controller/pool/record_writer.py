@@ -104,9 +104,11 @@ class RecordWriter:
         try:
             return kept_pools.folder_of_machines(self._pool_id)
         except OSError as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            step = f"mkdir -p {Path(error.filename).parent}" if is_missing else "make room there"
             raise PoolAttachError(
                 f"{error.filename} cannot be made ({error.strerror}), and a pool on other "
-                "machines is kept by its record there. Next: make room there, or leave out --keep"
+                f"machines is kept by its record there. Next: {step}, or leave out --keep"
             ) from None
 
     def put(self, record: PoolRecord | None) -> None:

@@ -185,7 +185,7 @@ class PoolStartup:
             self._hold_fd = pool_folder.hold(kept.folder)
             undone.callback(self._release_folder)
             taken = taking.take(kept, is_interrupted, undone)
-            taken.hub.start(taken.local, taken.remote)
+            taken.hub.start()
             undone.pop_all()
         self._hub, self._generation, self._engine = taken.hub, taken.generation, taken.engine
         if taken.engine is not None and taken.invitation is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nbddp.controller.hub import (
+    Agents,
     Attachment,
     HubThread,
     Listeners,
@@ -126,9 +127,7 @@ class Taking:
             limit_s=_ATTACH_S,
             is_interrupted=is_interrupted,
         )
-        taken = self._resumed(kept, channel, attachment, undone)
-        taken.local = agents
-        return taken
+        return self._resumed(kept, channel, attachment, undone, local=agents)
 
     def _take_machines(
         self,
@@ -174,11 +173,11 @@ class Taking:
             dict(enumerate(machines.pids)) | pids,
             time.monotonic(),
         )
-        taken = self._resumed(kept, channel, attachment, undone, nodes)
+        remote = _agents(engine, attachment, machines.hosts, all_s)
+        taken = self._resumed(kept, channel, attachment, undone, nodes, remote=remote)
         if isinstance(engine, LastingEngine):
             engine.take_back(machines.mark, invitation)
         taken.engine, taken.invitation = engine, invitation
-        taken.remote = _agents(engine, attachment, machines.hosts, all_s)
         taken.machines = lambda: machines_record(taken.hub, engine, channel, machines.address)
         return taken
 
@@ -189,16 +188,20 @@ class Taking:
         attachment: Attachment,
         undone: ExitStack,
         nodes: RemoteNodes | None = None,
+        *,
+        local: Sequence[AdoptedAgent] = (),
+        remote: Sequence[RemoteAgent] = (),
     ) -> TakenBack:
-        answers = attachment.agents
+        now = time.monotonic()
+        answers = attachment.agents(now)
         host, port = self.store_place
         execute = kept_cell(answers)
-        pool = resumed_pool(answers, execute, self.settings, time.monotonic(), host=host, port=port)
+        pool = resumed_pool(answers, execute, self.settings, now, host=host, port=port)
         recovery = self.make_recovery(pool, self.attachments * _NUMBERS_OF_A_HUB + 1)
         recovery.resume(joining_ranks(answers))
         hub = HubThread(channel, kept.record.token, recovery, self.on_segment_released, nodes)
         undone.callback(hub.discard)
-        taken = TakenBack(hub, pool.spec.generation)
+        taken = TakenBack(hub, pool.spec.generation, local, list(remote))
         cell, run = pool.run, None
         if cell is not None and execute is not None:
             run = Run(cell.run_id, cell.ranks, self.settings.output_backlog_bytes)
@@ -206,7 +209,8 @@ class Taking:
             run.on_shown = partial(hub.settle, run.run_id)
         if self.listeners is not None:
             hub.listeners = self.listeners
-        hub.resume(run, attachment.early)
+        agents = Agents(local, remote)
+        hub.resume(run, attachment.early(now), attachment.by_node.keys(), agents)
         return taken
 
 

@@ -39,6 +39,7 @@ class CellRun:
     timed_out: bool = False
     is_plain: bool = False
     was_left: bool = False  #: it began before this hub, and may have ended before it, too
+    lost_before: RankSet = NO_RANKS  #: ranks whose nodes were lost before this hub came
     replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
     asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
@@ -133,13 +134,15 @@ class CellRun:
             status="exited",
             elapsed_s=max(0.0, now - exited.age_s - self.began),
             exited=exited,
+            is_time_known=exited.rank not in self.lost_before,
             sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )
 
     def _elapsed_s(self, now: float) -> float:
         """The time until the last rank ended; a hub that came later does not see that moment."""
         if self.was_left and self.is_complete:
-            return max(result.elapsed_s for result in self.results.values())
+            known = [each.elapsed_s for each in self.results.values() if each.is_time_known]
+            return max(known, default=now - self.began)
         return now - self.began
 
     def outcome(

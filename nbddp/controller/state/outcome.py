@@ -44,6 +44,7 @@ class RankResult(msgspec.Struct, frozen=True, gc=False):
     error: ErrorInfo | None = None  #: the exception as text; None: the rank raised none
     failed_at_ns: int = 0  #: when it raised, by the monotonic clock of its machine
     exited: RankExited | None = None  #: how its process ended; None: it lives
+    is_time_known: bool = True  #: False: it was lost with its node while there was no notebook
     was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
     AgentAttached of each agent --resumed_pool--> PoolMachine, whose cell goes on
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from nbddp.controller.state.rank_state import RankState
 from nbddp.settings import Settings
 from nbddp.wire.message_types import KeptRank
 from nbddp.wire.messages import AgentAttached, Execute
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _WHY = "taken back"
 
@@ -46,9 +46,10 @@ def resumed_pool(
     kept = {each.rank: each for agent in attached for each in agent.ranks}
     for rank in machine.ranks:
         _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
+    lost = _put_lost(machine, {agent.node for agent in attached}, execute)
     hosts = {each.node: each.facts.host for each in attached if each.facts is not None}
     addresses = [each.facts.address for each in attached if each.facts and each.node == 0]
-    cell = _last_cell(machine, attached, execute, now)
+    cell = _last_cell(machine, attached, execute, lost, now)
     machine.resume(cell, hosts, addresses[0] if addresses else "")
     return machine
 
@@ -91,8 +92,30 @@ def _put(machine: PoolMachine, kept: KeptRank) -> None:
         ranks.move(rank, RankState.BUSY, _WHY, run_id=kept.run_id)
 
 
+def _put_lost(machine: PoolMachine, came: Collection[int], execute: Execute | None) -> RankSet:
+    """Put ranks whose agents have not come into the cell that they were sent; return them.
+
+    The loss of their agent ends it for them: its end there is not known.
+    """
+    if execute is None or not any(i.run_id == execute.run_id for i in machine.ranks.values()):
+        return NO_RANKS
+    sent = execute.ranks or RankSet.all(machine.spec.world_size).ranks
+    lost = RankSet.of(
+        rank for rank in sent if machine.ranks[rank].node not in came and rank not in execute.dead
+    )
+    for rank in lost:
+        for state in (RankState.STARTING, RankState.IDLE):
+            machine.ranks.move(rank, state, _WHY)
+        machine.ranks.move(rank, RankState.BUSY, _WHY, run_id=execute.run_id)
+    return lost
+
+
 def _last_cell(
-    machine: PoolMachine, attached: Sequence[AgentAttached], execute: Execute | None, now: float
+    machine: PoolMachine,
+    attached: Sequence[AgentAttached],
+    execute: Execute | None,
+    lost: RankSet,
+    now: float,
 ) -> CellRun | None:
     if execute is None:
         return None
@@ -106,6 +129,7 @@ def _last_cell(
         now - age_s,
         is_plain=machine.spec.plain,
         was_left=True,
+        lost_before=lost,
         replacements=RankSet.of(r for r, info in machine.ranks.items() if info.is_replacement),
         asks_at_deadlock=any(point.on == "deadlock" for point in execute.break_points),
         faults=execute.faults,

@@ -12,12 +12,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
 from nbddp.controller.state import RankState, RunOutcome
 from nbddp.durations import write_duration
+from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import keeping, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
-from nbddp.system import kept_pools
+from nbddp.settings import POOLS_DIR_ENV
+from nbddp.system import kept_pools, pool_folder
 
 
 def detach(shell: InteractiveShell, *, keep: float | None) -> None:
@@ -37,12 +39,14 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     exited = pool.snapshot.in_state(RankState.EXITED)
     gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
     keep_s = pool.detach(keep)
+    own = pool_folder.own_parent()
+    kernels = f"on this machine with {POOLS_DIR_ENV}={own}" if own else "on this machine"
     goes_on = "" if running is None else f"; {running[0]} goes on"
     print(
         with_line_breaks(
             f"detached: pool {pool.pool_id}, {count}{gone}{goes_on}. It is kept until "
             f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
-            f"Next: %ddp attach {pool.pool_id}, in any kernel on this machine, takes it back"
+            f"Next: %ddp attach {pool.pool_id}, in any kernel {kernels}, takes it back"
         )
     )
 
@@ -90,7 +94,7 @@ def pools(shell: InteractiveShell) -> None:
     note_ended_jobs()
     known = kept_pools.known_pools()
     if not known:
-        print("no pool of yours is on this machine")
+        print(f"no pool of yours is {pool_folder.where()}")
         return
     print(pools_table(known, kept_pools.now(), os.getpid()))
 
@@ -118,7 +122,15 @@ def others_text() -> str:
     )
 
 
-def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, clock: float) -> str:
+def end_text(
+    left: LeftCell,
+    outcome: RunOutcome,
+    attached: float,
+    now: float,
+    clock: float,
+    *,
+    has_error: bool = False,
+) -> str:
     """Say how and when a cell of the last kernel ended, and after how long.
 
     Args:
@@ -127,13 +139,14 @@ def end_text(left: LeftCell, outcome: RunOutcome, attached: float, now: float, c
         attached: when the pool was taken back, by the same clock as ``left.began``.
         now: the present, by that clock.
         clock: the present, in seconds since 1970.
+        has_error: an error is shown for it, perhaps of a mismatch on ranks that have finished it.
     """
     if outcome.ended_by:
         verb = "was ended"
     elif outcome.interrupted:
         verb = "was interrupted"
     else:
-        verb = "was done" if outcome.ranks("ok") == left.run.ranks else "failed"
+        verb = "failed" if has_error or outcome.ranks("ok") != left.run.ranks else "was done"
     ended = left.began + outcome.elapsed_s
     before = ", before this %ddp attach" if ended < attached else ""
     at = moment(clock - (now - ended), clock)
@@ -156,17 +169,27 @@ def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
 
 
 def _wait_for(pool: Pool, left: LeftCell) -> None:
-    attached = time.monotonic()
+    attached, has_error = time.monotonic(), False
     try:
         pool.rejoin()
+    except CellError:
+        has_error = True
+        raise
     finally:
         if (outcome := left.run.outcome) is not None:
             now = time.monotonic()
-            print(with_line_breaks(end_text(left, outcome, attached, now, kept_pools.now())))
+            clock = kept_pools.now()
+            text = end_text(left, outcome, attached, now, clock, has_error=has_error)
+            print(with_line_breaks(text))
 
 
 def _states(pool: Pool) -> str:
-    return f"Now: {pool.snapshot.summary()}. "
+    """Say what the ranks do; those of a cell tell its end, which may have been before."""
+    states = pool.snapshot
+    if pool.left_cell is None:
+        return f"Now: {states.summary()}. "
+    exited = states.in_state(RankState.EXITED)
+    return f"{exited.describe()} {exited.verb('has', 'have')} exited. " if exited else ""
 
 
 def _until(keep_s: float) -> str:

@@ -46,3 +46,13 @@ def test_the_handle_says_when_a_cell_ended_before_the_attach(attached_s: float):
     says = re.fullmatch(r" at .*\d\d:\d\d, before this %ddp attach,", words)
     assert bool(says) == (attached_s > outcome.elapsed_s)
     assert bool(words) == bool(says)
+
+
+def test_a_cell_with_an_error_has_failed_though_all_ranks_have_finished_it():
+    left = cast(
+        "LeftCell",
+        SimpleNamespace(name="cell [9]", began=80.0, run=SimpleNamespace(ranks=RankSet.of([0]))),
+    )
+    outcome = RunOutcome("r", {0: RankResult(0, "ok", 60.0)}, 60.0)
+    text = end_text(left, outcome, 90.0, 1100.0, NOW, has_error=True)
+    assert text == "cell [9] failed at 16:46, after 60.0 s"

@@ -152,3 +152,26 @@ def test_a_later_store_is_on_the_machine_that_is_node_0_then():
     hello = AgentHello(version=1, token="t", node=0, pid=9, host="n3", address="10.0.0.3")
     pool.handle(hello, 101.0)
     assert store_after_restart(pool).host == "10.0.0.3"
+
+
+def test_a_rank_whose_node_was_lost_meanwhile_is_in_the_cell_that_it_was_sent():
+    in_cell = {"run_id": "new"}
+    pool = resumed(attached(0, kept(0, **in_cell), kept(1, **in_cell), run=NEW, run_age_s=15.0))
+    assert pool.run.ranks == RankSet.all(4)
+    lost = AgentExited(1, AgentEnd("not-known"))
+    assert not [each for each in pool.handle(lost, 100.0) if isinstance(each, EndRun)]
+    assert states(pool) == ["BUSY", "BUSY", "EXITED", "EXITED"]
+    actions = []
+    for rank in (0, 1):
+        finished = RunFinished(run_id="new", rank=rank, elapsed_s=6.0, error=None)
+        actions += pool.handle(finished, 101.0)
+    (end,) = [each for each in actions if isinstance(each, EndRun)]
+    assert end.outcome.ranks("exited") == RankSet.of([2, 3])
+    assert end.outcome.elapsed_s == 6.0  # when the node was lost is not known
+
+
+def test_a_rank_whose_node_was_lost_is_in_no_cell_that_it_was_not_sent():
+    for execute in (replace(NEW, ranks=(0,)), replace(NEW, dead=(2, 3))):
+        pool = resumed(attached(0, kept(0, run_id="new"), kept(1), run=execute, run_age_s=15.0))
+        assert pool.run.ranks == RankSet.of([0])
+        assert states(pool) == ["BUSY", "IDLE", "EXITED", "EXITED"]

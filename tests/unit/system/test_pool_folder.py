@@ -77,8 +77,28 @@ def test_a_named_folder_takes_the_place_of_all_others(
     assert pool_folder.parents() == [str(own)]
     assert pool_folder.make().parent == own
     shutil.rmtree(own)
-    with pytest.raises(PoolStartError, match=r"NBDDP_POOLS_DIR=.*: No such file"):
+    with pytest.raises(PoolStartError, match=rf": No such file .*Next: mkdir -p {own}$"):
         pool_folder.make()
     monkeypatch.setenv("NBDDP_POOLS_DIR", str(tmp_path / ("x" * 100)))
-    with pytest.raises(PoolStartError, match="or less; set NBDDP_POOLS_DIR"):
+    with pytest.raises(PoolStartError, match="to a folder with a shorter path"):
         pool_folder.make()
+
+
+def test_a_named_folder_with_a_long_path_is_told_with_its_length(monkeypatch: pytest.MonkeyPatch):
+    own = f"/tmp/{'p' * 60}"
+    monkeypatch.setenv("NBDDP_POOLS_DIR", own)
+    with pytest.raises(PoolStartError) as error:
+        pool_folder.make()
+    assert str(error.value) == (
+        f"no pool can be made in NBDDP_POOLS_DIR={own}: its path has 65 bytes, and that of a "
+        "folder for sockets at most 51. Next: set NBDDP_POOLS_DIR to a folder with a shorter path"
+    )
+
+
+def test_a_named_folder_may_begin_with_the_home(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("NBDDP_POOLS_DIR", raising=False)
+    assert pool_folder.where() == "on this machine"
+    monkeypatch.setenv("NBDDP_POOLS_DIR", "~/pools")
+    assert pool_folder.parents() == ["/home/me/pools"]
+    assert pool_folder.where() == "in NBDDP_POOLS_DIR=/home/me/pools"
