@@ -16,13 +16,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
-from nbddp.controller.hub.attachment import EarlyEvent
+from nbddp.controller.hub.attachment import Attachment
 from nbddp.controller.hub.folded_events import ANSWERS, AnyEvent, folded
 from nbddp.controller.hub.let_go import LetGo
 from nbddp.controller.hub.listeners import Listeners, notice_of
@@ -103,6 +103,8 @@ from nbddp.wire.rank_set import RankSet
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
+#: Events that are handled before they are routed: `folded` has joined the answers.
+_HANDLED = (*ANSWERS, AgentJoined, AgentEnded, AgentAttached, JobTimeLeft)
 
 StartResult = AnnounceUp | AnnounceFailure
 
@@ -155,33 +157,25 @@ class HubThread:
 
     # --- for other threads ---------------------------------------------------------------------
 
-    def resume(
-        self,
-        run: Run | None,
-        early: Iterable[EarlyEvent],
-        attached: Collection[int],
-        agents: Agents,
-    ) -> None:
+    def resume(self, run: Run | None, attachment: Attachment, agents: Agents) -> None:
         """Go on with what another hub has begun; called before `start`.
 
         Args:
             run: of the cell that goes on; None: there is none.
-            early: events that have come before, in order.
-            attached: the nodes whose agents have come; those of others were lost before.
+            attachment: what the agents that have come have said; those of others were lost before.
             agents: all of them.
         """
         self._run, self._agents = run, agents
         # First of all: else fresh ranks would be asked of them.
-        for exited in agents.lost(self._machine, time.monotonic(), but=attached):
+        for exited in agents.lost(self._machine, time.monotonic(), but=attachment.by_node):
             self._feed(exited)
         # Before any other: the first ones say who the agents are.
-        for event in folded(early, self.trust.accepts):
+        for event in folded(attachment.early(time.monotonic()), self.trust.accepts):
             self._receive(*event)
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; it watches these agents from now on, or those that `resume` got."""
-        if local or remote:
-            self._agents = Agents(local, remote)
+        self._agents = Agents(local, remote) if local or remote else self._agents
         self._publish()
         self._thread.start()
 
@@ -353,7 +347,7 @@ class HubThread:
             self._call(lambda: remote.give_up(nodes, self._agents))
 
     def discard(self) -> None:
-        """Close a hub that was never started."""
+        """Close the sockets; from outside, of a hub that was never started."""
         self._channel.close()
         self._waker.close()
 
@@ -405,8 +399,7 @@ class HubThread:
         finally:
             if self._run is not None:
                 self._feed(AbandonRequested(self._run.run_id))
-            self._channel.close()
-            self._waker.close()
+            self.discard()
             self.listeners.background(None)
 
     def _look_at_agents(self) -> None:
@@ -439,8 +432,8 @@ class HubThread:
             self.start_results.put(AnnounceFailure(failure))
 
     def _route(self, event: AnyEvent, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
-        if isinstance(event, ANSWERS):
-            return  # `folded` has joined them
+        if isinstance(event, _HANDLED):
+            return
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is None or not self._run.put_output(event):
@@ -468,8 +461,6 @@ class HubThread:
                 self._do_all(helper_notices.record_stop(event, self._machine))
             case AgentDetached():
                 self.let_go.put(event)
-            case AgentJoined() | AgentEnded() | AgentAttached() | JobTimeLeft():
-                pass  # it was handled before
             case _:
                 self._feed(self.nodes.with_job_end(event, time.monotonic()))
 

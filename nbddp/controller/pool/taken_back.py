@@ -209,8 +209,7 @@ class Taking:
             run.on_shown = partial(hub.settle, run.run_id)
         if self.listeners is not None:
             hub.listeners = self.listeners
-        agents = Agents(local, remote)
-        hub.resume(run, attachment.early(now), attachment.by_node.keys(), agents)
+        hub.resume(run, attachment, Agents(local, remote))
         return taken
 
 
