@@ -202,7 +202,7 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
         return _made_there(left, name, ranks, others)
     if not others:
         return step
-    return f"{step}, or copy it: {_copy(name, ranks, others)}"
+    return f"{step}, or copy it if it is data: {_copy(name, ranks, others)}"
 
 
 #: The end of a step that makes an object.

@@ -340,7 +340,7 @@ def test_a_fault_on_purpose_comes_before_the_exit_that_it_caused():
 
 
 _INSTEAD = (
-    "define model in a cell that begins with %%ddp -r 2, or copy it: "
+    "define model in a cell that begins with %%ddp -r 2, or copy it if it is data: "
     "model = %ddp pull model -r 0, then %ddp push model -r 2"
 )
 
