@@ -34,6 +34,7 @@ _CLEARED = (_SENDS, f"optimizer.state.clear()\n{_SENDS}")
 _STATES = (
     "Ranks 0-1 have different states of SGD, 'momentum_buffer of weight' and 1 more of Linear, "
 )
+_CHANGED = "        if step:\n            model.module.bias.grad.mul_(2)\n"
 _CLEAR = "Give all ranks the same state of SGD: clear it"
 
 
@@ -70,6 +71,23 @@ STEPS_UNPAIRED = [
         (11, 18, 20),
         _CLEARED,
         next_words=(_CLEAR, "after line 11"),
+    ),
+    _cell(
+        "gradient changed in one branch of an if, after a warm-up that is sent",
+        f"{_START}{_WARM_UP}{_SENDS}" + _BRANCHES.replace("else:\n", f"else:\n{_CHANGED}"),
+        ("values in 'bias' of Linear", "after step 2 of the last 2 steps of SGD on each rank"),
+        (18, 22),
+        (_CHANGED, ""),
+        next_words=("Look for",),
+    ),
+    _cell(
+        "other numbers of steps of all ranks alone, before steps in the branches of an if",
+        f"{_MOMENTUM}for step in range(1 + rank):\n    train(model.module)\n{_SENDS}"
+        "if rank == 0:\n    train(model)\nelse:\n    train(model)\n",
+        (_STATES, "before the last step of SGD on each rank"),
+        (13, 15),
+        _CLEARED,
+        next_words=(_CLEAR,),
     ),
     _cell(
         "steps of all ranks alone whose momentum is kept",

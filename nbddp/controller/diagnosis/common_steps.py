@@ -54,12 +54,16 @@ class CommonSteps:
     def has_alone(self) -> bool:
         """Whether steps with the same number are steps of different lines on some ranks.
 
-        Not where no line is common, as the two sides of an `if`, or where ranks take turns.
+        Not where no line is common, as the two sides of an `if`, or where ranks take turns; nor
+        where each rank makes its last step in a line of its own: `last` tells more.
         """
         if not self._common:
             return False
         first, *rest = ([self._row(each) for each in of] for of in self._steps_of.values())
-        if not any(None in row for of in (first, *rest) for row in of):
+        rows = [row for of in (first, *rest) for row in of]
+        if not any(None in row for row in rows):
+            return False
+        if len(rows) == len(self._steps_of) and all(row[-1] is None for row in rows):
             return False
         return any(len(of) != len(first) or not all(map(_fits, of, first)) for of in rest)
 

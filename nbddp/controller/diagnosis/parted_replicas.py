@@ -240,7 +240,7 @@ def _from_start(
     starts = {rank: start_of(each, step) for rank, each in by_rank.items()}
     known = {rank: start for rank, start in starts.items() if start is not None}
     if len(known) < len(by_rank):
-        if parted.in_common:
+        if parted.in_common and not parted.last:
             after = {rank: part_of(each.digests, step) for rank, each in by_rank.items()}
             return replace(parted, alone=common.alone_before(by_rank, step, after))
         return replace(parted, alone=None if parted.step else early)
