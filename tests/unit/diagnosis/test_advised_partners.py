@@ -158,7 +158,10 @@ def test_ranks_that_all_send_to_all_others_first():
     pool[0].blocked("send", peer=1, line=3)
     pool[1].blocked("send", peer=0, line=3)
     pool[2].blocked("send", peer=0, line=3)
-    assert only(pool).next_step == ("Use batch_isend_irecv: each rank waits when all have begun.")
+    assert only(pool).next_step == (
+        "Use batch_isend_irecv: each rank waits when all have begun. A send without a recv waits "
+        "there, too: add it."
+    )
 
 
 def test_pairs_that_receive_first_need_another_order():

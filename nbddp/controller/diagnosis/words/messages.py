@@ -84,6 +84,9 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         step = "Issue every isend and irecv of a step before the first wait()."
     elif ends is False or (ends is None and change is None and has_source):
         change, step = None, "Use batch_isend_irecv: each rank waits when all have begun."
+        if len(kinds) == 1 and ends is None:  # the other ends may be there, or not
+            does, other = ("send", "recv") if "send" in kinds else ("recv", "send")
+            step += f" A {does} without a {other} waits there, too: add it."
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
 
 
