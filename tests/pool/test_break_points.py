@@ -167,12 +167,16 @@ def test_a_condition_in_the_frame_of_the_user(pool: Pool):
     assert hits(pool) == ["2 on rank 1"]
 
 
-def test_a_condition_that_fails_stops_and_says_why_once(pool: Pool):
-    pool.break_points.add(["all_reduce"], condition="unknown > 1")
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [("unknown > 1", "NameError: name 'unknown' is not defined"), ("exit(3)", "SystemExit: 3")],
+)
+def test_a_condition_that_fails_stops_and_says_why_once(pool: Pool, condition: str, text: str):
+    pool.break_points.add(["all_reduce"], condition=condition)
     view = run_cell(pool, LOOP, answers=["c"] * 4)
     assert len(tables(view)) == 4
     (line,) = view.text(0).splitlines()
-    assert line.endswith("condition failed: NameError: name 'unknown' is not defined")
+    assert line.endswith(f"condition failed: {text}")
 
 
 def test_a_condition_cannot_call_collectives(pool: Pool):

@@ -69,13 +69,15 @@ def test_the_cell_ends_as_without_the_prompt_and_the_next_one_works(debugging: P
 
 
 def test_sights_and_wrong_lines_free_nobody(debugging: Pool):
-    answers = ["waits", "trace", "ranks", "step", "", "run x = 0", "p dist.barrier()", "free"]
-    view = looked_at(debugging, MISSING, *answers)
+    answers = ["waits", "trace", "ranks", "step", "", "run x = 0", "p dist.barrier()"]
+    errors = ["p exit(3)", "p (_ for _ in ()).throw(KeyboardInterrupt)"]
+    view = looked_at(debugging, MISSING, *answers, *errors, "free")
     assert len(view.sights) == 2
     assert rows(view, 0) == rows(view, 3)
     assert all("Legal: print EXPR" in text for text in view.told[4:7])
     for rank in (0, 1):
         assert "CollectiveRefusedError: barrier was called at the prompt" in view.text(rank)
+        assert view.text(rank).endswith("SystemExit: 3\nKeyboardInterrupt\n")
     assert isinstance(view.error, DeadlockError)
 
 

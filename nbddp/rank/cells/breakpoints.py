@@ -35,6 +35,8 @@ _GO = frozenset(
 )
 _BREAK = ("break", "b", "tbreak")
 _DEBUG = "debug"  #: opens a debugger of its own, which steps through an expression
+#: Attributes of `sys` for the error that was shown last.
+_LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _NEVER = -1  #: `bdb.Bdb.stoplineno` after ``c``
 
 
@@ -55,24 +57,46 @@ class UserStack(debugger.Pdb):
         return [stack[place] for place in kept], max(0, sum(place <= index for place in kept) - 1)
 
     def onecmd(self, line: str) -> bool:
-        """Do what a line says; `SystemExit` is an error of that line, and ends no cell."""
+        """Do what a line says; no error of that line ends the cell, `SystemExit` included."""
         try:
             return bool(super().onecmd(line))
-        except SystemExit as error:
+        except (Exception, KeyboardInterrupt):  # pdb shows errors of the line; this is none
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the user's line
             self._show(error)
             return False
 
     def do_interact(self, arg: str) -> None:
-        """Open a prompt for Python; ``exit()`` comes back, as Ctrl-D does."""
-        with contextlib.suppress(SystemExit):
-            super().do_interact(arg)
+        """Open a prompt for Python; ``exit()`` comes back, as Ctrl-D does.
+
+        Errors of its lines are shown there, and forgotten: IPython's hook for errors would keep
+        them as errors of the cell, and ``%debug`` opens the last error of the cell.
+        """
+        hook, last = sys.excepthook, {name: vars(sys)[name] for name in _LAST if name in vars(sys)}
+        sys.excepthook = sys.__excepthook__
+        try:
+            with contextlib.suppress(SystemExit):
+                super().do_interact(arg)
+        finally:
+            sys.excepthook = hook
+            for name in _LAST:
+                vars(sys).pop(name, None)
+            vars(sys).update(last)
+
+    def do_run(self, arg: str) -> None:
+        """Refuse to start the program again: pdb would end the cell."""
+        self.message("this debugger does not start the cell again. Next: q, and run the cell again")
+
+    do_restart = do_run
 
     def do_debug(self, arg: str) -> None:
         """Step through an expression in a debugger of its own; its errors end no cell."""
         trace = sys.gettrace()
         try:
             super().do_debug(arg)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's expression
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the user's expression
             self._show(error)
             sys.settrace(trace)
 

@@ -89,7 +89,9 @@ class CellBreakPoints:
         self._judging.now = True
         try:
             return bool(eval(point.condition, names))  # noqa: S307 - the user's code
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except KeyboardInterrupt:  # the stop button
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             if point.number not in self._has_failed:
                 self._has_failed.add(point.number)
                 text = "".join(traceback.format_exception_only(error)).strip()

@@ -68,7 +68,9 @@ class Retries:
                 raise
             _tell(str(error))
             return None
-        except Exception as error:
+        except KeyboardInterrupt:  # the stop button
+            raise
+        except BaseException as error:
             if attempt is not None and attempt.has_come:
                 raise  # as in any other line of the program
             _tell("".join(traceback.format_exception_only(error)).strip())

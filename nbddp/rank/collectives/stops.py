@@ -413,7 +413,9 @@ def _run(
         value = eval(compiled, names, ChainMap(local_names, names, dict(known)))  # noqa: S307 - the user's code
         if value is not None or reply.verb is StepVerb.PRINT:
             print(repr(value))  # noqa: T201 - output of the cell
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except KeyboardInterrupt:  # the stop button
+        raise
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
         text = "".join(traceback.format_exception_only(error)).strip()
         name = str(error.name) if isinstance(error, NameError) and changes else ""
         print(f"{text}{_why_not_passed(name, known)}")  # noqa: T201 - output of the cell

@@ -52,8 +52,8 @@ class StuckPrompt:
                     return
                 try:
                     self._stops.look(reply, self._frame(), self.names)
-                except SystemExit as error:  # it would end this thread, and not the rank
-                    print(f"SystemExit: {error}")  # noqa: T201 - output of the cell
+                except KeyboardInterrupt:  # typed: the stop button interrupts the main thread
+                    print("KeyboardInterrupt")  # noqa: T201 - output of the cell
 
     def _frame(self) -> types.FrameType | None:
         """Return the frame of the user's line at which the rank is; None: it is at none.

@@ -120,7 +120,9 @@ class Variables:
                 result = self._described(request.request_id, answer, [])
             else:
                 result = self._described(request.request_id, *self._answer(question))
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except KeyboardInterrupt:  # the stop button
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             result = error_info(error)
         self._send_described(request.request_id, result)
 
