@@ -315,72 +315,11 @@ def test_the_debugger_of_one_rank_lets_it_not_go_on(pool: Pool, command: str):
     assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
 
 
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (["debug 1+1"], "this debugger steps through no code. Next: p EXPR, or breakpoint() in"),
-        (["!import sys; sys.exit(3)"], "*** SystemExit: 3\n"),
-        (["p exit(4)"], "*** SystemExit: 4\n"),
-        (["!raise GeneratorExit"], "*** GeneratorExit\n"),
-        (["interact", "print(x.tolist())", "exit()"], "[2.0, 2.0]\n"),
-    ],
-)
-def test_the_debugger_of_one_rank_ends_no_cell(pool: Pool, lines: list[str], text: str):
-    code = f"{SUM}\nprint('end')"
-    view = run_cell(pool, code, step=True, answers=["rank 1", *lines, "q", "c"])
-    assert text in view.text(1)
-    assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
-
-
 def test_help_in_the_debugger_of_one_rank_lists_no_command_that_it_refuses(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["rank 1", "help", "q", "c"])
     listed = view.text(1).split()
     assert {"p", "up", "where", "q"} <= {*listed}
     assert {"n", "c", "run", "jump", "debug"}.isdisjoint(listed)
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("debug len([1, 2])", "LEAVING RECURSIVE DEBUGGER\n"),
-        ("debug 1 / 0", "*** ZeroDivisionError: division by zero\n"),
-        ("debug (_ for _ in ()).throw(GeneratorExit)", "*** GeneratorExit\n"),
-        ("!raise SystemExit(3)", "*** SystemExit: 3\n"),
-        ("run", "does not start the cell again. Next: q, and run the cell again\n"),
-    ],
-)
-def test_a_line_at_a_breakpoint_ends_no_cell(pool: Pool, line: str, text: str):
-    answers = [line, *["c"] * (1 + line.startswith("debug"))]
-    view = run_cell(pool, "if rank == 1:\n    breakpoint()\nprint('end')", answers=answers)
-    assert text in view.text(1)
-    assert view.text(1).endswith("end\n")
-
-
-@pytest.mark.parametrize("opening", [["rank 1"], []], ids=["rank 1", "breakpoint()"])
-def test_interact_shows_an_error_at_once_and_forgets_it(pool: Pool, opening: list[str]):
-    # The last line shows what ``%debug`` would open.
-    lines = ["1 / 0", "x y", "unknown", "exit()", "!import sys; vars(sys).get('last_value')"]
-    code = SUM if opening else "if rank == 1:\n    breakpoint()"
-    answers = [*opening, "interact", *lines, *["q"] * len(opening), "c"]
-    run_cell(pool, "import sys\nsys.last_value = ValueError('of the user')")
-    view = run_cell(pool, f"{code}\nprint('end')", step=bool(opening), answers=answers)
-    errors = re.findall(r"^\w+Error: .*$", view.text(1, "stderr"), re.MULTILINE)
-    assert errors == [
-        "ZeroDivisionError: division by zero",
-        "SyntaxError: invalid syntax",
-        "NameError: name 'unknown' is not defined",
-    ]
-    assert "ValueError('of the user')" in view.text(1)
-    assert view.text(1).endswith("end\n")
-
-
-def test_an_exit_that_the_user_types_ends_no_cell(pool: Pool):
-    leaving = "(_ for _ in ()).throw(GeneratorExit)"
-    lines = ["print exit(3)", f"run {leaving}", "show exit(4)", "retry dist.all_reduce(exit(5))"]
-    view = run_cell(pool, SUM, step=True, answers=[*lines, "diff exit(6)", "c"])
-    shown = "SystemExit: 3\nGeneratorExit\nSystemExit: 4\nno retry: SystemExit: 5\n[3.0, 3.0]\n"
-    assert view.texts() == {0: shown, 1: shown}
-    assert "could not compare 'exit(6)' (ranks 0-1: SystemExit: 6)" in view.told
 
 
 def test_an_interrupt_in_the_debugger_of_one_rank_ends_the_cell(pool: Pool):
