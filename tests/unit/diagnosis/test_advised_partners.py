@@ -164,6 +164,19 @@ def test_ranks_that_all_send_to_all_others_first():
     )
 
 
+def test_ranks_that_receive_more_than_is_sent():
+    code = (
+        "if rank == 0:\n    dist.send(x, 1)\n    dist.recv(x, 1)\n"
+        "else:\n    dist.recv(x, 0)\n    dist.recv(x, 0)"
+    )
+    pool = pool_of(code, 2)
+    pool[0].done("send", peer=1, line=2)
+    pool[1].done("recv", peer=0, line=5)
+    pool[0].blocked("recv", peer=1, line=3)
+    pool[1].blocked("recv", peer=0, line=6)
+    assert only(pool).next_step.startswith("Give each recv its send: same two ranks")
+
+
 def test_pairs_that_receive_first_need_another_order():
     pool = pool_of("dist.recv(x, rank ^ 1)\ndist.send(x, rank ^ 1)", 4)
     for rank in range(4):

@@ -38,6 +38,7 @@ from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.controller.diagnosis.words.one_sided_messages import (
     GIVE_EACH_ITS_RECV,
+    GIVE_EACH_ITS_SEND,
     does_its_part,
     let_do_its_part,
     without_other_ends,
@@ -84,9 +85,9 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         step = "Issue every isend and irecv of a step before the first wait()."
     elif ends is False or (ends is None and change is None and has_source):
         change, step = None, "Use batch_isend_irecv: each rank waits when all have begun."
-        if len(kinds) == 1 and ends is None:  # the other ends may be there, or not
-            does, other = ("send", "recv") if "send" in kinds else ("recv", "send")
-            step += f" A {does} without a {other} waits there, too: add it."
+    if change is None and ends is None and len(kinds) == 1 and has_source:
+        does, other = ("send", "recv") if "send" in kinds else ("recv", "send")
+        step += f" A {does} without a {other} waits there, too: add it."  # it may be there, or not
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
 
 
@@ -99,7 +100,9 @@ def _other_ends(cause: Cause, reports: RankReports, problem: str) -> Words:
     """Ranks wait for messages that have no other end, in whatever order they are called."""
     other = partner_of_cycle(cause, reports)
     if other is None:
-        return cycle(cause, reports, problem, GIVE_EACH_ITS_RECV)
+        only_receive = all(each.signature.kind == "recv" for _, each, _ in cause.circle)
+        step = GIVE_EACH_ITS_SEND if only_receive else GIVE_EACH_ITS_RECV
+        return cycle(cause, reports, problem, step)
     size = len(reports.graph.views)
     assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
     words = cycle(cause, reports, problem, _give_partner(other, assigned))

@@ -10,6 +10,7 @@ from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same tag, same order."
+GIVE_EACH_ITS_SEND = "Give each recv its send: same two ranks, same group, same tag, same order."
 #: Messages in a sentence.
 _MAX_NAMED = 4
 
