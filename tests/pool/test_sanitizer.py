@@ -118,39 +118,29 @@ def test_a_setting_that_one_rank_changes_is_named(pool: Pool):
     )
 
 
-def test_replicas_that_part_by_a_race_are_its_consequence(pool: Pool):
-    """Both ranks step while gradients are open; rank 1 then changes them, as the race may."""
-    code = """\
+_CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)"
+
+
+@pytest.mark.parametrize(
+    ("race", "change"),
+    [("optimizer.step()", "model.weight.data.add_(rank)"), (_CLIP, "model.weight.grad.add_(rank)")],
+    ids=["in a step", "in another line"],
+)
+def test_replicas_that_part_by_a_race_are_its_consequence(pool: Pool, race: str, change: str):
+    """Ranks use gradients that are open; rank 1 then changes them, or the weights, as it may."""
+    code = f"""\
 torch.manual_seed(1)
 model = torch.nn.Linear(4, 2, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model(torch.ones(4, 4)).sum().backward()
 work = dist.all_reduce(model.weight.grad, async_op=True)
-optimizer.step()
+{race}
 work.wait()
-model.weight.data.add_(rank)
+{change}
 optimizer.step()
 """
-    race, parted = findings(run_cell(pool, code, sanitize=True))
-    assert (race.kind, race.is_consequence) == ("buffer-in-use", False)
-    assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
-
-
-def test_replicas_that_part_by_a_race_before_the_step_are_its_consequence(pool: Pool):
-    """The line of the race is not that of the step; rank 1 changes its gradient, as it may."""
-    code = """\
-torch.manual_seed(1)
-model = torch.nn.Linear(4, 2, bias=False)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-model(torch.ones(4, 4)).sum().backward()
-work = dist.all_reduce(model.weight.grad, async_op=True)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-work.wait()
-model.weight.grad.add_(rank)
-optimizer.step()
-"""
-    race, parted = findings(run_cell(pool, code, sanitize=True))
-    assert (race.kind, race.is_consequence) == ("buffer-in-use", False)
+    buffer, parted = findings(run_cell(pool, code, sanitize=True))
+    assert (buffer.kind, buffer.is_consequence) == ("buffer-in-use", False)
     assert (parted.kind, parted.is_consequence) == ("parted-replicas", True)
 
 

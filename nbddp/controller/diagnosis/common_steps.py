@@ -202,13 +202,12 @@ class CommonSteps:
         return frozenset(
             _place(steps, index)
             for steps in self._steps_of[rank]
-            for index in steps.site_of_step[1:]
+            for index in set(steps.site_of_step[1:])
         )
 
     def _row(self, steps: ReplicaSteps) -> tuple[_Place | None, ...]:
         """The line of each step; None: of some ranks alone."""
-        places = [_place(steps, index) for index in steps.site_of_step[1:]]
-        return tuple(place if place in self._common else None for place in places)
+        return tuple(place if place in self._common else None for place in self._all_places(steps))
 
     def _numbers(self, steps: ReplicaSteps) -> list[int]:
         return [step for step, place in enumerate(self._row(steps), 1) if place is not None]
@@ -217,17 +216,22 @@ class CommonSteps:
         return [step for step, place in enumerate(self._row(steps), 1) if place is None]
 
     def _all_places(self, steps: ReplicaSteps) -> tuple[_Place, ...]:
-        return tuple(_place(steps, index) for index in steps.site_of_step[1:])
+        places = [_place(steps, index) for index in range(len(steps.sites))]
+        return tuple(places[index] for index in steps.site_of_step[1:])
 
     def _reduced(self, steps: ReplicaSteps) -> ReplicaSteps | None:
         """Leave out the steps of some ranks alone; None: the hashes before are not known."""
-        outside = {
+        return _with_numbers(steps, self._numbers(steps), self._outside)
+
+    @cached_property
+    def _outside(self) -> set[tuple[str, int, int]]:
+        """The positions of the lines in which some ranks have stepped, and not all."""
+        return {
             position
             for rank in self._steps_of
             for place in self._places_of(rank) - self._common
             for position in place
         }
-        return _with_numbers(steps, self._numbers(steps), outside)
 
 
 def _with_numbers(

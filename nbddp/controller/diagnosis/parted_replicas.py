@@ -164,7 +164,7 @@ def _unpaired(
     counts: Mapping[Rank, int],
     common: CommonSteps,
 ) -> PartedReplicas | None:
-    """What the end shows, and no step; None: the error of the cell explains it."""
+    """Tell of the end of the cell, and of no step; None: the error of the cell explains it."""
     if not counts:
         return None
     followers = _followers(by_rank) if common.has_turns else NO_RANKS

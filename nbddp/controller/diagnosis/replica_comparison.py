@@ -89,7 +89,7 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         )
     ):
         return None  # gradients were averaged, and no weight was updated
-    # What has parted before the replicas were equal again is over.
+    # Replicas that parted earlier and were equal again are not reported.
     step = count
     begins_equal = False
     while step > first and len({part_of(each.digests, step - 1) for each in by_rank.values()}) > 1:

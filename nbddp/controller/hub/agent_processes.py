@@ -3,7 +3,7 @@
 Runs in: the hub thread.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
 from nbddp.controller.launch import LocalAgent, RemoteAgent
@@ -72,22 +72,21 @@ class Agents:
         """Whether no agent is left."""
         return self.ended.issuperset(self.nodes)
 
-    def lost(
-        self, pool: PoolMachine, now: float, but: Collection[int] = ()
-    ) -> Iterator[AgentExited]:
-        """The agents that have ended and that ``pool`` does not know about, ``but`` some nodes.
+    def reap(self, pool: PoolMachine, now: float, but: Collection[int] = ()) -> list[AgentExited]:
+        """Return the agents that have ended unknown to ``pool``, ``but`` those of some nodes.
 
-        What one has left goes first: once the loss is known, another agent may come.
+        The processes that they have left end first: once a loss is known, another agent may come.
 
         Engines know of thousands of agents; they are asked ten times a second, and when an agent
         has said that it ends.
         """
         if not self._local and now < self._ask_engines_at:
-            return
+            return []
         self._ask_engines_at = now + _ASK_ENGINES_S
-        for node in sorted(self.ended - pool.lost_agents.keys() - set(but)):
+        nodes = sorted(self.ended - pool.lost_agents.keys() - set(but))
+        for node in nodes:
             self._end_ranks(node, pool)
-            yield self._exited(node)
+        return [self._exited(node) for node in nodes]
 
     def _exited(self, node: int) -> AgentExited:
         if local := self._local.get(node):

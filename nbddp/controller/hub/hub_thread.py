@@ -167,16 +167,16 @@ class HubThread:
         """
         self._run, self._agents = run, agents
         # First of all: else fresh ranks would be asked of them.
-        for exited in agents.lost(self._machine, time.monotonic(), but=attachment.by_node):
+        for exited in agents.reap(self._machine, time.monotonic(), but=attachment.by_node):
             self._feed(exited)
         # Before any other: the first ones say who the agents are.
         for event in folded(attachment.early(time.monotonic()), self.trust.accepts):
             self._receive(*event)
+        self._publish()
 
     def start(self, local: Sequence[LocalAgent] = (), remote: Sequence[RemoteAgent] = ()) -> None:
         """Start the thread; it watches these agents from now on, or those that `resume` got."""
         self._agents = Agents(local, remote) if local or remote else self._agents
-        self._publish()
         self._thread.start()
 
     @property
@@ -403,7 +403,7 @@ class HubThread:
             self.listeners.background(None)
 
     def _look_at_agents(self) -> None:
-        for exited in self._agents.lost(self._machine, time.monotonic()):
+        for exited in self._agents.reap(self._machine, time.monotonic()):
             self._feed(exited)
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))

@@ -442,7 +442,9 @@ class CellWait:
             if self._is_asking and self._is_main:
                 self._break_is_due = True
                 # To the thread itself: it may be blocked in a system call.
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                main = threading.main_thread().ident
+                assert main is not None  # noqa: S101 - it runs
+                signal.pthread_kill(main, signal.SIGINT)
 
     def _give_up_when_due(self) -> None:
         if time.monotonic() < self._given_up_at:

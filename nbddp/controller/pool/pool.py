@@ -489,7 +489,7 @@ class Pool:
 
         Args:
             ranks: the ranks that lack variables; default: those that took the place of others, lack
-                a variable, and have run no cell of their own since.
+                a variable, and have no values of cells that ran since.
             cells: numbers of cells that run again in any case, and replace values. A loop with
                 collectives, such as a training loop, is left out without it.
 

@@ -404,6 +404,7 @@ class StepTurns:
 
     def _hold(self, ranks: RankSet, *, is_over: bool) -> StepAnswer:
         self._held = self._held - set(ranks) if is_over else self._held | set(ranks)
+        self._continued -= self._held
         held = RankSet.of(self._held)
         if not held:
             return StepAnswer(tells=("no rank is held",))

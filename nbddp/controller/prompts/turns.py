@@ -243,10 +243,11 @@ class PromptTurns:
     def _forward(self, command: Forward, now: float) -> tuple[tuple[InputRequest, str], ...]:
         ranks = self.ranks if command.to_all else [self._current]
         requests = [self._turn_of(rank).request for rank in ranks if rank is not None]
-        help_text = self._help()
-        if command.ends_debugger and self._is_alone:
-            self._current = None  # the prompt is with all ranks again
+        if command.asks_for_help:
+            self._tells.append(self._help())
         if command.ends_debugger:
+            if self._is_alone:
+                self._current = None  # the prompt is with all ranks again
             self._opened -= {request.rank for request in requests}
         for request in requests:
             del self._open[request.rank, request.question]
@@ -261,8 +262,6 @@ class PromptTurns:
             self.gathered = RankSet.of(self._awaited)
             self._meets_again = not self._awaited
             self._repeated = command
-        if command.asks_for_help:
-            self._tells.append(help_text)
         return tuple((request, command.text) for request in requests)
 
     def _switch(self, rank: Rank) -> str:

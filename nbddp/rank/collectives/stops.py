@@ -70,7 +70,7 @@ class Stops:
         self.ask: _Ask | None = None
         #: Describes values with these names. Set by the server.
         self.describe: Callable[[DescribeAtPrompt, dict[str, Any]], None] | None = None
-        #: Opens a debugger in a frame, which lets the rank not go on. Set by the server.
+        #: Opens a debugger in a frame, which does not let the rank go on. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Ends the steps of the debugger of a `breakpoint()`. Set by the server.
         self.end_debugging: Callable[[], None] = lambda: None

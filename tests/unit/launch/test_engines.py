@@ -124,7 +124,7 @@ def test_an_agent_that_never_came_is_told_from_one_that_has_ended():
     came.revive()
     unnamed = RemoteAgent(2, engine)
     pool = PoolMachine(make_spec(1, 3), SETTINGS, 0.0, host="", port=0)
-    ends = Agents(remote=[never, came, unnamed]).lost(pool, 0.0)
+    ends = Agents(remote=[never, came, unnamed]).reap(pool, 0.0)
     texts = [describe_agent_exit(end) for end in ends]
     said = "ssh ended with exit code 255 and said: Permission denied (publickey)."
     assert texts == [

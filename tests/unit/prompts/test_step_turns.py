@@ -290,11 +290,16 @@ def test_a_held_rank_stays_where_the_others_go_on():
     assert sent(cell.say("continue")) == [(1, "continue")]
 
 
-def test_continue_lets_ranks_inside_an_operation_go_too():
+def _cell_with_rank_0_inside() -> Cell:
     cell = Cell()
     cell.stop(0, 1, 2, 3)
     cell.say("step -r 0")
     cell.now += 3.1
+    return cell
+
+
+def test_continue_lets_ranks_inside_an_operation_go_too():
+    cell = _cell_with_rank_0_inside()
     assert [rank for rank, _ in sent(cell.say("c"))] == [1, 2, 3]
     assert cell.stop(0) == ["continue"]
     assert cell.stop(0) == ["continue"]  # another thread
@@ -306,11 +311,17 @@ def test_continue_lets_ranks_inside_an_operation_go_too():
     assert cell.stop(0) == []
 
 
-def test_continue_of_some_ranks_lets_no_other_go():
-    cell = Cell()
-    cell.stop(0, 1, 2, 3)
-    cell.say("step -r 0")
+def test_a_rank_that_continue_has_let_go_can_be_held():
+    cell = _cell_with_rank_0_inside()
+    cell.say("c")
+    cell.stop(1, at=(1,))
     cell.now += 3.1
+    cell.say("hold -r 0")
+    assert cell.stop(0) == []
+
+
+def test_continue_of_some_ranks_lets_no_other_go():
+    cell = _cell_with_rank_0_inside()
     cell.say("c -r 1-3")
     assert cell.stop(0) == []
 

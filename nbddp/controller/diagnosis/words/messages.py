@@ -334,7 +334,7 @@ def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
 
 
 def message_result(calls: Mapping[Rank, Operation]) -> tuple[str, str] | None:
-    """What the tensor of the receiver holds, and the next step; None: the calls are no message.
+    """Describe the tensor of the receiver, and the next step; None: the calls are no message.
 
     A program may mean such a message: it reads bytes, or a short message into a long buffer.
     """

@@ -105,5 +105,5 @@ def _too_few_sends(owner: Rank, message: Operation, reports: RankReports) -> str
 
 
 def does_its_part(message: Operation) -> str:
-    """What the other end of a message has to do."""
+    """``receive from``, or ``send to``: the part of the other end of a message."""
     return "receive from" if message.signature.kind == "send" else "send to"

@@ -41,7 +41,7 @@ def code_lines(parted: PartedReplicas, ranks: RankSet) -> list[tuple[Site, RankS
 
 
 def counted_steps(parted: PartedReplicas) -> str:
-    """Which steps are counted."""
+    """Return the ranks whose steps are counted, or the cell, as the end of a clause."""
     ranks = parted.in_common
     if parted.last:
         return " on each rank"

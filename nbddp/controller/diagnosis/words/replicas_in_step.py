@@ -135,7 +135,7 @@ def before_step(parted: PartedReplicas) -> Words:
 
 
 def _advice(parted: PartedReplicas) -> str:
-    """What to look for, if nothing but the step is known."""
+    """Return the next step, if nothing but the step of the optimizer is known."""
     line = lines_of(parted)
     averaged = f"gradients that were not averaged before {line}, or were changed after that"
     ways = (

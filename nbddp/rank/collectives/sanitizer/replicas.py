@@ -158,8 +158,7 @@ class Replicas:
         if self._gradients:
             for root in finite.root_modules():
                 self._look(root)
-        others = self._stepped_tensors()
-        others |= {id(one) for model in torch_private.ddp_models() for one in model.parameters()}
+        others = self._stepped_tensors() | _ddp_parameters()
         # The numbers of reductions are equal on all ranks. Neither is the order of modules in
         # memory, nor which of those that nothing uses any more are still there.
         of_reduction: dict[Reduction, list[tuple[torch.nn.Module, tuple[str, ...]]]] = {}
@@ -219,13 +218,18 @@ class Replicas:
             self._note_before()
 
     def _note_before(self) -> None:
-        """Take the digests of modules that train: the code may update them without an optimizer."""
+        """Take the digests of modules that train: the code may update them without an optimizer.
+
+        DDP reduces the gradients of its models by itself.
+        """
+        of_ddp = _ddp_parameters()
         for module in finite.root_modules():
             known = self._digests_before.get(id(module))
             if known is not None and known[0]() is module:
                 continue
-            if any(gradient_of(one) is not None for one in module.parameters()):
-                parts = {name: self._digest(one) for name, one in module.named_parameters()}
+            named = [each for each in module.named_parameters() if id(each[1]) not in of_ddp]
+            if any(gradient_of(one) is not None for _, one in named):
+                parts = {name: self._digest(one) for name, one in named}
                 self._digests_before[id(module)] = weakref.ref(module), parts
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
@@ -400,3 +404,8 @@ class Replicas:
                 return self.hash_of(part)[:DIGEST_BYTES]
             except (RuntimeError, NotImplementedError, ValueError):  # no plain memory, or not yet
                 return bytes(DIGEST_BYTES)
+
+
+def _ddp_parameters() -> set[int]:
+    """The identities of the parameters of DDP models."""
+    return {id(one) for model in torch_private.ddp_models() for one in model.parameters()}

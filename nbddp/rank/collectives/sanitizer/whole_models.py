@@ -88,6 +88,12 @@ class WholeModels:
             counters: of the group.
             reduction: of gradients.
         """
+        if not any(
+            getattr(each.process_group, "counters", None) is counters
+            and Model.of_ddp(each, reduction.pg_id).key not in self._known
+            for each in torch_private.ddp_models()
+        ):
+            return  # the search for the model goes through all parameters, for each bucket
         models = torch_private.models_that_send()
         # Several wrap one module where the code has made the model again, and share its weights.
         if not models or len({id(each.module) for each in models}) > 1:
