@@ -6,6 +6,7 @@ lives, so that a stale folder is recognized even if all processes of its pool we
 
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -75,7 +76,9 @@ def _make_in(own: str, room: int) -> Path:
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=own))
         except OSError as error:
             reason = f"{error.strerror}"
-        step = f"mkdir -p {own}" if not Path(own).exists() else f"set {POOLS_DIR_ENV} to another"
+        step = f"mkdir -p {shlex.quote(own)}"
+        if Path(own).exists():
+            step = f"set {POOLS_DIR_ENV} to another"
     raise PoolStartError(f"no pool can be made in {POOLS_DIR_ENV}={own}: {reason}. Next: {step}")
 
 

@@ -45,6 +45,20 @@ def train_with_a_pushed_value(pool: Pool) -> None:
     run_cells(pool, MODEL, TRAIN, "train(5)")
 
 
+def test_a_value_that_a_failed_cell_has_changed_elsewhere_is_told(pool: Pool):
+    run_cells(pool, "q = torch.ones(2) + rank\nb = torch.zeros(2) + rank\ns = 'alike'")
+    code = "q = q * 10\nb[0] += 1\nif rank == 1: os._exit(1)\ndist.barrier()\ns = 'never'"
+    with pytest.raises(RankExitedError):
+        pool.run(f"import os\n{code}")
+    result = pool.catch_up()
+    (number,) = {number for _, number in result.overtaken}
+    assert result.overtaken == (("b", number), ("q", number))
+    assert {"b", "q"} <= {*result.regained}
+    assert not {"b", "q"} & {*result.initial}
+    pool.run("q = q + 0\nb = b + 0")
+    assert pool.pull("q[0].item()") == [10.0, 2.0, 30.0]
+
+
 def test_cells_that_use_a_pushed_value_run_again(pool: Pool):
     """On the fresh rank, and aside on the others."""
     train_with_a_pushed_value(pool)

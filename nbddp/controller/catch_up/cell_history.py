@@ -51,15 +51,17 @@ class PastCell:
         """The names that it binds, changes and reads."""
         return cell_names(Code(self.python, self.first_line).statements)
 
+    @cached_property
+    def names_run(self) -> CellNames:
+        """The names of the statements that a rank, which keeps its variables, surely has run."""
+        if self.is_ok or self.run_above == math.inf:
+            return self.names
+        statements = Code(self.python, self.first_line).statements if self.run_above else []
+        return cell_names([each for each in statements if (each.end_lineno or 0) < self.run_above])
+
     def has_bound(self, name: str) -> bool:
         """Whether it is known that a rank has a name from this cell."""
-        if self.is_ok or self.run_above == math.inf:
-            return name in self.names.binds
-        if not self.run_above:
-            return False
-        statements = Code(self.python, self.first_line).statements
-        above = [each for each in statements if (each.end_lineno or 0) < self.run_above]
-        return name in cell_names(above).binds
+        return name in self.names_run.binds
 
     def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
         """The names that it has bound on a rank, and those of which that is not known.

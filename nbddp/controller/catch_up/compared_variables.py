@@ -51,6 +51,11 @@ class ComparedVariables:
         digests = {self._of(name, rank).digest for rank in self._others}
         return len(self._others) > 1 and len(digests) == 1 and "" not in digests
 
+    def is_equal(self, name: str) -> bool:
+        """Whether it is equal on all of these ranks."""
+        digests = {self._of(name, rank).digest for rank in (*self._others, *self._fresh)}
+        return len(digests) == 1 and "" not in digests
+
     def behind(self, name: str, ranks: Collection[int]) -> RankSet:
         """The ranks, of these, whose values differ from the one that all others have.
 

@@ -31,6 +31,9 @@ class CatchUpPlan:
     #: it binds them, or, for the second, it changes or touches what they hold.
     rebound: frozenset[str] = frozenset()
     touched: frozenset[str] = frozenset()
+    #: Names that they bind, each with the number of the last cell, of those that had failed, that
+    #: has bound or changed it on other ranks since.
+    overtaken: tuple[tuple[str, int], ...] = ()
 
 
 def make_plan(
@@ -119,7 +122,22 @@ class _Planner:
                 if self._binder(name, len(self._cells)) is None
             ),
             *self._changed(cells),
+            self._overtaken(cells),
         )
+
+    def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
+        """The names that cells which have failed have bound or changed after the chosen ones."""
+        again = set(map(id, chosen))
+        made: set[str] = set()
+        failed: dict[str, int] = {}
+        for cell in self._cells:
+            if id(cell) in again:
+                made |= cell.names.binds
+                failed = {n: number for n, number in failed.items() if n not in cell.names.binds}
+            elif not cell.is_ok:
+                done = cell.names_run
+                failed |= dict.fromkeys((done.binds | done.changes) & made, cell.number)
+        return tuple(sorted(failed.items()))
 
     def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
         """The names that other cells, and functions of all cells, may bind, and may change."""

@@ -87,6 +87,9 @@ class CatchUp:
     #: Names that have the value of their first cell again, while the others have gone on, each to a
     #: value of its own.
     initial: tuple[str, ...] = ()
+    #: Names that have the value of their cell again, each with the number of a later cell that has
+    #: changed it on other ranks before it failed, and did not run again.
+    overtaken: tuple[tuple[str, int], ...] = ()
     #: Names that the cells defined, and that were deleted again as on the other ranks.
     deleted: tuple[str, ...] = ()
     #: Generators of random numbers that have the state of ``source``, since all other ranks are in
@@ -196,6 +199,11 @@ def catch_up(
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     pool.history.replaced.note_catch_up(processes, is_whole=not (failed or not_synced))
     pool.history.note_left_out(fresh, left_out)
+    overtaken = tuple(
+        (name, number)
+        for name, number in plan.overtaken
+        if name in asked and name not in {*copied, *behind, *still} and not compared.is_equal(name)
+    )
     makers = _makers(plan, {*regained, *synced} - set(copied))
     return CatchUp(
         ranks=fresh,
@@ -216,8 +224,13 @@ def catch_up(
             if name not in {*copied, *missing} and not (name in own and name in random.own_alike)
         ),
         initial=tuple(
-            name for name in regained if name not in copied and compared.is_initial(name, plan)
+            name
+            for name in regained
+            if name not in copied
+            and name not in dict(overtaken)
+            and compared.is_initial(name, plan)
         ),
+        overtaken=overtaken,
         deleted=deleted,
         alike_random=random.alike,
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds and not roles.settled),

@@ -43,12 +43,17 @@ class Forward:
     @property
     def leaves(self) -> str:
         """A predicate of ranks that are not expected back after it: ``goes on``; else empty."""
-        return _LEAVE.get(next(iter(self.text.split()), ""), "")
+        return _LEAVE.get(self._word, "")
 
     @property
     def ends_debugger(self) -> bool:
         """Whether the user leaves the debugger with it."""
-        return next(iter(self.text.split()), "") in _END
+        return self._word in _END
+
+    @property
+    def _word(self) -> str:
+        """The command of pdb, which reads ``exit()`` as ``exit``."""
+        return next(iter(self.text.split()), "").removesuffix("()")
 
     @property
     def asks_for_help(self) -> bool:

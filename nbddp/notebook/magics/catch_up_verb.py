@@ -66,6 +66,8 @@ def answer(result: CatchUp) -> Answer:
         lines = [*lacks, *failed, _headline(result), *others]
     lines += _random_numbers(result)
     then = "run the next cell, or the interrupted one again"
+    if result.overtaken:  # again, it would change the values of the others a second time
+        then = "run the next cell"
     if _is_told_elsewhere(result):
         names, cells = _elsewhere(result)
         its = f"if {result.ranks.verb('it needs', 'they need')} {names}"
@@ -78,7 +80,8 @@ def answer(result: CatchUp) -> Answer:
 def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
-    doubtful = {*result.different, *result.initial, *(name for name, _ in result.not_synced)}
+    doubtful = {*result.different, *result.initial}
+    doubtful |= {name for name, _ in (*result.not_synced, *result.overtaken)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
     by_name = dict(result.makers_by_name)
@@ -143,6 +146,7 @@ def _problems(result: CatchUp) -> list[str]:
             f"{_names(result.different)}: equal on the other ranks, and not here. "
             f"Next: %ddp diff {result.different[0]}"
         )
+    lines += _overtaken(result)
     if result.initial:
         one = len(result.initial) == 1
         is_at = "is at its initial value" if one else "are at their initial values"
@@ -160,6 +164,23 @@ def _problems(result: CatchUp) -> list[str]:
             f"{over.verb('has', 'have')} values of cells that ran since "
             f"{over.verb('it was', 'they were')} replaced: nothing was changed there. "
             f"Next: %ddp catchup -r {over}"
+        )
+    return lines
+
+
+def _overtaken(result: CatchUp) -> list[str]:
+    """A line for each cell that has changed names on other ranks before it failed."""
+    made_by = dict(result.makers_by_name)
+    lines: list[str] = []
+    for cell in sorted({number for _, number in result.overtaken}):
+        names = [name for name, number in result.overtaken if number == cell]
+        makers = {number for name in names for number in made_by.get(name, ())}
+        it, is_at = ("it", "is") if len(names) == 1 else ("them", "are")
+        by = f" {_cells(tuple(sorted(makers)))} made {it}" if makers else " before"
+        lines.append(
+            f"{_names(tuple(names))} {is_at} as{by}; {cell_name(cell)}, which failed, has changed "
+            f"{it} since on other ranks. Next: %ddp vars {' '.join(names[:_MAX_NAMES])}, then set "
+            f"{it} in a cell that begins with %%ddp -r {result.ranks}"
         )
     return lines
 

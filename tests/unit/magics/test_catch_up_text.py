@@ -57,6 +57,17 @@ def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
     ]
 
 
+def test_a_cell_that_failed_has_changed_names_since():
+    given = {"regained": ("a", "q"), "makers_by_name": (("a", (2,)), ("q", (3,)))}
+    result = said(overtaken=(("q", 4),), **given)
+    assert result.lines == [
+        "Rank 1 has again: a (from cell [2]).",
+        "q is as cell [3] made it; cell [4], which failed, has changed it since on other ranks. "
+        "Next: %ddp vars q, then set it in a cell that begins with %%ddp -r 1",
+        "Then: run the next cell.",
+    ]
+
+
 def test_the_cells_of_a_name_are_not_those_of_names_that_are_told_apart():
     made = (("u", (9,)), ("v", (3,)))
     lines = said(

@@ -40,6 +40,12 @@ def test_a_line_for_the_debugger_of_one_rank(line: str):
     assert parse(line) == Forward(line)
 
 
+@pytest.mark.parametrize("line", ["q", "quit", "exit", "exit()", "quit()"])
+def test_lines_that_end_a_debugger(line: str):
+    assert Forward(line).ends_debugger
+    assert Forward(line).leaves == "left the debugger"
+
+
 @pytest.mark.parametrize(
     ("line", "leaves"),
     [("c", "goes on"), ("all continue", "goes on"), (" q ", "left the debugger"), ("n", ""),

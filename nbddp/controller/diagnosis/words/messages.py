@@ -333,6 +333,12 @@ def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
     return True
 
 
+def completes_wrongly(calls: Mapping[Rank, Operation]) -> bool:
+    """Whether the calls are the two ends of a message that would end, with other values."""
+    nbytes = {call.signature.kind: call.signature.nbytes for call in calls.values()}
+    return nbytes.keys() == {"send", "recv"} and nbytes["send"] <= nbytes["recv"]
+
+
 def message_result(calls: Mapping[Rank, Operation]) -> tuple[str, str] | None:
     """Describe the tensor of the receiver, and the next step; None: the calls are no message.
 

@@ -50,7 +50,7 @@ from nbddp.controller.diagnosis.words.collectives import (
     shared_out,
     with_loop_facts,
 )
-from nbddp.controller.diagnosis.words.messages import message_result
+from nbddp.controller.diagnosis.words.messages import completes_wrongly, message_result
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -87,6 +87,11 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         reason = (
             "these calls belong together and do not match, so their results would be wrong; "
             "nothing was sent."
+        )
+    elif completes_wrongly(disagreement.operation_by_rank):
+        reason = (
+            "these calls belong together and do not match, so the tensor of the receiver would not "
+            "hold what was meant."
         )
     elif inside := RankSet.of(disagreement.operation_by_rank) - disagreement.ended:
         reason = _never_completes(disagreement, inside)
