@@ -4,7 +4,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from msgspec.structs import replace
 
@@ -463,6 +463,10 @@ class GroupsRebuilt(MessageBase, frozen=True):
     rank: Rank
     error: ErrorInfo | None = None
     torn: tuple[str, ...] = ()  #: as in `RunFinished`, which comes before
+
+
+#: ipykernel's key for the types of matches, in the metadata of a `Completed`.
+MATCH_TYPES_KEY: Final = "_jupyter_types_experimental"
 
 
 class Completed(MessageBase, frozen=True):

@@ -363,7 +363,7 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
             return _Consequence(f"came to monitored_barrier{at}")
         if result.error.ename != _LOST_ERROR:
             return _Consequence(f"raised {result.error.ename} too{at}")
-        # Gloo told it that a peer is gone, before nbddp freed it: that is luck, see `exited_ranks`.
+        # Gloo told it that a peer is gone, before nbddp freed it: see `exited_ranks`.
     place = _place_of_wait(outcome, rank, site)
     if place is not None:
         site = place.site or site

@@ -36,7 +36,7 @@ EarlyEvent: TypeAlias = tuple[int, Event, list[bytes]]
 
 @dataclass
 class Attachment:
-    """What the agents have said so far.
+    """The answers of the agents so far.
 
     Another agent may be waited for meanwhile, for a minute: ages grow.
     """
@@ -89,7 +89,7 @@ def attach_agents(
         channel: at the address and with the token that the agents know; closed after a failure.
         agents: those that live.
         notebook: this process; the agents follow its end from now on.
-        keep_s: for so long they go on if not all of them answer.
+        keep_s: seconds for which they go on if not all of them answer.
         limit_s: time for that, in seconds.
         is_interrupted: asked again and again.
 

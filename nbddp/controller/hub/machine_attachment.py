@@ -41,7 +41,7 @@ def attach_machines(
         channel: at the address and with the keys that the agents know; closed after a failure.
         token: agents show it.
         agents: host and process of each, by node; another one had its node before.
-        keep_s: for so long the agents go on if this fails.
+        keep_s: seconds for which the agents go on if this fails.
         first_s: time for the first agent, in seconds.
         all_s: time for all of them; those that have not come then are lost.
         is_interrupted: asked again and again.

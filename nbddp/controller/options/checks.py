@@ -15,7 +15,7 @@ from nbddp.durations import parse_duration, write_duration
 from nbddp.errors import BadOptionError, NoTorchError
 from nbddp.system import process_tree
 
-_MAX_PORT = 65535
+MAX_PORT = 65535
 _MAX_THREADS = 4096
 #: Of a pool that the user lets go without saying for how long.
 DEFAULT_KEEP_S = 2 * 3600.0
@@ -179,8 +179,8 @@ def _check_variable(name: Any, value: Any) -> None:
         raise BadOptionError(
             f"--env {_THREADS_ENV}={value} is not a number of threads; legal: 1 to {_MAX_THREADS}"
         )
-    if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= _MAX_PORT):
-        raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {_MAX_PORT}")
+    if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= MAX_PORT):
+        raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {MAX_PORT}")
 
 
 def check_switch(name: str, value: Any) -> None:

@@ -639,7 +639,7 @@ class Pool:
         in time, the pool ends by itself.
 
         Args:
-            keep: for so long, such as ``"4h"`` or a number of seconds; default: as `nbddp.start`
+            keep: how long, such as ``"4h"`` or a number of seconds; default: as `nbddp.start`
                 was told, or 2 hours.
 
         Returns:

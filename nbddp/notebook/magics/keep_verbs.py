@@ -27,7 +27,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
 
     Args:
         shell: not used.
-        keep: for so many seconds; None: as the pool was started, or 2 hours.
+        keep: seconds; None: as the pool was started, or 2 hours.
 
     Raises:
         BadOptionError: the time is not legal, or the agents end with this kernel.
