@@ -109,6 +109,7 @@ class AgentAttached(MessageBase, frozen=True):
     #: The last cell, unless its end was settled: its ranks are in it, or its end follows.
     run: Execute | None
     run_age_s: float = 0.0  #: since its begin
+    kept_events: int = 0  #: so many of them follow at once
     facts: NodeFacts | None = None  #: None: the agent is on the notebook's machine
 
 

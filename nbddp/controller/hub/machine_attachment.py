@@ -86,7 +86,7 @@ class _Arrivals:
         poller.add(self._channel)
         by_node = self.attachment.by_node
         began = time.monotonic()
-        while len(by_node) < len(self._agents):
+        while not all(map(self.attachment.has_come, range(len(self._agents)))):
             if is_interrupted():
                 raise KeyboardInterrupt
             if time.monotonic() - began >= (all_s if by_node else first_s):
