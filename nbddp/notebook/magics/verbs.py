@@ -185,7 +185,7 @@ def _catch_up_parser() -> Parser:
         type=catch_up_verb.cell_numbers,
         metavar="N,...",
         default=[],
-        help="run these cells again in any case, such as a training loop",
+        help="run these cells again, too, such as a training loop; with -r where no rank is fresh",
     )
     return parser
 

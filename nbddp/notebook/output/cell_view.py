@@ -65,6 +65,7 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
+_OF_CATCH_UP = "while cells run again for %ddp catchup:"
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -370,7 +371,7 @@ class View:
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
             )
             if torn or not judged.acted or is_other:
-                card = self._card(ended, outcome)
+                card = self._card(ended, outcome, torn)
                 self._show_card(card, card_id, is_update=card_id in self._shown_cards)
         chips = rank_states.ends(outcome, has_card=bool(self._judged or self._shown_cards))
         if chips and not has_row:
@@ -402,16 +403,23 @@ class View:
         self._shown_cards[card_id] = data
         if self._kept is not None:
             self._kept.add(KeptCard(card_id, data))
+        if self._out == "nothing" and not is_update:
+            self._sink.display(quiet_bundle(_OF_CATCH_UP), {}, None, False)
         self._sink.display(data, {}, card_id, is_update)
 
-    def _card(self, judged: VerdictReached, outcome: RunOutcome | None = None) -> dict[str, str]:
+    def _card(
+        self,
+        judged: VerdictReached,
+        outcome: RunOutcome | None = None,
+        torn: Mapping[str, RankSet] | None = None,
+    ) -> dict[str, str]:
         means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return diagnosis_card.card(
             judged.report,
             acted=judged.acted,
             views=judged.views,
             means=means,
-            torn=None if outcome is None else not_kept(outcome, self._judged.values()),
+            torn=torn,
             is_over=outcome is not None,
             own_timeout_s=self._settings.own_timeout_s,
             timeout_s=outcome.timeout_s if outcome is not None and outcome.timed_out else None,
