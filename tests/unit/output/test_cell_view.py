@@ -57,6 +57,7 @@ def make_view(
     can_redraw: bool = False,
     clock: Callable[[], float] | None = None,
     began: float | None = None,
+    out: AnyOut = "folded",
     **settings: Any,
 ) -> View:
     return View(
@@ -70,6 +71,7 @@ def make_view(
         can_redraw=can_redraw,
         clock=clock,
         began=began,
+        out=out,
     )
 
 
