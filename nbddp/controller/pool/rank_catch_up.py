@@ -215,9 +215,11 @@ def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:
     known = {cell.number for cell in pool.history}
     if unknown := sorted(set(cells) - known):
         since = " since it was taken back" if pool.history.is_partial else ""
+        ran = ", ".join(map(str, sorted(known)))
+        step = "name some of these" if known else "leave out the cells"
         raise BadOptionError(
-            f"the pool has not run {cell_name(unknown[0])}{since}; it has run "
-            f"{', '.join(map(str, sorted(known))) or 'no cell'}"
+            f"the pool has not run {cell_name(unknown[0])}{since}; it has run {ran or 'no cell'}. "
+            f"Next: {step}"
         )
 
 

@@ -383,7 +383,8 @@ _SECTIONS = (
         ),
         Verb(
             Parser("%ddp pools"),
-            "your pools on this machine: which has a kernel, which goes on until when",
+            "your pools on this machine: which has a kernel, which goes on until when; the "
+            "environment variable NBDDP_POOLS_DIR names the one folder in which they are",
             action=keep_verbs.pools,
         ),
         Verb(

@@ -32,7 +32,7 @@ def test_calls_that_ended_on_no_rank_are_not_said_to_wait_on_all_of_them():
     (finding,) = pool.diagnose().findings
     assert finding.reason == (
         "these calls belong together and do not match, so they cannot all end well: without nbddp "
-        "some ranks would wait forever, abort, or end with wrong values."
+        "some ranks would wait for a timeout, abort, or end with wrong values."
     )
 
 

@@ -365,7 +365,7 @@ def test_a_card_of_a_cell_that_runs_again_says_so(out: AnyOut, count: int):
     view.show(VerdictReached("r", first, acted=True))
     whole = replace(first, findings=(replace(first.findings[0], headline="ranks 1-2 are out"),))
     view.show(VerdictReached("r", whole, acted=True, replaces=first.fingerprint))
-    assert page.plain.count("while cells run again for %ddp catchup:") == count
+    assert page.plain.count("during %ddp catchup:") == count
 
 
 def test_a_card_that_nobody_acted_upon_has_the_time_since_its_own_verdict():

@@ -150,7 +150,7 @@ def _never_completes(disagreement: Disagreement, inside: RankSet) -> str:
     if not disagreement.ended:
         return (
             "these calls belong together and do not match, so they cannot all end well: without "
-            "nbddp some ranks would wait forever, abort, or end with wrong values."
+            "nbddp some ranks would wait for a timeout, abort, or end with wrong values."
         )
     return (
         "these calls belong together and do not match: they have ended on "
