@@ -107,7 +107,10 @@ def checked_folder(cwd: Any) -> str:
         raise BadOptionError(f"cwd is {cwd!r}; legal: a path")
     folder = _current_folder() if not cwd else Path(cwd).expanduser()
     if not folder.is_dir():
-        raise BadOptionError(f"--cwd {str(cwd)!r} is not a folder that exists")
+        raise BadOptionError(
+            f"--cwd {str(cwd)!r} is not a folder that exists on this machine. Next: name another, "
+            "or leave --cwd out: the ranks then begin in the current folder"
+        )
     return str(folder.resolve())
 
 
@@ -133,8 +136,8 @@ def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
     check_number("threads", threads, _MAX_THREADS)
     if _THREADS_ENV in env and _first_number(env[_THREADS_ENV]) != threads:
         raise BadOptionError(
-            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree; "
-            "leave out one of the two"
+            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree. "
+            "Next: leave out one of the two"
         )
     return int(threads)
 
@@ -223,7 +226,7 @@ def check_devices(devices: Any, device: str) -> None:
     if devices and device == "cpu":
         raise BadOptionError(
             f"--devices {','.join(map(str, devices))} names CUDA devices, and --device cpu "
-            "uses none; leave out one of the two"
+            "uses none. Next: leave out one of the two"
         )
     if not all(isinstance(number, int) and number >= 0 for number in devices):
         raise BadOptionError(
