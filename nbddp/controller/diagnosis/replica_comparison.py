@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nbddp.controller.diagnosis.common_steps import StepAlone, start_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.controller.diagnosis.common_steps import StepAlone, part_of, start_of
+from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 
@@ -98,6 +98,9 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         begins_equal = None not in begun and len({each.digest for each in begun if each}) == 1
         if begins_equal:
             break
+    is_cut = any(each.later_steps for each in by_rank.values())
+    if is_cut and len({each.newest for each in by_rank.values()}) == 1:
+        step = count  # they are equal again, after steps of which nothing is known
     if step == count:
         return _parted_beside(by_rank, count)
     if not step and any(each.may_be_own for each in by_rank.values()):
@@ -123,6 +126,8 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
 def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
     """Compare the buffers and the states of optimizers, where the parameters are equal."""
     some = next(iter(by_rank.values()))
+    if some.later_steps and len({each.newest for each in by_rank.values()}) > 1:
+        return None  # the parameters have parted since
     beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
     beside.append(
         (
@@ -130,7 +135,7 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
         )
     )
-    if all(len(each.site_of_step) == count for each in by_rank.values()):
+    if len({made(each) for each in by_rank.values()}) == 1:
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
             (
@@ -202,6 +207,11 @@ def length(steps: ReplicaSteps) -> int:
     return len(steps.site_of_step)
 
 
+def made(steps: ReplicaSteps) -> int:
+    """Return the number of steps, also of those of which no hashes were taken."""
+    return length(steps) - 1 + steps.later_steps
+
+
 def clusters_of(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
     """Return the ranks with equal hashes, most ranks first."""
     clusters = ranks_by_value(digests).values()
@@ -212,8 +222,3 @@ def minority(clusters: Sequence[RankSet]) -> RankSet:
     """The ranks outside of the largest cluster; all, if it is not larger than others."""
     has_majority = len(clusters[0]) > len(clusters[1])
     return RankSet.of(rank for ranks in clusters[has_majority:] for rank in ranks)
-
-
-def part_of(digests: bytes, index: int) -> bytes:
-    """Return one hash of several that stand behind each other."""
-    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

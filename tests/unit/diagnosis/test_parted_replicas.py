@@ -2,10 +2,13 @@
 
 from msgspec.structs import replace
 
+from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
+from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.controller.diagnosis.words.parted_replicas import parted_replicas
 from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
 from nbddp.wire.rank_set import NO_RANKS
 
@@ -370,3 +373,44 @@ def test_gradients_of_ddp_at_different_weights_that_nothing_updates():
     (parted,) = found(whole((1, 1), (1, 1)), whole((2, 1), (2, 1)))
     assert (parted.step, parted.tensor) == (0, "weight")
     assert found(averaged((1, 1), (1, 1)), averaged((2, 1), (2, 1))) == []
+
+
+# --- more steps than hashes are taken of ----------------------------------------------------------
+
+
+def cut(*rows: tuple[int, int], end: tuple[int, int], later: int) -> ReplicaSteps:
+    """Steps after ``rows`` are only counted."""
+    return replace(steps(*rows), newest=b"".join(map(_digest, end)), later_steps=later)
+
+
+def test_replicas_that_part_in_a_step_without_hashes():
+    rows = (1, 1), (2, 2)
+    (parted,) = found_in(
+        (cut(*rows, end=(8, 8), later=5), whole((1, 1), (8, 8))),
+        (cut(*rows, end=(9, 8), later=5), whole((1, 1), (9, 8))),
+    )
+    assert (parted.is_after, parted.tensor, parted.steps.later_steps) == (True, "weight", 5)
+    views = {rank: RankView(rank, "finished") for rank in range(2)}
+    reports = RankReports(WaitForGraph(RankViews(views)), 0, "")
+    words = parted_replicas(Cause("parted-replicas", NO_RANKS, NO_RANKS, parted=parted), reports)
+    end = "at the end of the cell: its replicas were equal after step 1 of SGD."
+    assert words.headline.endswith(end)
+    assert "the first 1 steps" in words.reason
+
+
+def test_replicas_that_are_equal_again_after_steps_without_hashes():
+    right = cut((1, 1), (2, 2), end=(8, 8), later=5)
+    assert found(right, cut((1, 1), (2, 5), end=(8, 8), later=5)) == []
+
+
+def test_ranks_that_make_other_numbers_of_steps_without_hashes():
+    rows = (1, 1), (2, 2)
+    end = whole((1, 1), (8, 8))
+    states = {"states": ("momentum_buffer of weight",), "state_digests": _digest(1)}
+    few = replace(cut(*rows, end=(8, 8), later=5), **states)
+    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_digests": _digest(2)})
+    assert found_in((few, end), (more, end)) == []
+
+    (parted,) = found_in((few, end), (cut(*rows, end=(9, 8), later=6), whole((1, 1), (9, 8))))
+    assert parted.step_counts == {0: 6, 1: 7}
+    assert parted.equal_steps == 1
