@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,6 +49,8 @@ class PartedReplicas:
     alone: StepAlone | None = None
     #: ``step`` counts these last steps of each rank: nothing else tells which are the same. 0: all.
     last: int = 0
+    #: The line of the cell that has called the function which steps, if it is one on all ranks.
+    caller: Site | None = None
     begins_equal: bool = False  #: they were equal right before ``step``
     is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
@@ -119,8 +121,19 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         sites={rank: site_of(each, step) for rank, each in by_rank.items()},
+        caller=_caller(by_rank.values(), step),
         begins_equal=begins_equal,
     )
+
+
+def _caller(each_steps: Iterable[ReplicaSteps], step: int) -> Site | None:
+    """The outermost line that called a step; None: there is none, or ranks have several."""
+    callers = set()
+    for steps in each_steps:
+        index = steps.site_of_step[step]
+        around = steps.callers[index] if index < len(steps.callers) else ()
+        callers.add(around[-1] if around else None)
+    return callers.pop() if len(callers) == 1 else None
 
 
 def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:

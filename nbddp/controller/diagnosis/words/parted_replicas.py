@@ -76,6 +76,12 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
             if (parted.equal_steps)
             else "."
         )
+    own = ""
+    if fewest and steps.states:  # a broadcast of weights sends no momentum
+        own = (
+            f" If steps of one rank alone are meant, give all ranks the same weights and the same "
+            f"state of {steps.optimizer} ('{steps.states[0]}') after them."
+        )
     # An optimizer may have stepped another model there.
     of_model = "" if fewest else f" for {steps.model}"
     keeps = f"keeps {fewer.describe()} from {line}"
@@ -90,7 +96,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         f"{subject(odd)} made {number_of_steps(count)} of {steps.optimizer}{of_model} in this "
         f"cell, {others}: the replicas of {steps.model} are not equal.",
         reason,
-        f"Let all ranks step equally often: {reasons}. {DIFF}",
+        f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
     )
 
