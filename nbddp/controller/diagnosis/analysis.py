@@ -141,9 +141,10 @@ def compare_records(
 def _written(cause: Cause, reports: RankReports, guard: Guard) -> Finding:
     """The finding that reports a cause; most of the code that may fail reads the user's source."""
     graph, now_ns, run_id = reports.graph, reports.now_ns, reports.run_id
-    for each in (reports, RankReports(graph, now_ns, run_id)):
+    without_source = RankReports(graph, now_ns, run_id)
+    for described in (reports, without_source):
         with guard:
-            return write_finding(cause, each)
+            return write_finding(cause, described)
     return plain_finding(cause)
 
 

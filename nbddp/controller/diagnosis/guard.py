@@ -28,10 +28,10 @@ class Guard:
         Args:
             search: gives the findings, perhaps one after another.
         """
-        found: list[_Found] = []
+        findings: list[_Found] = []
         with self:
-            found.extend(search())  # what came before an error stays in the list
-        return found
+            findings.extend(search())  # what came before an error stays in the list
+        return findings
 
     def __enter__(self) -> None:
         """Guard the code of a `with` statement."""

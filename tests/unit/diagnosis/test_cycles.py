@@ -230,23 +230,6 @@ def test_users_of_isend_are_not_told_to_use_it(source: str, advice: str):
     assert only(pool).next_step.startswith(advice)
 
 
-@pytest.mark.parametrize(
-    ("source", "group"),
-    [
-        ("dist.recv(x, 1 - rank, group=g)", "`group=g`"),
-        ("dist.recv(x, 1 - rank, pair)", "their group"),
-        ("dist.recv(x, 1 - rank, group=groups[0])", "their group"),
-    ],
-)
-def test_messages_of_a_group_keep_it_in_a_batch(source: str, group: str):
-    pool = Ranks(2)
-    pg_id = pool.group("pair", 0, 1)
-    for rank in range(2):
-        pool[rank].blocked("recv", peer=1 - rank, line=3, source=source, group=pg_id)
-    step = f"Let rank 0 send first, or use batch_isend_irecv, with {group} in each P2POp."
-    assert only(pool).next_step.startswith(step)
-
-
 def test_messages_that_have_other_ends_which_do_not_fit():
     """Every rank sends to the next one and receives from the same one."""
     pool = Ranks(3)

@@ -455,23 +455,6 @@ def test_different_calls_at_different_lines():
     ]
 
 
-@pytest.mark.parametrize(("epoch", "has_passed"), [(1, True), (0, False)])
-def test_a_call_that_others_have_passed_before_an_inner_loop(epoch: int, has_passed: bool):
-    pool = Ranks(2)
-    pool.code[CELL] = (
-        "for epoch in range(3):\n    for i in range(2):\n        dist.all_reduce(x)\n"
-        "    if rank == 0:\n        dist.barrier()"
-    )
-    first = pool[0].blocked("barrier", line=5, iteration=[("epoch", 0)])
-    record = pool[1].issue(line=3, iteration=[("epoch", epoch), ("i", 0)])
-    pool[1].more["mismatches"] = (pool[1].saw(record, pool[0], first, "op"),)
-    pool[1].raised("CollectiveMismatchError: no", line=3)
-    (finding,) = pool.diagnose().findings
-    move = "Line 5 is inside `if rank == 0:` (line 4): move it out, so that rank 1 runs it, too."
-    assert (finding.next_step == move) is has_passed
-    assert (finding.change is not None) is has_passed
-
-
 def test_different_calls_at_one_line_quote_nothing():
     pool = Ranks(2)
     pool.code[CELL] = "if rank < 2:\n    dist.all_reduce(x)"
