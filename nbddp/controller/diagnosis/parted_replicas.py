@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, start_of
+from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, part_of, start_of
 from nbddp.controller.diagnosis.replica_comparison import (
     PartedReplicas,
     clusters_of,
     differing_tensors,
     first_parting,
     length,
+    made,
     minority,
-    part_of,
     site_of,
     unequal,
 )
@@ -124,9 +124,7 @@ def _step_counts(
     """The steps that each rank has made; empty: a rank has not ended the cell well."""
     if not steps_of.keys() <= ends.keys():
         return {}
-    return {
-        rank: sum(len(each.site_of_step) - 1 for each in steps_of.get(rank, ())) for rank in ends
-    }
+    return {rank: sum(map(made, steps_of.get(rank, ()))) for rank in ends}
 
 
 def _explained(
@@ -255,17 +253,15 @@ def _from_start(
         return replace(parted, alone=None if parted.step else early)
     if not names and not (parted.step and state_names):
         return parted
+    differing = details if names else states
     if parted.last:
-        early = _alone_before_last(common, details if names else states)
-        if early is not None and names:
-            index = parted.steps.tensors.index(names[0])
-            values = {rank: part_of(part, index) for rank, part in details.items()}
-            early = common.alone_with_value(names[0], values)
-    elif early is None and parted.in_common and names:
+        early = _alone_before_last(common, differing)
+    is_sought = early is not None if parted.last else early is None and bool(parted.in_common)
+    if is_sought and names:
         index = parted.steps.tensors.index(names[0])
         values = {rank: part_of(part, index) for rank, part in details.items()}
         early = common.alone_with_value(names[0], values)
-    elif early is None and parted.in_common:
+    elif is_sought and not parted.last:
         early = common.alone_before(by_rank, step, states)
     return replace(
         parted,
@@ -274,7 +270,7 @@ def _from_start(
         is_late=False,
         tensor="".join(names[:1]),
         others=len(names) - 1,
-        clusters=clusters_of(details if names else states),
+        clusters=clusters_of(differing),
         states=tuple(state_names),
         alone=early,
     )
@@ -334,7 +330,7 @@ def _explained_at_end(
     begin_equal: bool,
 ) -> PartedReplicas | None:
     """Add what the steps show about replicas that differ at the end."""
-    longest = max((each for steps in steps_of.values() for each in steps), key=length)
+    longest = max((each for steps in steps_of.values() for each in steps), key=made)
     last = {rank: max(steps, key=length) for rank, steps in steps_of.items()}
     parted = replace(
         parted,
@@ -347,7 +343,8 @@ def _explained_at_end(
     if len(set(counts.values())) > 1:
         lists = {tuple(each.tensors for each in steps) for steps in steps_of.values()}
         is_compared = len(lists) == 1 and len(next(iter(lists))) == 1
-        fewest = min(counts.values()) if is_compared else 0
+        # Of later steps there are no hashes.
+        fewest = min(*counts.values(), length(longest) - 1) if is_compared else 0
         parted = replace(parted, step_counts=counts, equal_steps=fewest)
         return _with_own_lines(parted, steps_of)
     stepped = {

@@ -3,12 +3,12 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nbddp.controller.diagnosis.common_steps import StepAlone, start_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.controller.diagnosis.common_steps import StepAlone, part_of, start_of
+from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 
@@ -49,6 +49,8 @@ class PartedReplicas:
     alone: StepAlone | None = None
     #: ``step`` counts these last steps of each rank: nothing else tells which are the same. 0: all.
     last: int = 0
+    #: The line of the cell that has called the function which steps, if it is one on all ranks.
+    caller: Site | None = None
     begins_equal: bool = False  #: they were equal right before ``step``
     is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
@@ -98,6 +100,9 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         begins_equal = None not in begun and len({each.digest for each in begun if each}) == 1
         if begins_equal:
             break
+    is_cut = any(each.later_steps for each in by_rank.values())
+    if is_cut and len({each.newest for each in by_rank.values()}) == 1:
+        step = count  # they are equal again, after steps of which nothing is known
     if step == count:
         return _parted_beside(by_rank, count)
     if not step and any(each.may_be_own for each in by_rank.values()):
@@ -116,13 +121,26 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         sites={rank: site_of(each, step) for rank, each in by_rank.items()},
+        caller=_caller(by_rank.values(), step),
         begins_equal=begins_equal,
     )
+
+
+def _caller(each_steps: Iterable[ReplicaSteps], step: int) -> Site | None:
+    """The outermost line that called a step; None: there is none, or ranks have several."""
+    callers = set()
+    for steps in each_steps:
+        index = steps.site_of_step[step]
+        around = steps.callers[index] if index < len(steps.callers) else ()
+        callers.add(around[-1] if around else None)
+    return callers.pop() if len(callers) == 1 else None
 
 
 def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
     """Compare the buffers and the states of optimizers, where the parameters are equal."""
     some = next(iter(by_rank.values()))
+    if some.later_steps and len({each.newest for each in by_rank.values()}) > 1:
+        return None  # the parameters have parted since
     beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
     beside.append(
         (
@@ -130,7 +148,7 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
         )
     )
-    if all(len(each.site_of_step) == count for each in by_rank.values()):
+    if len({made(each) for each in by_rank.values()}) == 1:
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
             (
@@ -202,6 +220,11 @@ def length(steps: ReplicaSteps) -> int:
     return len(steps.site_of_step)
 
 
+def made(steps: ReplicaSteps) -> int:
+    """Return the number of steps, also of those of which no hashes were taken."""
+    return length(steps) - 1 + steps.later_steps
+
+
 def clusters_of(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
     """Return the ranks with equal hashes, most ranks first."""
     clusters = ranks_by_value(digests).values()
@@ -212,8 +235,3 @@ def minority(clusters: Sequence[RankSet]) -> RankSet:
     """The ranks outside of the largest cluster; all, if it is not larger than others."""
     has_majority = len(clusters[0]) > len(clusters[1])
     return RankSet.of(rank for ranks in clusters[has_majority:] for rank in ranks)
-
-
-def part_of(digests: bytes, index: int) -> bytes:
-    """Return one hash of several that stand behind each other."""
-    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

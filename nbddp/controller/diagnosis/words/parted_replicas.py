@@ -10,7 +10,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence_phrases import sole_reason
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas, length
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.words.replica_phrases import (
     DIFF,
@@ -76,6 +76,12 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
             if (parted.equal_steps)
             else "."
         )
+    own = ""
+    if fewest and steps.states:  # a broadcast of weights sends no momentum
+        own = (
+            f" If steps of one rank alone are meant, give all ranks the same weights and the same "
+            f"state of {steps.optimizer} ('{steps.states[0]}') after them."
+        )
     # An optimizer may have stepped another model there.
     of_model = "" if fewest else f" for {steps.model}"
     keeps = f"keeps {fewer.describe()} from {line}"
@@ -90,7 +96,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         f"{subject(odd)} made {number_of_steps(count)} of {steps.optimizer}{of_model} in this "
         f"cell, {others}: the replicas of {steps.model} are not equal.",
         reason,
-        f"Let all ranks step equally often: {reasons}. {DIFF}",
+        f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
     )
 
@@ -154,13 +160,27 @@ def _other_tensors(parted: PartedReplicas) -> Words:
 
 def _after_last_step(parted: PartedReplicas) -> Words:
     """A DDP model was changed after the last step."""
-    optimizer = parted.steps.optimizer
+    optimizer, count = parted.steps.optimizer, length(parted.steps) - 1
     clause = f"its replicas were equal after the last step of {optimizer}"
+    taken = "with each step"
+    if parted.steps.later_steps:
+        taken = f"with each of the first {count} steps"
+        clause = f"its replicas were equal after step {count} of {optimizer}"
     if not parted.is_stepped:
         clause = f"{optimizer} does not step it"
+    elif parted.steps.later_steps:
+        return Words(
+            f"{owners(parted)} {values(parted)} in {tensors(parted)} at the end of the cell: "
+            f"{clause}.",
+            f"hashes of all parameters were taken {taken}, and are equal; those at the end of the "
+            "cell differ.",
+            f"Divide the cell into several, each with at most {count} steps: the next one tells "
+            f"the step after which they differ. {DIFF}",
+            code=code_of((parted.site, parted.culprits)),
+        )
     return Words(
         f"{owners(parted)} {values(parted)} in {tensors(parted)} at the end of the cell: {clause}.",
-        f"hashes of the parameters that {optimizer} steps were taken with each step, and are "
+        f"hashes of the parameters that {optimizer} steps were taken {taken}, and are "
         "equal; those of all parameters, at the end of the cell, differ.",
         f"Look for weights that {odd_rank_does(parted, 'changes', 'change')} alone without "
         f"{optimizer}, also after the last step of {line_of(parted.site)}. {DIFF}",

@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.phrases import subject
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas, site_of
 from nbddp.controller.diagnosis.words.shared import line_of
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet, ranks_by_value
@@ -28,6 +28,27 @@ def lines_of(parted: PartedReplicas) -> str:
     if len(lines) < 2 or not all(site.line for site in parted.sites.values()):
         return line_of(parted.site)
     return " and ".join(f"{line} ({ranks.describe()})" for line, ranks in lines.items())
+
+
+def step_line(parted: PartedReplicas) -> str:
+    """``line 4``; of a step in a function also the line that calls it."""
+    if parted.caller is None:
+        return lines_of(parted)
+    caller, site = parted.caller, parted.site
+    is_here = caller.position[:2] == site.position[:2]
+    at = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
+    return f"{lines_of(parted)} (called {at})"
+
+
+def between_steps(parted: PartedReplicas) -> str:
+    """``between steps 2 and 3, both in line 4``; empty: nothing is known of the step before."""
+    step = parted.step
+    if step < 2 or parted.last or parted.begins_equal:
+        return ""
+    before, here = line_of(site_of(parted.steps, step - 1)), step_line(parted)
+    if before == line_of(parted.site) and lines_of(parted) == before:
+        return f"between steps {step - 1} and {step}, both in {here}"
+    return f"between step {step - 1} ({before}) and step {step} ({here})"
 
 
 def code_lines(parted: PartedReplicas, ranks: RankSet) -> list[tuple[Site, RankSet]]:

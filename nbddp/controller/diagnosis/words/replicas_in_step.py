@@ -6,17 +6,20 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.words.replica_phrases import (
     DIFF,
+    between_steps,
     code_lines,
     counted_steps,
     lines_of,
     nth_step,
     odd_rank_does,
     owners,
+    step_line,
     tensors,
     values,
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import NO_RANKS, ranks_by_value
 
 
 def in_step(parted: PartedReplicas) -> Words:
@@ -74,7 +77,11 @@ def in_step(parted: PartedReplicas) -> Words:
         f"{when}.",
         reason,
         step,
-        code=code_of((steps.copy_site, RankSet()), *code_lines(parted, parted.culprits)),
+        code=code_of(
+            (steps.copy_site, NO_RANKS),
+            *code_lines(parted, parted.culprits),
+            (parted.caller or Site(), NO_RANKS),
+        ),
     )
 
 
@@ -136,11 +143,12 @@ def before_step(parted: PartedReplicas) -> Words:
 
 def _advice(parted: PartedReplicas) -> str:
     """Return the next step, if nothing but the step of the optimizer is known."""
-    line = lines_of(parted)
+    line, since = step_line(parted), between_steps(parted)
     averaged = f"gradients that were not averaged before {line}, or were changed after that"
     ways = (
-        "a forward through `model.module`, a backward under `no_sync()`, a hook or `dist.reduce` "
-        "that does not give each rank the sum"
+        "a forward through `model.module`, or one that leaves out parameters without "
+        "`find_unused_parameters=True`, a backward under `no_sync()`, a hook or `dist.reduce` that "
+        "does not give each rank the sum"
         if parted.steps.is_ddp
         else "a backward after the averaging, `dist.reduce`, which gives one rank the sum"
     )
@@ -164,9 +172,9 @@ def _advice(parted: PartedReplicas) -> str:
     if parted.all_differ:
         return (
             f"Look for {averaged}: {ways}; or for weights that one of these ranks loads or "
-            f"changes. {DIFF}"
+            f"changes{since and f' {since}'}. {DIFF}"
         )
     return (
-        f"Look for what {odd_rank_does(parted)} alone before {line}: a backward under `no_sync()`, "
-        f"gradients or weights that are changed, weights that are loaded. {DIFF}"
+        f"Look for what {odd_rank_does(parted)} alone {since or f'before {line}'}: a backward "
+        f"under `no_sync()`, gradients or weights that are changed, weights that are loaded. {DIFF}"
     )

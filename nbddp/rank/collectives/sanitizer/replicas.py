@@ -70,6 +70,7 @@ class Replicas:
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
+        self._step_place: tuple[Site, ...] = ()  #: of the outermost of them
 
     def begin(self) -> None:
         """Begin a cell."""
@@ -238,6 +239,7 @@ class Replicas:
             del self._running[self._running.index(number) :]
         self._running.append(number)
         if len(self._running) == 1:
+            self._step_place = ()
             self._note(optimizer, is_before=True)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -245,6 +247,7 @@ class Replicas:
             self._running.pop()
         if not self._running:
             self._note(optimizer, is_before=False)
+            self._step_place = ()
             self._gradients.clear()
 
     def _note(self, optimizer: Optimizer, *, is_before: bool) -> None:
@@ -265,8 +268,8 @@ class Replicas:
                 if counters is None or torch_private.parts_on_purpose(model):
                     continue
                 replica = Model.of_ddp(model, counters.info.pg_id)
-                self._whole.note(replica)
-                self._begin(key, replica, optimizer, tensors)
+                known = self._whole.note(replica)
+                self._begin(key, replica, optimizer, tensors, known)
             elif is_before:
                 self._steps[key].note_start(self._place())
             else:
@@ -319,9 +322,10 @@ class Replicas:
             module = finite.module_of(parameters)
             tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
             model = Model(module, reduction.pg_id, number)
+            known: Mapping[str, bytes] = {}
             if unused is None:
-                self._whole.note_tensors(model, trained, reduction)
-            steps = self._begin(key, model, optimizer, tensors)
+                known = self._whole.note_tensors(model, trained, reduction)
+            steps = self._begin(key, model, optimizer, tensors, known)
             steps.unused = unused
             early = self._early_of(parameters[0]) if unused is None else None
             steps.early_site = None if early is None else early[1]
@@ -360,7 +364,7 @@ class Replicas:
             number = self._next_plain(reduction)
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
-            steps = self._begin(key, model, optimizer, tensors)
+            steps = self._begin(key, model, optimizer, tensors, {})
             steps.unused, steps.left_out = reduction, tuple(names)
 
     def _next_plain(self, reduction: Reduction) -> int:
@@ -382,18 +386,21 @@ class Replicas:
 
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
-        tensors: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor], known: Mapping[str, bytes],
     ) -> StepHashes:  # fmt: skip
-        """Begin with a replica whose first step begins."""
+        """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
         number = sum(each.model.key == model.key for each in self._steps.values())
         steps = StepHashes(model, optimizer, number, tensors, self._digest)
         self._steps[key] = steps
-        steps.begin(self._place())
+        steps.begin(self._place(), known)
         return steps
 
     def _place(self) -> tuple[Site, ...]:
-        """The line that steps, and the lines that called it."""
-        return self._sites.stack(self._sites.user_frame(sys._getframe(3))) or (Site(),)
+        """The line that steps, and the lines that called it: the same until the step ends."""
+        if not self._step_place:
+            frame = self._sites.user_frame(sys._getframe(3))
+            self._step_place = self._sites.stack(frame) or (Site(),)
+        return self._step_place
 
     def _digest(self, tensor: torch.Tensor) -> bytes:
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
