@@ -19,7 +19,7 @@ from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
-from nbddp.controller.pool.refusals import not_alone_text
+from nbddp.controller.pool.refusals import not_alone_text, unanswered_text
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -234,6 +234,14 @@ class PoolProcesses:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
+        if done.is_withdrawn:
+            raise PoolInterruptedError(
+                f"the restart of {ranks.describe()} was interrupted before a process was ended: "
+                "all ranks keep their variables. Next: %ddp status shows whether all nodes are "
+                "heard; the same command tries again"
+            )
+        if done.unanswered:
+            raise PoolBrokenError(unanswered_text(ranks, done.unanswered, self.snapshot))
         if done.obstacle:
             raise PoolBrokenError(not_alone_text(ranks, done.obstacle, self.snapshot))
         if done.silent:

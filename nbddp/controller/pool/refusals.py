@@ -81,6 +81,28 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
     )
 
 
+def unanswered_text(ranks: RankSet, nodes: Sequence[int], snapshot: PoolSnapshot) -> str:
+    """Say that nodes gave no sign of life when ranks were to get fresh processes.
+
+    Args:
+        ranks: that were asked for; no process was ended.
+        nodes: that did not answer.
+        snapshot: the state of the pool.
+    """
+    names = " and ".join(
+        f"node {node} ({snapshot.nodes[node].host})"
+        if node < len(snapshot.nodes)
+        else f"node {node}"
+        for node in nodes
+    )
+    does = "does" if len(nodes) == 1 else "do"
+    return (
+        f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks form "
+        f"their groups with all others, and {names} {does} not answer: no process was ended. "
+        "Next: the same command tries again; %ddp restart ends all ranks"
+    )
+
+
 _OBSTACLES: Mapping[GroupObstacle, str] = {
     "store-lost": "the store of the process groups was lost, and fresh ranks need it to form "
     "groups with the others",

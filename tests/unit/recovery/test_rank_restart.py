@@ -45,7 +45,7 @@ def test_a_rank_is_known_as_replaced_by_the_end_of_its_last_predecessor():
 
 def test_several_ranks_are_replaced_together():
     pool = Pool(2, nnodes=2)
-    kill = pool.feed(RestartRanksRequested(5, RankSet.of([0, 1, 3])))
+    kill = pool.answer_peeks(pool.feed(RestartRanksRequested(5, RankSet.of([0, 1, 3]))))
     assert kinds(kill) == ["KillRanks 0-1", "KillRanks 3"]
     pool.exited(0)
     pool.exited(3)
