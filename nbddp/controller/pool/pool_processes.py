@@ -19,7 +19,7 @@ from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
-from nbddp.controller.pool.refusals import not_alone_text, unanswered_text
+from nbddp.controller.pool.refusals import not_alone_text, not_replaced_text, unanswered_text
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -69,6 +69,7 @@ class PoolProcesses:
         _refuse_without_gil()
         self._settings = settings
         self._keep_s = options.keep
+        self._is_plain = options.plain
         self._run_numbers = itertools.count(1)
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
@@ -250,18 +251,8 @@ class PoolProcesses:
                 f"form their groups with all others: {silence_text(done.silent)}. "
                 "Next: wait until the node is heard again or given up, or %ddp stop"
             )
-        if done.failure:
-            raise PoolBrokenError(
-                f"{ranks.describe()} could not be replaced: {done.failure}. "
-                "Next: %ddp restart gives a fresh pool"
-            )
-        if not done.fresh:
-            raise PoolBrokenError(
-                f"{ranks.describe()} could not be replaced: the fresh "
-                f"{ranks.verb('process', 'processes')} ended before "
-                f"{ranks.verb('it was', 'they were')} ready. Next: %ddp log shows why; "
-                "%ddp restart gives a fresh pool"
-            )
+        if done.failure or not done.fresh:
+            raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)

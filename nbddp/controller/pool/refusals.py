@@ -81,6 +81,24 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
     )
 
 
+def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
+    """Say why ranks did not get fresh processes, and what to do.
+
+    Args:
+        ranks: that were asked for.
+        failure: why not; empty: their fresh processes have ended.
+        is_plain: the pool cannot replace ranks.
+    """
+    process = ranks.verb("its fresh process", "their fresh processes")
+    failure = failure or f"{process} ended before {ranks.verb('it was', 'they were')} ready"
+    again = f"%ddp log {ranks} shows the end of its output; the same command tries again, and "
+    again += "keeps the variables of the other ranks; "
+    return (
+        f"{ranks.describe()} could not be replaced: {failure}. "
+        f"Next: {'' if is_plain else again}%ddp restart gives a fresh pool"
+    )
+
+
 def unanswered_text(ranks: RankSet, nodes: Sequence[int], snapshot: PoolSnapshot) -> str:
     """Say that nodes gave no sign of life when ranks were to get fresh processes.
 

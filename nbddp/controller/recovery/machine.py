@@ -99,14 +99,8 @@ class RecoveryMachine:
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self.silent = SilentRanks(pool)
         self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
-        self._restarts = RankRestarts(
-            pool,
-            self._questions,
-            settings,
-            silent=self.silent,
-            snapshot=self.snapshot,
-            begun=self._restart_begun,
-        )
+        self._restarts = RankRestarts(pool, self._questions, settings, self.silent, self.snapshot)
+        self._restarts.begun = self._restart_begun
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
@@ -214,7 +208,7 @@ class RecoveryMachine:
             case RestartRanksRequested():
                 actions += self._restarts.start(stimulus, now)
             case RestartWithdrawn():
-                actions.append(self._restarts.withdraw(stimulus))
+                actions += self._restarts.withdraw(stimulus)
             case Configured():
                 self.config = stimulus.config
             case NodesSilent():

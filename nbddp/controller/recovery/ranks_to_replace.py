@@ -40,7 +40,6 @@ class RankRestarts:
         settings: limits.
         silent: the ranks of which nothing is heard.
         snapshot: returns the state of the pool.
-        begun: called when the processes of a request begin to end.
     """
 
     def __init__(
@@ -48,15 +47,14 @@ class RankRestarts:
         pool: PoolMachine,
         questions: PendingAnswers,
         settings: Settings,
-        *,
         silent: SilentRanks,
         snapshot: Callable[[], PoolSnapshot],
-        begun: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._questions = questions
         self._snapshot = snapshot
-        self._begun = begun
+        #: Called when the processes of a request begin to end.
+        self.begun: Callable[[], None] = lambda: None
         self._silent = silent
         self._settings = settings
         self.wanted: set[Rank] = set()  #: ranks to replace, independent of the configuration
@@ -119,16 +117,16 @@ class RankRestarts:
             return [RanksRestarted(requested.number, NO_RANKS, unanswered=nodes)]
         return self._begin(requested, now)
 
-    def withdraw(self, withdrawn: RestartWithdrawn) -> RanksRestarted:
+    def withdraw(self, withdrawn: RestartWithdrawn) -> list[Action]:
         """Forget a request, if no process has begun to end for it."""
         called = [each for each in self._called if each.number == withdrawn.request]
         self._called = [each for each in self._called if each not in called]
-        return RanksRestarted(withdrawn.number, NO_RANKS, is_withdrawn=bool(called))
+        return [RanksRestarted(withdrawn.number, NO_RANKS, is_withdrawn=bool(called))]
 
     def _begin(self, requested: RestartRanksRequested, now: float) -> list[Action]:
         self._requests.append(requested)
         self.wanted |= set(requested.ranks)
-        self._begun()
+        self.begun()
         living = RankSet.of(
             rank for rank in requested.ranks if self._pool.ranks[rank].state is not RankState.EXITED
         )
