@@ -249,7 +249,8 @@ class PoolProcesses:
             raise PoolBrokenError(
                 f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "
                 f"form their groups with all others: {silence_text(done.silent)}. "
-                "Next: wait until the node is heard again or given up, or %ddp stop"
+                "Next: wait until the node is heard again or given up, or %ddp restart, which "
+                "gives it up now and ends all ranks"
             )
         if done.failure or not done.fresh:
             raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))

@@ -54,7 +54,8 @@ def broken_text(
     if is_up and silences:
         return (
             f"{reason}{others}: {silence_text(silences)}. "
-            "Next: wait until the node is heard again or given up, or %ddp stop"
+            "Next: wait until the node is heard again or given up, or %ddp restart, which gives it "
+            "up now and ends all ranks"
         )
     missing = ranks - idle
     next_step = "%ddp restart gives a fresh pool"
