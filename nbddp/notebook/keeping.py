@@ -43,7 +43,11 @@ def attach(name: str | None = None) -> Pool:
 
 
 def _take(kept: KeptPool) -> Pool:
-    pool, is_fresh = session.make_current(kept.options, kept=kept)
+    display = session.start_display()
+    try:
+        pool, is_fresh = session.make_current(kept.options, display.show, kept=kept)
+    finally:
+        display.end("")
     if not is_fresh:
         raise _exists(pool)
     return pool

@@ -16,7 +16,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from nbddp.controller.pool import find_kept, log_tails, taken_back
+from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolAttachError, PoolBrokenError
+from nbddp.notebook.output.start_display import progress_line
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
 from nbddp.system import kept_pools, process_tree
@@ -294,6 +296,22 @@ def test_hosts_that_ssh_reaches_are_let_go_without_having_been_asked_to(site: Ss
         assert pool.pull("x") == [10, 11]
         pool.run("dist.barrier()")
         pool.stop()
+
+
+@pytest.mark.slow
+def test_a_host_that_is_off_is_named_while_it_is_awaited(site: SshSite, home: Path):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    seen: list[PoolSnapshot] = []
+    with ssh_pool(site, one, two, n=1) as first:
+        first.run("x = rank + 10")
+        first.detach("5min")
+        two.power_off()
+        pool = take_back(first.pool_id, Settings(node_timeout_s=12.0), seen.append)
+        assert pool.snapshot.lost_agents == {1}
+        assert pool.pull("x", ranks=0) == 10
+        pool.stop()
+    assert seen[-1].waits_for == "waits for node 1 (n2), and goes on without it after 12 s"
+    assert progress_line(seen[-1]) == "taking 2 ranks back ... 1 of 2 nodes have joined"
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import pytest
 from nbddp.controller.launch import psij_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
+from nbddp.settings import Settings
 from nbddp.wire.launch_specs import Invitation
 from tests.support import psij_site, slurm_site
 from tests.support.polling import poll_until
@@ -209,6 +210,22 @@ def test_a_lost_agent_is_replaced_by_a_job_of_one_node(home: Path):
         pool.stop()
     poll_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), _GONE_S)
     assert not (home / ".nbddp").exists()
+
+
+def test_a_lost_agent_of_a_job_of_slurm_is_replaced_by_another_job(slurm: SlurmSite):
+    options = PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "slurm"})
+    pool = start(options, Settings(silent_after_s=3.0, node_timeout_s=10.0))
+    try:
+        pool.run("x = rank + 10")
+        os.kill(pool._processes.hub.nodes.pids[1], signal.SIGKILL)
+        poll_until(lambda: pool.snapshot.lost_agents == {1}, 60.0)  # the job goes on
+        pool.restart(1)
+        assert len(slurm.jobs()) == 2
+        pool.run("dist.barrier()")
+        assert pool.pull("'x' in globals()") == [True, False]
+    finally:
+        pool.stop()
+    poll_until(lambda: not slurm.jobs())
 
 
 def test_the_words_of_a_job_that_fails_are_told(home: Path):

@@ -1,19 +1,23 @@
 """A node of which nothing is heard for a while: the notebook stays usable."""
 
 import shutil
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
-from nbddp.errors import CellInterruptedError, PoolBrokenError
+from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import CellInterruptedError, PoolBrokenError, PoolInterruptedError
 from nbddp.notebook.render import timeline
 from nbddp.notebook.render.status_table import survey
 from nbddp.settings import Settings
+from tests.support.kept_machines import Listening
 from tests.support.polling import poll_until
+from tests.support.pool_processes import agent_of
 from tests.support.remote_pools import ssh_pool
 from tests.support.ssh_hosts import SshSite
-from tests.support.views import begin_cell
+from tests.support.views import begin_cell, run_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Less than any limit after which nbddp gives something up.
@@ -108,6 +112,52 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
         poll_until(lambda: {info.state.name for info in pool.ranks()} == {"IDLE"})
         pool.run("dist.barrier()")
         assert pool.pull("'x' in globals()") == [True, False]
+
+
+def test_a_restart_before_a_killed_agent_is_noticed_ends_no_rank(listening: Listening):
+    pool = listening.start(settings=Settings(silent_after_s=3.0))
+    run_cell(pool, "x = rank + 10")
+    agent_of(pool, 1).kill()
+    assert not pool.snapshot.silent_nodes
+    with pytest.raises(PoolBrokenError, match=r"rank 0 was not restarted.*node 1 \(.*\) is silent"):
+        pool.restart(0)
+    assert pool.pull("x", ranks=0) == 10
+
+
+def test_the_stop_button_ends_the_wait_for_a_sign_of_life_of_a_killed_agent(listening: Listening):
+    pool = listening.start(settings=Settings(silent_after_s=60.0))
+    run_cell(pool, "x = rank + 10")
+    agent_of(pool, 1).kill()
+    restarts = pool._processes.hub._recovery._restarts
+
+    def press() -> None:
+        poll_until(lambda: restarts._called)
+        signal.raise_signal(signal.SIGINT)
+
+    button = threading.Thread(target=press)
+    button.start()
+    with pytest.raises(PoolInterruptedError, match="interrupted before a process was ended"):
+        pool.restart(0)
+    button.join()
+    assert pool.pull("x", ranks=0) == 10
+
+
+def test_a_restart_of_all_ranks_replaces_an_agent_that_was_killed_just_now(listening: Listening):
+    pool = listening.start(settings=Settings(silent_after_s=3.0))
+    first = agent_of(pool, 0).pid
+    agent_of(pool, 1).kill()
+    shown: list[str] = []
+
+    def show(snapshot: PoolSnapshot) -> None:
+        if not shown:
+            listening.start_agents(1)
+        shown.append(snapshot.waits_for)
+
+    pool.listeners.replacing = show
+    pool.restart()
+    assert shown[0].startswith("waits for another agent in the place of node 1")
+    assert agent_of(pool, 0).pid == first
+    run_cell(pool, "dist.barrier()")
 
 
 def test_a_pull_says_at_once_that_it_waits_for_a_silent_node(site: SshSite):

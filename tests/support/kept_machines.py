@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import find_kept
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state import PoolSnapshot
 from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from nbddp.system import kept_pools
@@ -21,13 +23,18 @@ START_S = 100.0
 AGENT = [sys.executable, "-P", "-m", "nbddp", "agent", "--connect"]
 
 
-def take_back(pool_id: str, settings: Settings) -> Pool:
+def take_back(
+    pool_id: str,
+    settings: Settings,
+    on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None,
+) -> Pool:
     with find_kept(pool_id) as kept:
         return Pool(
             kept.options,
             settings,
             lambda pool, run: RecordingView(),
             source_check.check_source,
+            on_progress,
             kept=kept,
         )
 

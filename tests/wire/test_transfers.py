@@ -72,7 +72,7 @@ def test_an_interrupted_pull_from_a_silent_node_proposes_what_is_possible():
         raise WaitInterrupt(RankSet.of([0]), {}, RankSet.of([1]), [silence])
     assert str(caught.value) == (
         "pulling 'x' was interrupted: rank 0 had answered, node 1 (n2) is silent for 7 s; rank 1 "
-        "goes on there: it is given up at 60 s unless it is heard again before. No variable was "
+        "may go on there: it is given up at 60 s unless it is heard again before. No variable was "
         "changed. Next: -r 0 leaves it out, or wait until the node is heard again or given up, or "
         "%ddp stop"
     )

@@ -22,6 +22,8 @@ from nbddp.wire.messages import (
 )
 
 _LOOK_S = 0.1
+#: Agents that live come in this time; a wait that is longer is told.
+_TOLD_AFTER_S = 5.0
 
 
 def attach_machines(
@@ -34,6 +36,7 @@ def attach_machines(
     all_s: float,
     is_interrupted: Callable[[], bool] = lambda: False,
     obstacle: Callable[[], str] = str,
+    on_missing: Callable[[Sequence[int], float], None] = lambda nodes, limit_s: None,
 ) -> Attachment:
     """Take the agents that come, until all have come.
 
@@ -46,6 +49,8 @@ def attach_machines(
         all_s: time for all of them; those that have not come then are lost.
         is_interrupted: asked again and again.
         obstacle: says why agents do not reach this machine; empty: that is not known.
+        on_missing: gets the nodes whose agents have not come for a while, again and again, and the
+            limit of the wait.
 
     Raises:
         KeyboardInterrupt: the user has interrupted the wait.
@@ -53,7 +58,9 @@ def attach_machines(
     """
     arrivals = _Arrivals(channel, token, agents)
     try:
-        arrivals.wait(first_s, all_s, is_interrupted, obstacle)
+        while not arrivals.are_complete(first_s, all_s):
+            arrivals.wait(is_interrupted, on_missing)
+        arrivals.check(obstacle)
     except BaseException:
         for node in arrivals.attachment.by_node:
             channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
@@ -72,36 +79,45 @@ class _Arrivals:
         self._token = token.encode()
         self._agents = agents
         self._number = secrets.token_hex(16)
+        self._began, self._limit_s = time.monotonic(), 0.0
+        self._poller = Poller()
+        self._poller.add(channel)
         self.attachment = Attachment()
+
+    def are_complete(self, first_s: float, all_s: float) -> bool:
+        """Whether all agents have come, or the time is over; see `attach_machines`."""
+        if not self._missing:
+            return True
+        self._limit_s = all_s if self.attachment.by_node else first_s
+        return time.monotonic() - self._began >= self._limit_s
+
+    @property
+    def _missing(self) -> list[int]:
+        return [node for node, _ in enumerate(self._agents) if not self.attachment.has_come(node)]
 
     def wait(
         self,
-        first_s: float,
-        all_s: float,
         is_interrupted: Callable[[], bool],
-        obstacle: Callable[[], str],
+        on_missing: Callable[[Sequence[int], float], None],
     ) -> None:
-        """Wait for the first agent, then for the others; see `attach_machines`."""
-        poller = Poller()
-        poller.add(self._channel)
-        by_node = self.attachment.by_node
-        began = time.monotonic()
-        while not all(map(self.attachment.has_come, range(len(self._agents)))):
-            if is_interrupted():
-                raise KeyboardInterrupt
-            if time.monotonic() - began >= (all_s if by_node else first_s):
-                break
-            poller.wait(_LOOK_S)
-            self._channel.beat(time.monotonic())
-            self._receive()
-        if not by_node:
-            reason = obstacle() or (
-                "their machines are off, they were ended, or do not reach this one"
-            )
-            raise PoolAttachError(
-                f"no agent of the pool has come in {first_s:g} s: {reason}. Next: try again; the "
-                "pool ends by itself when its time is over"
-            )
+        """Wait a moment for agents."""
+        if is_interrupted():
+            raise KeyboardInterrupt
+        self._poller.wait(_LOOK_S)
+        self._channel.beat(time.monotonic())
+        self._receive()
+        if self._missing and time.monotonic() - self._began >= _TOLD_AFTER_S:
+            on_missing(self._missing, self._limit_s)
+
+    def check(self, obstacle: Callable[[], str]) -> None:
+        """Raise `PoolAttachError` if no agent has come."""
+        if self.attachment.by_node:
+            return
+        reason = obstacle() or "their machines are off, they were ended, or do not reach this one"
+        raise PoolAttachError(
+            f"no agent of the pool has come in {self._limit_s:g} s: {reason}. Next: try again; the "
+            "pool ends by itself when its time is over"
+        )
 
     def _receive(self) -> None:
         """Take what has come: an agent that says hello is asked, one that answers is taken."""

@@ -12,6 +12,7 @@ from nbddp.controller.state import (
     DiagnoseRequested,
     RanksRestarted,
     RestartRanksRequested,
+    RestartWithdrawn,
     SendToAgent,
 )
 from nbddp.wire.channels import Frame
@@ -78,22 +79,28 @@ class RankRequests:
             is_wanted: asked again and again; the wait ends when it returns False.
 
         Returns:
-            The ranks that were replaced; None: the wait was no longer wanted, and the processes
-            still start.
+            The ranks that were replaced, or that the request was withdrawn in time; None: the wait
+            was no longer wanted, and the processes still start.
 
         Raises:
             PoolBrokenError: the hub has ended.
         """
         hub = self._hub()
-        done = hub.replies.ask_within(
-            None,
-            RanksRestarted,
-            lambda number: hub.post(RestartRanksRequested(number, ranks)),
-            is_wanted,
-        )
-        if done is None and is_wanted():
+        requests: list[int] = []
+
+        def request(number: int) -> None:
+            requests.append(number)
+            hub.post(RestartRanksRequested(number, ranks))
+
+        done = hub.replies.ask_within(None, RanksRestarted, request, is_wanted)
+        if done is not None:
+            return done
+        if is_wanted():
             raise hub.replies.lost()
-        return done
+        answer = hub.replies.ask(
+            RanksRestarted, lambda number: hub.post(RestartWithdrawn(number, requests[0]))
+        )
+        return answer if answer.is_withdrawn else None
 
     # --- to an agent ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,7 +20,12 @@ from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
-from nbddp.controller.pool.refusals import not_alone_text
+from nbddp.controller.pool.refusals import (
+    not_alone_text,
+    not_begun_text,
+    not_replaced_text,
+    unanswered_text,
+)
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -43,6 +49,9 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import InterruptCallback
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values import shared_memory
+
+#: A node that gives no sign of life counts as silent this long after its time at the latest.
+_HEARD_S = 3.0
 
 
 class PoolProcesses:
@@ -69,6 +78,8 @@ class PoolProcesses:
         _refuse_without_gil()
         self._settings = settings
         self._keep_s = options.keep
+        self._is_plain = options.plain
+        self._has_machines = options.has_machines
         self._run_numbers = itertools.count(1)
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
@@ -192,6 +203,7 @@ class PoolProcesses:
             if len(ranks) < len(self._all_ranks):
                 ranks = self._with_agents(ranks, interrupts)
                 return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
+            self._wait_for_silence(interrupts)
             if nodes := self._startup.nodes_to_replace():
                 self.hub.give_up(nodes)
                 self._replace(nodes, interrupts, "%ddp restart")
@@ -200,6 +212,21 @@ class PoolProcesses:
             with self._stopped_on_failure(interrupts, "restart", after):
                 self._use(self._startup.restart(lambda: interrupts.count > 0))
         return "all ranks are fresh processes: their variables are gone"
+
+    def _wait_for_silence(self, interrupts: EarlyInterrupts) -> None:
+        """Wait until each node on another machine has given a sign of life, or counts as silent.
+
+        Else all agents would be started again where one was killed seconds ago.
+        """
+        give_up_at = time.monotonic() + self._settings.silent_after_s + _HEARD_S
+        while self._has_machines and self.hub.is_alive and time.monotonic() < give_up_at:
+            unheard = self.talk.survey().silent
+            snapshot = self.snapshot
+            nodes = {info.node for info in snapshot.ranks if info.rank in unheard}
+            if nodes <= snapshot.silent_nodes | snapshot.lost_agents:
+                return
+            if interrupts.count:
+                raise PoolInterruptedError(not_begun_text(self._all_ranks))
 
     def _with_agents(self, ranks: RankSet, interrupts: EarlyInterrupts) -> RankSet:
         """Put other agents in the places of lost ones of these ranks.
@@ -234,26 +261,21 @@ class PoolProcesses:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
+        if done.is_withdrawn:
+            raise PoolInterruptedError(not_begun_text(ranks))
+        if done.unanswered:
+            raise PoolBrokenError(unanswered_text(ranks, done.unanswered, self.snapshot))
         if done.obstacle:
             raise PoolBrokenError(not_alone_text(ranks, done.obstacle, self.snapshot))
         if done.silent:
             raise PoolBrokenError(
                 f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "
                 f"form their groups with all others: {silence_text(done.silent)}. "
-                "Next: wait until the node is heard again or given up, or %ddp stop"
+                "Next: wait until the node is heard again or given up, or %ddp restart, which "
+                "gives it up now and ends all ranks"
             )
-        if done.failure:
-            raise PoolBrokenError(
-                f"{ranks.describe()} could not be replaced: {done.failure}. "
-                "Next: %ddp restart gives a fresh pool"
-            )
-        if not done.fresh:
-            raise PoolBrokenError(
-                f"{ranks.describe()} could not be replaced: the fresh "
-                f"{ranks.verb('process', 'processes')} ended before "
-                f"{ranks.verb('it was', 'they were')} ready. Next: %ddp log shows why; "
-                "%ddp restart gives a fresh pool"
-            )
+        if done.failure or not done.fresh:
+            raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)

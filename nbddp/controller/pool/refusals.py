@@ -54,7 +54,8 @@ def broken_text(
     if is_up and silences:
         return (
             f"{reason}{others}: {silence_text(silences)}. "
-            "Next: wait until the node is heard again or given up, or %ddp stop"
+            "Next: wait until the node is heard again or given up, or %ddp restart, which gives it "
+            "up now and ends all ranks"
         )
     missing = ranks - idle
     next_step = "%ddp restart gives a fresh pool"
@@ -78,6 +79,55 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
     return (
         f"{ranks.describe()} cannot be replaced alone: {_OBSTACLES[obstacle]}. "
         f"Next: {first}%ddp restart{puts}"
+    )
+
+
+def not_begun_text(ranks: RankSet) -> str:
+    """Say that the user has interrupted a restart before it ended a process."""
+    return (
+        f"the restart of {ranks.describe()} was interrupted before a process was ended: all ranks "
+        "keep their variables. Next: %ddp status shows whether all nodes are heard; the same "
+        "command tries again"
+    )
+
+
+def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
+    """Say why ranks did not get fresh processes, and what to do.
+
+    Args:
+        ranks: that were asked for.
+        failure: why not; empty: their fresh processes have ended.
+        is_plain: the pool cannot replace ranks.
+    """
+    process = ranks.verb("its fresh process", "their fresh processes")
+    failure = failure or f"{process} ended before {ranks.verb('it was', 'they were')} ready"
+    again = f"%ddp log {ranks} shows the end of its output; the same command tries again, and "
+    again += "keeps the variables of the other ranks; "
+    return (
+        f"{ranks.describe()} could not be replaced: {failure}. "
+        f"Next: {'' if is_plain else again}%ddp restart gives a fresh pool"
+    )
+
+
+def unanswered_text(ranks: RankSet, nodes: Sequence[int], snapshot: PoolSnapshot) -> str:
+    """Say that nodes gave no sign of life when ranks were to get fresh processes.
+
+    Args:
+        ranks: that were asked for; no process was ended.
+        nodes: that did not answer.
+        snapshot: the state of the pool.
+    """
+    names = " and ".join(
+        f"node {node} ({snapshot.nodes[node].host})"
+        if node < len(snapshot.nodes)
+        else f"node {node}"
+        for node in nodes
+    )
+    does = "does" if len(nodes) == 1 else "do"
+    return (
+        f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks form "
+        f"their groups with all others, and {names} {does} not answer: no process was ended. "
+        "Next: the same command tries again; %ddp restart ends all ranks"
     )
 
 

@@ -180,6 +180,7 @@ class PoolStartup:
             self._store_place("" if kept.record.machines else _LOCAL_HOST),
             self.listeners,
             self._record.renew,
+            self._on_progress,
         )
         with ExitStack() as undone:  # after a failure: no descriptor stays, and no process ends
             self._hold_fd = pool_folder.hold(kept.folder)
@@ -189,9 +190,8 @@ class PoolStartup:
             undone.pop_all()
         self._hub, self._generation, self._engine = taken.hub, taken.generation, taken.engine
         if taken.engine is not None and taken.invitation is not None:
-            launcher = self._options.launcher
             self._engine_agents = EngineAgents(
-                taken.engine, launcher, taken.invitation, self._options
+                taken.engine, self._options.launcher, taken.invitation, self._options
             )
         self.left_cell = taken.left_cell
         self._local += taken.local

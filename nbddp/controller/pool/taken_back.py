@@ -41,13 +41,23 @@ from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.record_writer import machines_record
 from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.state import Lobby, PoolMachine, joining_ranks, kept_cell, resumed_pool
+from nbddp.controller.state import (
+    Lobby,
+    Phase,
+    PoolMachine,
+    PoolSnapshot,
+    RankInfo,
+    joining_ranks,
+    kept_cell,
+    resumed_pool,
+)
 from nbddp.errors import PoolAttachError
 from nbddp.settings import Settings
 from nbddp.system.kept_pools import MachinesRecord, ProcessId
 from nbddp.wire.channels import AgentsChannel, HubChannel, RemoteHubChannel
 from nbddp.wire.launch_specs import Invitation, PoolKeys
 from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, AgentEnd, NodeFacts
+from nbddp.wire.rank_set import NO_RANKS
 
 #: For the agents of this machine to answer.
 _ATTACH_S = 10.0
@@ -84,6 +94,7 @@ class Taking:
     store_place: tuple[str, int]  #: address and port for a later store
     listeners: Listeners | None
     renew: Callable[[], None]  #: called once a minute: this notebook lives
+    on_progress: Callable[[PoolSnapshot], None]  #: gets what is waited for, and for how long
 
     def take(
         self,
@@ -163,6 +174,9 @@ class Taking:
             all_s=all_s,
             obstacle=str if way is None else way.obstacle,
             is_interrupted=is_interrupted,
+            on_missing=lambda nodes, limit_s: self.on_progress(
+                waiting_snapshot(self.options, machines.hosts, nodes, limit_s)
+            ),
         )
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         lobby = Lobby(nnodes, python)
@@ -233,6 +247,37 @@ def _channel_of(pool_id: str, machines: MachinesRecord) -> RemoteHubChannel:
             f"the agents of pool {pool_id} connect to {place}, and {reason}. Next: {step}; the "
             "pool ends by itself when its time is over"
         ) from None
+
+
+def waiting_snapshot(
+    options: PoolOptions, hosts: Sequence[str], missing: Sequence[int], limit_s: float
+) -> PoolSnapshot:
+    """Return the state of a pool whose agents are awaited.
+
+    Args:
+        options: of the pool.
+        hosts: of its nodes.
+        missing: nodes whose agents have not come.
+        limit_s: of the wait, in seconds.
+    """
+    names = " and ".join(f"node {node} ({hosts[node]})" for node in missing)
+    text = f"waits for {names}, and goes on without {'it' if len(missing) == 1 else 'them'} after"
+    if len(missing) == len(hosts):
+        text = "no agent has come yet; this is given up after"
+    ranks = range(options.world_size)
+    return PoolSnapshot(
+        phase=Phase.AGENTS,
+        generation=0,
+        ranks=tuple(RankInfo(rank=r, node=r // options.nproc_per_node) for r in ranks),
+        run_id=None,
+        active_run_id=None,
+        joining=NO_RANKS,
+        lost_agents=frozenset(),
+        store_is_lost=False,
+        joined=len(hosts) - len(missing),
+        waits_for=f"{text} {limit_s:g} s",
+        is_taken_back=True,
+    )
 
 
 def _facts(attachment: Attachment, hosts: Sequence[str]) -> dict[int, NodeFacts]:

@@ -50,6 +50,7 @@ from nbddp.controller.state import (
     RebuildRequested,
     RestartRanksRequested,
     RestartRequested,
+    RestartWithdrawn,
     RunOutcome,
     RunRequested,
     Stimulus,
@@ -98,7 +99,8 @@ class RecoveryMachine:
         self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self.silent = SilentRanks(pool)
         self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
-        self._restarts = RankRestarts(pool, settings, self.silent, self.snapshot)
+        self._restarts = RankRestarts(pool, self._questions, settings, self.silent, self.snapshot)
+        self._restarts.begun = self._restart_begun
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
@@ -204,7 +206,9 @@ class RecoveryMachine:
                 if self._cell is not None and self._cell.run.run_id == stimulus.run_id:
                     self._cell.free(now, is_last=stimulus.is_last)
             case RestartRanksRequested():
-                actions += self._restart_ranks(stimulus, now)
+                actions += self._restarts.start(stimulus, now)
+            case RestartWithdrawn():
+                actions += self._restarts.withdraw(stimulus)
             case Configured():
                 self.config = stimulus.config
             case NodesSilent():
@@ -486,10 +490,6 @@ class RecoveryMachine:
 
     # --- requests of the user ------------------------------------------------------------------
 
-    def _restart_ranks(self, requested: RestartRanksRequested, now: float) -> list[Action]:
-        actions = self._restarts.start(requested, now)
+    def _restart_begun(self) -> None:
         # Ranks that could not be replaced before have no process that ends.
-        self._is_rebuild_due = self._is_rebuild_due or (
-            bool(self._exited_ranks.dead()) and self.pool.run is None
-        )
-        return actions
+        self._is_rebuild_due |= bool(self._exited_ranks.dead()) and self.pool.run is None

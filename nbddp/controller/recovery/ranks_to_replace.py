@@ -2,10 +2,15 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`, which rebuilds the
 pool when the processes have ended. Other ranks keep their processes.
+
+    RestartRanksRequested --roll call--> the agent of each node --all answer--> KillRanks
+                                                               '--one does not--> refused
 """
 
 from collections.abc import Callable
+from functools import partial
 
+from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
 from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
     Action,
@@ -16,12 +21,13 @@ from nbddp.controller.state import (
     RanksRestarted,
     RankState,
     RestartRanksRequested,
+    RestartWithdrawn,
     SendToAgent,
     idle_exit_notices,
     silent_since_text,
 )
 from nbddp.settings import Settings
-from nbddp.wire.messages import KillRanks
+from nbddp.wire.messages import DumpStack, KillRanks
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
@@ -30,6 +36,7 @@ class RankRestarts:
 
     Args:
         pool: the pool of these ranks.
+        questions: to ranks.
         settings: limits.
         silent: the ranks of which nothing is heard.
         snapshot: returns the state of the pool.
@@ -38,15 +45,20 @@ class RankRestarts:
     def __init__(
         self,
         pool: PoolMachine,
+        questions: PendingAnswers,
         settings: Settings,
         silent: SilentRanks,
         snapshot: Callable[[], PoolSnapshot],
     ) -> None:
         self._pool = pool
+        self._questions = questions
         self._snapshot = snapshot
+        #: Called when the processes of a request begin to end.
+        self.begun: Callable[[], None] = lambda: None
         self._silent = silent
         self._settings = settings
         self.wanted: set[Rank] = set()  #: ranks to replace, independent of the configuration
+        self._called: list[RestartRanksRequested] = []  #: wait for the answers of all nodes
         self._requests: list[RestartRanksRequested] = []
         self._killing: set[Rank] = set()
         self._until: float | None = None
@@ -66,16 +78,55 @@ class RankRestarts:
         return self._until
 
     def start(self, requested: RestartRanksRequested, now: float) -> list[Action]:
-        """End the processes of these ranks, or answer at once why that is not possible."""
-        reason = self._refusal(requested.ranks)
-        if reason:
-            return [RanksRestarted(requested.number, NO_RANKS, reason)]
-        if self._silent.ranks:  # they would have to form groups with the fresh ones
-            return [self._refused_for_silence(requested, now)]
-        if obstacle := self._snapshot().obstacle(requested.ranks):
-            return [RanksRestarted(requested.number, NO_RANKS, obstacle=obstacle)]
+        """End the processes of these ranks, or answer why that is not possible.
+
+        An agent that was killed is silent for seconds before that is noticed. Fresh ranks could
+        form no groups with its ranks, so each node has to answer before a process ends.
+        """
+        if refused := self._refused(requested, now):
+            return [refused]
+        asked = self._one_on_each_node()
+        if len(asked) < 2:  # a node that does not answer ends no rank either
+            return self._begin(requested, now)
+        self._called.append(requested)
+        number = self._questions.new_number()
+        until = now + self._settings.rebuild_timeout_s
+        then = partial(self._answered, requested, asked)
+        self._questions.ask("peek", number, asked, until=until, then=then)
+        return [
+            SendToAgent(node, DumpStack(number=number, ranks=ranks, stack=False))
+            for node, ranks in self._pool.ranks.by_node(asked).items()
+        ]
+
+    def _one_on_each_node(self) -> RankSet:
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        return RankSet.of(ranks[0] for ranks in self._pool.ranks.by_node(alive).values())
+
+    def _answered(
+        self, requested: RestartRanksRequested, asked: RankSet, answers: Answers, now: float
+    ) -> list[Action]:
+        """Take the answers of the nodes."""
+        if requested not in self._called:
+            return []  # it was refused meanwhile
+        self._called.remove(requested)
+        if refused := self._refused(requested, now):
+            return [refused]
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY, among=asked)
+        if missing := alive - RankSet.of(answers):
+            nodes = tuple(self._pool.ranks.by_node(missing))
+            return [RanksRestarted(requested.number, NO_RANKS, unanswered=nodes)]
+        return self._begin(requested, now)
+
+    def withdraw(self, withdrawn: RestartWithdrawn) -> list[Action]:
+        """Forget a request, if no process has begun to end for it."""
+        called = [each for each in self._called if each.number == withdrawn.request]
+        self._called = [each for each in self._called if each not in called]
+        return [RanksRestarted(withdrawn.number, NO_RANKS, is_withdrawn=bool(called))]
+
+    def _begin(self, requested: RestartRanksRequested, now: float) -> list[Action]:
         self._requests.append(requested)
         self.wanted |= set(requested.ranks)
+        self.begun()
         living = RankSet.of(
             rank for rank in requested.ranks if self._pool.ranks[rank].state is not RankState.EXITED
         )
@@ -89,15 +140,25 @@ class RankRestarts:
             for node, ranks in self._pool.ranks.by_node(living).items()
         ]
 
+    def _refused(self, requested: RestartRanksRequested, now: float) -> RanksRestarted | None:
+        reason = self._refusal(requested.ranks)
+        if reason:
+            return RanksRestarted(requested.number, NO_RANKS, reason)
+        if self._silent.ranks:  # they would have to form groups with the fresh ones
+            return self._refused_for_silence(requested, now)
+        if obstacle := self._snapshot().obstacle(requested.ranks):
+            return RanksRestarted(requested.number, NO_RANKS, obstacle=obstacle)
+        return None
+
     def _refused_for_silence(self, requested: RestartRanksRequested, now: float) -> RanksRestarted:
         silent = self._silent.among(self._silent.ranks, now)
         return RanksRestarted(requested.number, NO_RANKS, silent_since_text(silent), silent)
 
     def nodes_silent(self, now: float) -> list[Action]:
         """Refuse all requests when a node becomes silent: no end of a rank is reported there."""
-        if not self._requests or not self._silent.ranks:
+        if not (self._called or self._requests) or not self._silent.ranks:
             return []
-        requests, self._requests = self._requests, []
+        requests, self._called, self._requests = [*self._called, *self._requests], [], []
         self.wanted.clear()
         self._killing.clear()
         self._until = None
@@ -133,6 +194,7 @@ class RankRestarts:
         """Refuse all requests, because all ranks end or some did not end in time."""
         self._killing.clear()
         self._until = None
+        self._requests, self._called = [*self._called, *self._requests], []
         return self.rebuilt(NO_RANKS, reason)
 
     def tick(self, now: float) -> list[Action]:

@@ -97,6 +97,7 @@ class PoolRebuild:
         self._joining: set[Rank] = set()  #: fresh ranks that do not have all their groups
         self._fresh: set[Rank] = set()  #: ranks that this rebuild has replaced
         self._tries = 0
+        self._limit_s = 0.0
         self._until = 0.0
         self._settle_until = 0.0
         self._number = 0
@@ -148,7 +149,7 @@ class PoolRebuild:
         self._fresh = set()
         self._respawn = respawn
         self._forms_all = forms_all
-        self._until = now + self._settings.rebuild_timeout_s
+        self._set_limit(now)
         if settle:
             self._settle(now)
             return []
@@ -158,6 +159,7 @@ class PoolRebuild:
         """Go on when the last fresh rank is ready."""
         if self._step is not _Step.RESPAWN or self._pool.ranks.in_state(RankState.STARTING):
             return []
+        self._set_limit(now)
         return self._look(now)
 
     def pool_up(self, failure: str, now: float) -> list[Action]:
@@ -230,8 +232,9 @@ class PoolRebuild:
         if self._step is _Step.RESPAWN and now >= self._until:
             late = self._pool.ranks.in_state(RankState.STARTING)
             verb = late.verb("was", "were")
-            limit = f"{self._settings.rebuild_timeout_s:g} s"
-            return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
+            return self._give_up(
+                f"{late.describe()} {verb} not ready within {self._limit_s:g} s", now
+            )
         return []
 
     def nodes_silent(self, now: float) -> list[Action]:
@@ -285,6 +288,8 @@ class PoolRebuild:
         self._step = _Step.RESPAWN
         self._fresh.update(dead)
         self._joining.update(dead)
+        if dead:
+            self._set_limit(now, dead)
         return [*self._pool.handle(RespawnRequested(dead), now)]
 
     def _look(self, now: float) -> list[Action]:
@@ -362,7 +367,7 @@ class PoolRebuild:
         silent = RankSet.of(set(asked) & set(alive)) - RankSet.of(answers)
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
-            limit = f"{self._settings.rebuild_timeout_s:g} s"
+            limit = f"{self._limit_s:g} s"
             possessive = silent.verb("its", "their")
             return self._end(
                 f"{silent.describe()} did not form {possessive} groups in {limit}", now
@@ -397,9 +402,20 @@ class PoolRebuild:
         if self._tries >= MAX_TRIES:
             return self._give_up(f"{setback}; tried {MAX_TRIES} times", now)
         self._tries += 1
-        self._until = now + self._settings.rebuild_timeout_s
+        self._set_limit(now)
         self._settle(now)
         return []
+
+    def _set_limit(self, now: float, starting: RankSet = NO_RANKS) -> None:
+        """Set the limit of time of this attempt, or of the start of fresh ranks.
+
+        An agent that has come just now loads torch first, perhaps from a cold file system: its
+        ranks have as much time as at the start of a pool.
+        """
+        self._limit_s = self._settings.rebuild_timeout_s
+        if self._pool.ranks.fresh_agents.intersection(self._pool.ranks.by_node(starting)):
+            self._limit_s = max(self._limit_s, self._settings.start_timeout_s)
+        self._until = now + self._limit_s
 
     def _give_up(self, failure: str, now: float) -> list[Action]:
         """End the rebuild with a failure, and kill ranks that are still starting."""

@@ -130,6 +130,8 @@ class RanksRestarted:
     failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
     silent: tuple[Silence, ...] = ()  #: nodes whose silence is the reason
     obstacle: GroupObstacle | None = None  #: why nothing was done: no rank was ended
+    unanswered: tuple[int, ...] = ()  #: nodes that gave no sign of life: no rank was ended
+    is_withdrawn: bool = False  #: the answer to `RestartWithdrawn`: no rank was ended
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,8 @@ class PoolMachine:
         self._agents.add(hello.node)
         if self.spec.has_machines:
             self.hosts[hello.node] = hello.host
-        self.lost_agents.pop(hello.node, None)  # another one has taken its place
+        if self.lost_agents.pop(hello.node, None) is not None:  # another one has taken its place
+            self.ranks.fresh_agents.add(hello.node)
         if hello.node == 0 and hello.address and not self._is_host_given:
             self._host = hello.address  # another machine may have taken the place of the first one
         if self._starts_until is None and self.phase is Phase.AGENTS:

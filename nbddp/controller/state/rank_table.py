@@ -28,6 +28,8 @@ class RankTable(Mapping[Rank, RankInfo]):
         self._counts = Counter({RankState.ABSENT: spec.world_size})
         self._infos: tuple[RankInfo, ...] | None = None  #: None: something has changed since
         self.stopped_agents: set[int] = set()  #: nodes whose agents are stopped, and do not resume
+        #: Nodes whose agents took the places of lost ones, and have no ready rank yet.
+        self.fresh_agents: set[int] = set()
 
     def __getitem__(self, rank: Rank) -> RankInfo:
         return self._info_by_rank[rank]
@@ -117,4 +119,6 @@ class RankTable(Mapping[Rank, RankInfo]):
             infos[rank] = replace(info, state=to, history=history, **known)
             counts[info.state] -= 1
             counts[to] += 1
+            if self.fresh_agents and to is RankState.IDLE:
+                self.fresh_agents.discard(info.node)
             before = info

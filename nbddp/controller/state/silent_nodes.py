@@ -70,13 +70,11 @@ def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> s
     """
     nodes = list(silences)
     ranks = RankSet.of(rank for each in nodes for rank in each.ranks)
-    go, they, get, are = (
-        ("goes", "it", "gets", "is") if len(ranks) == 1 else ("go", "they", "get", "are")
-    )
+    they, get, are = ("it", "gets", "is") if len(ranks) == 1 else ("they", "get", "are")
     it, node_is = ("it", "is") if len(nodes) == 1 else ("they", "are")
     given_up = f"{are} given up at {nodes[0].lost_after_s:g} s" if nodes else ""
     future = f"{they} {given_up} unless {it} {node_is} heard again before"
     if interrupted:
         future = f"{they} {get} the interrupt when {it} {node_is} heard again, or {given_up}"
     there = "there" if len(nodes) == 1 else "on their nodes"
-    return f"{silent_since_text(nodes)}; {ranks.describe()} {go} on {there}: {future}"
+    return f"{silent_since_text(nodes)}; {ranks.describe()} may go on {there}: {future}"

@@ -44,6 +44,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     #: for, or what the user has to do, in some lines.
     joined: int = 0
     waits_for: str = ""
+    is_taken_back: bool = False  #: those agents have served another notebook before
     lost: tuple[LostAgent, ...] = ()  #: the same nodes as in `lost_agents`, and why
 
     @property

@@ -108,6 +108,14 @@ class RestartRanksRequested:
 
 
 @dataclass(frozen=True)
+class RestartWithdrawn:
+    """Forget a `RestartRanksRequested` if no process has begun to end. Answered as that."""
+
+    number: int
+    request: int  #: the number of the other one
+
+
+@dataclass(frozen=True)
 class DiagnoseRequested:
     """Ask all ranks for a description now. Answered by `Diagnosed`."""
 
@@ -198,6 +206,7 @@ WatchStimulus: TypeAlias = (
     | RanksAnswered
     | GroupsRebuilt
     | RestartRanksRequested
+    | RestartWithdrawn
     | DiagnoseRequested
     | FreeRequested
     | Configured

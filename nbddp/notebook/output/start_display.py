@@ -47,7 +47,9 @@ def progress_line(snapshot: PoolSnapshot) -> str:
     count = len(snapshot.ranks)
     if snapshot.phase is Phase.UP and snapshot.waits_for:
         return f"replacing a lost node ... {_step(snapshot, count)}"
-    return f"starting {count} {'rank' if count == 1 else 'ranks'} ... {_step(snapshot, count)}"
+    ranks = f"{count} {'rank' if count == 1 else 'ranks'}"
+    what = f"taking {ranks} back" if snapshot.is_taken_back else f"starting {ranks}"
+    return f"{what} ... {_step(snapshot, count)}"
 
 
 def _step(snapshot: PoolSnapshot, count: int) -> str:

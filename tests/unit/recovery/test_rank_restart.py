@@ -3,7 +3,14 @@
 from nbddp.controller.state.actions import RanksRestarted
 from nbddp.controller.state.stimuli import AgentExited, RestartRanksRequested, RestartRequested
 from nbddp.wire.message_types import AgentEnd
-from nbddp.wire.messages import RanksStopped, StartFailed, StoreExited, StoreReady
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    RanksStopped,
+    StartFailed,
+    StoreExited,
+    StoreReady,
+)
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import Pool, kinds, of_type, outcome_of
 from tests.support.recovery_scenes import start_error
@@ -45,7 +52,7 @@ def test_a_rank_is_known_as_replaced_by_the_end_of_its_last_predecessor():
 
 def test_several_ranks_are_replaced_together():
     pool = Pool(2, nnodes=2)
-    kill = pool.feed(RestartRanksRequested(5, RankSet.of([0, 1, 3])))
+    kill = pool.answer_peeks(pool.feed(RestartRanksRequested(5, RankSet.of([0, 1, 3]))))
     assert kinds(kill) == ["KillRanks 0-1", "KillRanks 3"]
     pool.exited(0)
     pool.exited(3)
@@ -182,3 +189,40 @@ def test_the_last_ranks_are_replaced_without_the_store_by_a_new_pool():
     assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([0])))) == ["KillRanks 0"]
     pool.exited(0)
     assert kinds(pool.tick(after_s=0.05)) == ["StopRanks"]
+
+
+def another_agent(pool: Pool) -> None:
+    """Node 1 is lost, and another agent takes its place."""
+    pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))
+    pool.feed(AgentHello(version=PROTOCOL_VERSION, token="t", node=1, pid=7, host="other"))
+
+
+def test_ranks_of_an_agent_that_has_just_come_have_the_time_of_a_start():
+    pool = Pool(1, nnodes=2)
+    another_agent(pool)
+    assert restart(pool, 1) == []
+    start = pool.tick(after_s=0.05)
+    assert kinds(start) == ["StartRanks 1"]
+    assert pool.tick(after_s=59.0) == []  # it loads torch
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert done == [RanksRestarted(5, RankSet.of([1]))]
+    # The next process is forked from one that has torch.
+    pool.answer_peeks(pool.feed(RestartRanksRequested(6, RankSet.of([1]))))
+    pool.exited(1)
+    assert kinds(pool.tick(after_s=0.05)) == ["StartRanks 1"]
+    [late] = of_type(pool.tick(after_s=20.0), RanksRestarted)
+    assert late.failure == "rank 1 was not ready within 20 s"
+
+
+def test_the_same_request_may_succeed_after_ranks_were_not_ready_in_time():
+    pool = Pool(1, nnodes=2)
+    another_agent(pool)
+    restart(pool, 1)
+    pool.tick(after_s=0.05)
+    [late] = of_type(pool.tick(after_s=60.0), RanksRestarted)
+    assert late.failure == "rank 1 was not ready within 60 s"
+    pool.exited(1)
+    assert restart(pool, 1) == []
+    start = pool.tick(after_s=0.05)
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert done == [RanksRestarted(5, RankSet.of([1]))]

@@ -34,8 +34,8 @@ def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
     assert outcome.silent == (Silence(1, "hostb", 12.0, 60.0, RankSet.of([2, 3])),)
     text = str(cell_error(outcome, "cell [1]", {}))
     assert (
-        "node 1 (hostb) is silent for 12 s; ranks 2-3 go on there: they get the interrupt when it "
-        "is heard again, or are given up at 60 s"
+        "node 1 (hostb) is silent for 12 s; ranks 2-3 may go on there: they get the interrupt when "
+        "it is heard again, or are given up at 60 s"
     ) in text
     assert "cells run on ranks 0-1 meanwhile with -r 0-1" in text
     assert "restart" not in text
@@ -114,12 +114,12 @@ def test_ranks_that_form_groups_with_a_node_that_becomes_silent_are_freed():
 def test_the_sentence_fits_one_rank_and_several_nodes():
     one = Silence(1, "b", 7.0, 60.0, RankSet.of([2]))
     assert silence_text([one]) == (
-        "node 1 (b) is silent for 7 s; rank 2 goes on there: it is given up at 60 s unless it is "
+        "node 1 (b) is silent for 7 s; rank 2 may go on there: it is given up at 60 s unless it is "
         "heard again before"
     )
     two = [one, Silence(2, "c", 8.0, 60.0, RankSet.of([4, 5]))]
     assert silence_text(two, interrupted=True) == (
-        "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s; ranks 2,4-5 go on "
+        "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s; ranks 2,4-5 may go on "
         "on their nodes: they get the interrupt when they are heard again, or are given up at 60 s"
     )
 
