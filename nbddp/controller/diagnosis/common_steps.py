@@ -268,6 +268,7 @@ def _with_numbers(
         site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
         callers=(),
         state_digests=b"",  # steps alone explain states that differ at the end
+        lost_states=(),
         starts=tuple(
             replace(each, step=numbers.index(each.step) + 1)
             for each in steps.starts

@@ -11,12 +11,13 @@ from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, part
 from nbddp.controller.diagnosis.replica_comparison import (
     PartedReplicas,
     clusters_of,
-    differing_tensors,
+    differing,
     first_parting,
     length,
     made,
     minority,
     site_of,
+    tensor_digests,
     unequal,
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -178,12 +179,11 @@ def _at_end(
     followers: RankSet,
 ) -> PartedReplicas:
     """Replicas with the tensors that differ at the end of the cell."""
-    names = differing_tensors(ends, 1, is_late=True)
+    some = next(iter(ends.values()))
     return replace(
         parted,
         step=0,
-        tensor="".join(names[:1]),
-        others=len(names) - 1,
+        **differing(some.tensors, tensor_digests(ends, 1, is_late=True)),
         is_late=True,
         clusters=clusters_of({rank: part_of(each.digests, 1) for rank, each in ends.items()}),
         followers=followers,
@@ -253,9 +253,8 @@ def _from_start(
         return replace(parted, alone=None if parted.step else early)
     if not names and not (parted.step and state_names):
         return parted
-    differing = details if names else states
     if parted.last:
-        early = _alone_before_last(common, differing)
+        early = _alone_before_last(common, details if names else states)
     is_sought = early is not None if parted.last else early is None and bool(parted.in_common)
     if is_sought and names:
         index = parted.steps.tensors.index(names[0])
@@ -268,9 +267,8 @@ def _from_start(
         step=step,
         is_before=True,
         is_late=False,
-        tensor="".join(names[:1]),
-        others=len(names) - 1,
-        clusters=clusters_of(differing),
+        **differing(parted.steps.tensors, details),
+        clusters=clusters_of(details if names else states),
         states=tuple(state_names),
         alone=early,
     )
@@ -350,7 +348,8 @@ def _explained_at_end(
     stepped = {
         rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
     }
-    for name in differing_tensors(ends, 1, is_late=False):
+    names = next(iter(ends.values())).tensors
+    for name in unequal(names, tensor_digests(ends, 1, is_late=False)):
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)

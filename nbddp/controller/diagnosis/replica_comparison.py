@@ -5,11 +5,20 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from nbddp.controller.diagnosis.common_steps import StepAlone, part_of, start_of
 from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+
+@dataclass(frozen=True)
+class DifferingTensors:
+    """Tensors of which the same ranks have equal values."""
+
+    first: str
+    count: int
+    clusters: tuple[RankSet, ...]  #: ranks with equal values, most ranks first
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The tensors that differ, in several parts if other ranks differ in each; empty: not known.
+    parts: tuple[DifferingTensors, ...] = ()
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
     beside: Literal["", "buffer", "state"] = ""
     #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
@@ -54,11 +65,12 @@ class PartedReplicas:
     begins_equal: bool = False  #: they were equal right before ``step``
     is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
+    lost_by: RankSet = NO_RANKS  #: ranks whose optimizers have lost the state ``tensor``
 
     @property
     def culprits(self) -> RankSet:
         """The minority; without one, all ranks."""
-        return minority(self.clusters)
+        return self.lost_by or minority(self.clusters)
 
     @property
     def site(self) -> Site:
@@ -108,16 +120,14 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
     if not step and any(each.may_be_own for each in by_rank.values()):
         return None  # models of each rank, which look at the gradients of others
     is_late = any(len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values())
-    names = differing_tensors(by_rank, step, is_late=is_late)
     optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
     is_one = len(set(optimizers.values())) == 1
     return PartedReplicas(
         some,
         step,
-        "".join(names[:1]),
-        len(names) - 1,
-        is_late,
-        clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        is_late=is_late,
+        clusters=clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        **differing(some.tensors, tensor_digests(by_rank, step, is_late=is_late)),
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         sites={rank: site_of(each, step) for rank, each in by_rank.items()},
@@ -164,7 +174,24 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
                 return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
-    return None
+    return _lost_state(by_rank, count) if len(beside) > 1 else None
+
+
+def _lost_state(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+    """A state that the optimizers of some ranks have lost since their first step."""
+    some = next(iter(by_rank.values()))
+    lost: dict[str, tuple[RankSet, RankSet]] = {}
+    for name in dict.fromkeys(name for each in by_rank.values() for name in each.states):
+        without = RankSet.of(rank for rank, each in by_rank.items() if name in each.lost_states)
+        others = RankSet.of(rank for rank, each in by_rank.items() if name in each.states)
+        if without:
+            lost[name] = others, without
+    if not lost:
+        return None
+    name, clusters = next(iter(lost.items()))
+    return PartedReplicas(
+        some, count - 1, name, len(lost) - 1, True, clusters, beside="state", lost_by=clusters[1]
+    )
 
 
 def _differing_setting(
@@ -189,16 +216,35 @@ def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
     return {name: part_of(digests, index) for index, name in enumerate(names)}
 
 
-def differing_tensors(
+def tensor_digests(
     by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
-) -> list[str]:
-    """The tensors that differ after a step, or at the end."""
-    digests = [
-        each.newest if is_late else each.details[step * len(each.newest) :]
-        for each in by_rank.values()
-    ]
-    some = next(iter(by_rank.values()))
-    return unequal(some.tensors, dict(zip(by_rank, digests, strict=True)))
+) -> Mapping[Rank, bytes]:
+    """The hashes of single tensors after a step, or at the end."""
+    return {
+        rank: each.newest if is_late else each.details[step * len(each.newest) :]
+        for rank, each in by_rank.items()
+    }
+
+
+def differing(names: Sequence[str], digests: Mapping[Rank, bytes]) -> dict[str, Any]:
+    """Return the fields of `PartedReplicas` about the tensors that differ.
+
+    Args:
+        names: of the tensors.
+        digests: their hashes on each rank.
+    """
+    by_clusters: dict[tuple[RankSet, ...], list[str]] = {}
+    for index, name in enumerate(names):
+        clusters = clusters_of({rank: part_of(one, index) for rank, one in digests.items()})
+        if len(clusters) > 1:
+            by_clusters.setdefault(clusters, []).append(name)
+    return {
+        "tensor": next((each[0] for each in by_clusters.values()), ""),
+        "others": sum(map(len, by_clusters.values())) - 1,
+        "parts": tuple(
+            DifferingTensors(each[0], len(each), clusters) for clusters, each in by_clusters.items()
+        ),
+    }
 
 
 def unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:

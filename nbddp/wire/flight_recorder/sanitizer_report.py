@@ -86,6 +86,8 @@ class ReplicaSteps(_Part, frozen=True):
     #: Later steps, of which no hashes were taken: there were too many. Then ``newest`` is of the
     #: end of the cell.
     later_steps: int = 0
+    #: States that the optimizer kept after its first step, and keeps no more at the end.
+    lost_states: tuple[str, ...] = ()
 
 
 #: Length of a digest.

@@ -43,3 +43,16 @@ def test_no_hashes_are_taken_before_a_step_beyond_the_limit(monkeypatch: pytest.
     monkeypatch.setattr(step_hashes, "_MAX_STEPS", 3)
     report = _report([_FIRST, _FIRST, _FIRST, _OTHER, _OTHER])
     assert [start.step for start in report.starts] == [1]
+
+
+def test_a_state_that_is_lost_after_the_first_step_is_reported():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([weight], 1.0, momentum=0.9)
+    steps = StepHashes(Model(None, "0", 1), optimizer, 0, {"weight": weight}, lambda _: b"")
+    steps.begin(_FIRST, {})
+    optimizer.step()
+    steps.add(_FIRST)
+    assert steps.report(tuple).lost_states == ()
+    optimizer.load_state_dict(torch.optim.SGD([weight], 1.0).state_dict())
+    assert steps.report(tuple).lost_states == ("momentum_buffer of weight",)

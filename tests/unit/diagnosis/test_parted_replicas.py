@@ -2,69 +2,9 @@
 
 from msgspec.structs import replace
 
-from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
-from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.rank_view import RankView, RankViews
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
-from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.controller.diagnosis.words.parted_replicas import parted_replicas
-from nbddp.controller.diagnosis.words.shared import Words
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
+from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS
-
-
-def _digest(number: int) -> bytes:
-    return number.to_bytes(DIGEST_BYTES)
-
-
-def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaSteps:
-    """A row has a number for each of two tensors; equal numbers, equal tensors."""
-    details = [b"".join(map(_digest, row)) for row in rows]
-    digests = [_digest(hash(row) & 0xFFFF) for row in rows]
-    return ReplicaSteps(
-        pg_id="0",
-        number=number,
-        optimizer_number=0,
-        model="Net",
-        optimizer="SGD",
-        tensors=("weight", "bias"),
-        digests=b"".join(digests),
-        details=b"".join(details[:kept]),
-        newest=details[-1],
-        buffers=(),
-        states=(),
-        state_digests=b"",
-        settings=(),
-        setting_steps=(),
-        buffer_digests=b"",
-        sites=(Site(line=7),),
-        site_of_step=bytes(len(rows)),
-        starts=(StepStart(step=1, digest=digests[0], details=details[0], states=b""),),
-    )
-
-
-def whole(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
-    """All parameters, when gradients were sent first and at the end of the cell."""
-    return replace(steps(first, last), optimizer="", is_ddp=True)
-
-
-def found(*each: ReplicaSteps) -> list[PartedReplicas]:
-    return found_in(*((one,) for one in each))
-
-
-def found_in(*each: tuple[ReplicaSteps, ...]) -> list[PartedReplicas]:
-    views = {
-        rank: RankView(rank, "finished", sanitizer=SanitizerReport(replicas=replicas))
-        for rank, replicas in enumerate(each)
-    }
-    return find_parted_replicas(WaitForGraph(RankViews(views)))
-
-
-def words_of(parted: PartedReplicas) -> Words:
-    views = {rank: RankView(rank, "finished") for rank in range(3)}
-    reports = RankReports(WaitForGraph(RankViews(views)), 0, "")
-    return parted_replicas(Cause("parted-replicas", NO_RANKS, NO_RANKS, parted=parted), reports)
+from tests.support.parted_steps import digest, found, found_in, steps, whole, words_of
 
 
 def test_equal_replicas_are_no_finding():
@@ -341,7 +281,7 @@ def test_a_state_that_differs_before_a_step():
         return replace(
             of,
             states=("momentum_buffer of weight",),
-            starts=tuple(replace(each, states=_digest(number)) for each, number in starts),
+            starts=tuple(replace(each, states=digest(number)) for each, number in starts),
         )
 
     alone = with_state(warmed_up((2, 2), (3, 3), start=(2, 2)), 0, 5)
@@ -387,7 +327,7 @@ def test_gradients_of_ddp_at_different_weights_that_nothing_updates():
 
 def cut(*rows: tuple[int, int], end: tuple[int, int], later: int) -> ReplicaSteps:
     """Steps after ``rows`` are only counted."""
-    return replace(steps(*rows), newest=b"".join(map(_digest, end)), later_steps=later)
+    return replace(steps(*rows), newest=b"".join(map(digest, end)), later_steps=later)
 
 
 def test_replicas_that_part_in_a_step_without_hashes():
@@ -411,9 +351,9 @@ def test_replicas_that_are_equal_again_after_steps_without_hashes():
 def test_ranks_that_make_other_numbers_of_steps_without_hashes():
     rows = (1, 1), (2, 2)
     end = whole((1, 1), (8, 8))
-    states = {"states": ("momentum_buffer of weight",), "state_digests": _digest(1)}
+    states = {"states": ("momentum_buffer of weight",), "state_digests": digest(1)}
     few = replace(cut(*rows, end=(8, 8), later=5), **states)
-    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_digests": _digest(2)})
+    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_digests": digest(2)})
     assert found_in((few, end), (more, end)) == []
 
     (parted,) = found_in((few, end), (cut(*rows, end=(9, 8), later=6), whole((1, 1), (9, 8))))
@@ -432,14 +372,14 @@ def test_the_next_step_names_the_steps_between_which_replicas_have_parted():
     assert "loads or changes between steps 1 and 2, both in line 7. `%ddp diff`" in step
     assert "one that leaves out parameters without `find_unused_parameters=True`" in step
     (parted,) = found(right, wrong, right)
-    odd = "Look for what rank 1 does alone between steps 1 and 2, both in line 7: a backward under"
+    odd = "Look for what perhaps only rank 1 did between steps 1 and 2, both in line 7: a backward"
     assert words_of(parted).next_step.startswith(odd)
     lines = Site(line=7), Site(line=9)
     right, wrong = (
         replace(each, sites=lines, site_of_step=bytes([0, 0, 1])) for each in (right, wrong)
     )
     (parted,) = found(right, wrong, right)
-    assert "alone between step 1 (line 7) and step 2 (line 9): " in words_of(parted).next_step
+    assert "rank 1 did between step 1 (line 7) and step 2 (line 9): " in words_of(parted).next_step
 
 
 def test_a_step_in_a_function_is_told_with_the_line_that_calls_it():

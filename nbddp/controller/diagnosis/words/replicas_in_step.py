@@ -3,19 +3,19 @@
 Runs in: the notebook's process. Pure.
 """
 
+from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.words.replica_phrases import (
     DIFF,
     between_steps,
     code_lines,
     counted_steps,
+    differ,
     lines_of,
     nth_step,
-    odd_rank_does,
-    owners,
+    odd_ranks,
+    sides,
     step_line,
-    tensors,
-    values,
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
 from nbddp.wire.flight_recorder import Site
@@ -73,8 +73,7 @@ def in_step(parted: PartedReplicas) -> Words:
         )
         step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
     return Words(
-        f"{owners(parted)} {values(parted)} in {tensors(parted)}: its replicas are not equal "
-        f"{when}.",
+        f"{differ(parted)}: its replicas are not equal {when}.",
         reason,
         step,
         code=code_of(
@@ -108,18 +107,18 @@ def before_step(parted: PartedReplicas) -> Words:
         f"optimizer by `broadcast_object_list`, or make a new optimizer, {after}"
     )
     if not parted.tensor:
-        others = parted.clusters[0] - parted.culprits
+        odd, others = sides(parted.clusters)
         has = f"different states of {steps.optimizer}"
         if others:
             has = f"another state of {steps.optimizer} than {others.describe()}"
-        what = f"{owners(parted)} {has}, {state},"
+        what = f"{subject(odd)} {odd.verb('has', 'have')} {has}, {state},"
         reason = (
             f"hashes were taken before and after {line}: before it the parameters were equal, and "
             "these states were not; after it the parameters differ, too."
         )
         step = f"Give all ranks the same state of {steps.optimizer}: {again}."
     elif not is_before:
-        what = f"{owners(parted)} {values(parted)} in {tensors(parted)}"
+        what = differ(parted)
         reason = (
             "hashes of all parameters were taken with each step, and differ; after step "
             f"{parted.step - 1} they were equal."
@@ -127,7 +126,7 @@ def before_step(parted: PartedReplicas) -> Words:
         both = f", and the same state of {steps.optimizer}," if steps.states else ""
         step = f"Look whether all ranks have the same weights{both} {after}. {DIFF}"
     else:
-        what = f"{owners(parted)} {values(parted)} in {tensors(parted)}"
+        what = differ(parted)
         reason = f"hashes of all parameters were taken before {line}, and differ"
         if alone is not None and parted.is_before:
             ranks = alone.ranks.describe()
@@ -175,6 +174,8 @@ def _advice(parted: PartedReplicas) -> str:
             f"changes{since and f' {since}'}. {DIFF}"
         )
     return (
-        f"Look for what {odd_rank_does(parted)} alone {since or f'before {line}'}: a backward "
-        f"under `no_sync()`, gradients or weights that are changed, weights that are loaded. {DIFF}"
+        f"Look for what perhaps only {odd_ranks(parted)} did {since or f'before {line}'}: a "
+        "backward under `no_sync()`, gradients or weights that are changed, weights that are "
+        "loaded. Or look for lines that give each rank its own values: data, random numbers, "
+        f"weights that `p.add_(e)` and `p.sub_(e)` put back only nearly. {DIFF}"
     )

@@ -32,6 +32,7 @@ from nbddp.rank.torch_private.gradients import gradient_of
 from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site
 
 _Module: Any = torch.nn.Module
+_Optimizer: Any = Optimizer
 _ModuleRef: TypeAlias = "weakref.ref[torch.nn.Module]"
 
 #: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
@@ -78,7 +79,8 @@ class Replicas:
         self._running = []
         self._gradients.begin()
         if self.hash_of is not None:
-            _Module.zero_grad = self._noted(_Module.zero_grad)
+            _Module.zero_grad = self._noted(_Module.zero_grad, lambda module: (module,))
+            _Optimizer.zero_grad = self._noted(_Optimizer.zero_grad, self._modules_of)
             self._hooks = [
                 register_optimizer_step_pre_hook(self._before),
                 register_optimizer_step_post_hook(self._after),
@@ -97,6 +99,7 @@ class Replicas:
         began = time.monotonic_ns()
         if self._hooks:
             _Module.zero_grad = _Module.zero_grad.__wrapped__
+            _Optimizer.zero_grad = _Optimizer.zero_grad.__wrapped__
         for hook in self._hooks:
             hook.remove()
         try:
@@ -123,16 +126,31 @@ class Replicas:
         self._unreduced.clear()
         self._sought.clear()
 
-    def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `Module.zero_grad`, before which gradients are looked at: it may drop them."""
+    def _noted(
+        self, original: Callable[..., Any], modules_of: Callable[[Any], Iterable[torch.nn.Module]]
+    ) -> Callable[..., Any]:
+        """Return `zero_grad`, before which gradients are looked at: it may drop them.
+
+        Args:
+            original: the method of a module or of an optimizer.
+            modules_of: returns the modules whose gradients it drops.
+        """
 
         @functools.wraps(original)
-        def run(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def run(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if self._gradients:
-                self._look(module)
-            return original(module, *args, **kwargs)
+                for module in modules_of(owner):
+                    self._look(module)
+            return original(owner, *args, **kwargs)
 
         return run
+
+    def _modules_of(self, optimizer: Optimizer) -> list[torch.nn.Module]:
+        """The modules that train, of whose parameters an optimizer has some."""
+        mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        known = [reference() for reference, _ in self._digests_before.values()]
+        modules = [module for module in known if module is not None]
+        return [each for each in modules if any(id(one) in mine for one in each.parameters())]
 
     def _look(self, module: torch.nn.Module) -> None:
         """Note a module if all its gradients were reduced in one group."""

@@ -53,6 +53,8 @@ class StepHashes:
     _places: list[tuple[Site, ...]] = field(default_factory=list)
     _place_of_step: bytearray = field(default_factory=bytearray)
     _later_steps: int = 0  #: of which no hashes are taken
+    #: Names of the states of the optimizer after the first step.
+    _kept_states: tuple[str, ...] = ()
     _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     #: By the step that began with them.
     _settings: list[tuple[int, str]] = field(default_factory=list)
@@ -111,6 +113,8 @@ class StepHashes:
             self._settings.append((len(self._place_of_step), "" if is_last else text))
         index = self._places.index(place) if place in self._places else 0
         self._place_of_step.append(index)
+        if len(self._place_of_step) == 2:
+            self._kept_states = tuple(self._state_tensors())
 
     def report(self, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
         """Report the hashes at the end of the cell.
@@ -142,6 +146,7 @@ class StepHashes:
             buffer_digests=b"".join(steady.values()),
             states=tuple(map(shortened, states)),
             state_digests=b"".join(states.values()),
+            lost_states=tuple(shortened(name) for name in self._kept_states if name not in states),
             settings=tuple(text for _, text in self._settings),
             setting_steps=tuple(step for step, _ in self._settings),
             sites=tuple(place[0] for place in self._places),
@@ -169,10 +174,13 @@ class StepHashes:
 
     def _states(self) -> dict[str, bytes]:
         """Return the digests of the tensors that an optimizer keeps for each parameter."""
+        return {name: self.digest(value) for name, value in self._state_tensors().items()}
+
+    def _state_tensors(self) -> dict[str, torch.Tensor]:
         # The user's optimizer may keep something else there.
         kept_of = {name: self.optimizer.state.get(one) for name, one in self.tensors.items()}
         return {
-            f"{key} of {name}": self.digest(value)
+            f"{key} of {name}": value
             for name, kept in kept_of.items()
             if isinstance(kept, Mapping)
             for key, value in kept.items()
