@@ -81,6 +81,28 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
     site.wait_until_nothing_runs()
 
 
+def test_the_cell_of_a_pool_without_keep_comes_back_from_its_beginning(site: KeptSite):
+    with running_kernel(TMPDIR=str(site.folder)) as kernel:
+        kernel.ok("%load_ext nbddp")
+        kernel.ok("%ddp start -n 2")
+        done = site.folder / "done"
+        begun = kernel.execute(
+            f"%%ddp --async\nimport os, time\nprint('first')\n"
+            f"while not os.path.exists({str(done)!r}): time.sleep(0.05)\nprint('last')"
+        )
+        kernel.wait_text(begun, "first")
+        kernel.ok("%ddp detach")
+        assert "ranks 0-1 went on without this kernel" in kernel.ok("%ddp output").text
+        done.touch()
+        attached = kernel.ok("%ddp attach --wait").text
+        assert attached.index("[0-1] first") < attached.index("[0-1] last")
+        again = kernel.ok("%ddp output").text
+        assert again.index("[0-1] first") < again.index("[0-1] last")
+        assert "ended well on ranks 0-1" in again
+        kernel.ok("%ddp stop")
+    site.wait_until_nothing_runs()
+
+
 def test_the_question_of_a_cell_is_asked_again_in_the_next_kernel(site: KeptSite):
     with running_kernel(TMPDIR=str(site.folder)) as first:
         first.ok("%load_ext nbddp")
