@@ -82,6 +82,7 @@ from nbddp.wire.requests import (
     DumpStack,
     Execute,
     ForgetValue,
+    GreetAgent,
     InputReply,
     Inspect,
     Interrupt,
@@ -136,6 +137,7 @@ __all__ = [
     "FaultStruck",
     "ForgetValue",
     "FreeReason",
+    "GreetAgent",
     "GroupsRebuilt",
     "HelperStopped",
     "ImportChanged",
@@ -199,6 +201,7 @@ PROTOCOL_VERSION = 1
 
 AgentRequest: TypeAlias = (
     AdmitAgent
+    | GreetAgent
     | RefuseAgent
     | StartStore
     | StartRanks
