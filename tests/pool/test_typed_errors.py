@@ -44,6 +44,16 @@ def test_a_line_at_a_breakpoint_ends_no_cell(pool: Pool, line: str, text: str):
     assert view.text(1).endswith("end\n")
 
 
+def test_what_is_assigned_at_a_prompt_stays(pool: Pool):
+    lines = ["!z = 5", "!z += 1", "interact", "a = z + 1", "new = 9", "exit()", "c"]
+    code = "def f(a):\n    z, h = 1, lambda: a\n    breakpoint()\n    return z, a, h()\n"
+    view = run_cell(pool, f"{code}if rank == 1:\n    print(f(0))", answers=lines)
+    assert view.text(1).endswith("(6, 7, 7)\n")
+    lines = ["!z = 5", "interact", "a = z + 1", "del gone", "exit()", "c"]
+    run_cell(pool, "a = z = gone = 0\nif rank == 1:\n    breakpoint()\n", answers=lines)
+    assert pool.pull("(a, z, 'gone' in globals())") == [(0, 0, True), (6, 5, False)]
+
+
 @pytest.mark.parametrize("opening", [["rank 1"], []], ids=["rank 1", "breakpoint()"])
 def test_interact_shows_an_error_at_once_and_forgets_it(pool: Pool, opening: list[str]):
     # The last line shows what ``%debug`` would open.

@@ -26,7 +26,7 @@ from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import write_finding
 from nbddp.wire.rank_set import Rank
 
-#: What is compared after a cell; each contains the next.
+#: The records that are compared after a cell; each contains the next.
 CompareScope: TypeAlias = Literal["all", "messages", "sanitizer"]
 
 #: Findings with which a report has the different iterations of ranks as evidence.
@@ -104,7 +104,7 @@ def compare_records(
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
         sources: the code of the user, from which findings name lines.
-        scope: what the marks of groups tell of; the others would be looked for in vain.
+        scope: what the marks of groups tell of; the others cannot be found.
         has_failed: the cell has not ended well: the records of its ranks end at different places.
 
     Returns:

@@ -15,10 +15,8 @@ from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
 from nbddp.wire.flight_recorder import Mismatch, Operation, SanitizerFault
-from nbddp.wire.flight_recorder.matching import Differences
+from nbddp.wire.flight_recorder.matching import MESSAGES, Differences
 from nbddp.wire.rank_set import Rank, RankSet
-
-_MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
         *search.raised(),
         *search.mismatched(),
         *_merge_alike(search.cycles()),
-        *search.never_came("p2p-unmatched", _MESSAGES),
+        *search.never_came("p2p-unmatched", MESSAGES),
         *search.never_came("store-wait", ("creation",)),
         *search.never_came("missing-rank", ("collective",)),
         *search.never_came("store-wait", ("store",)),
@@ -262,7 +260,7 @@ class _Search:
                 if not obstacle.needs_anyone and ring.intersection(obstacle.missing)
             )
             kind, culprits = _kind_of(circle)
-            operation_kinds = ("collective",) if kind == "group-cycle" else _MESSAGES
+            operation_kinds = ("collective",) if kind == "group-cycle" else MESSAGES
             direct = [
                 (rank, operation)
                 for rank, operation, _ in circle
@@ -395,13 +393,13 @@ def _kind_of(circle: tuple[tuple[Rank, Operation, RankSet], ...]) -> tuple[Kind,
     everyone = RankSet.of(rank for rank, *_ in circle)
     if any(operation.signature.kind == "creation" for _, operation, _ in circle):
         return "store-wait", everyone
-    messages = [operation for _, operation, _ in circle if operation.signature.kind in _MESSAGES]
+    messages = [operation for _, operation, _ in circle if operation.signature.kind in MESSAGES]
     if not messages:
         return "group-cycle", everyone
     if len(messages) < len(circle) or len(everyone) == 1:
         return "p2p-unmatched", everyone
     # Of two ranks one sends and one receives, but the messages do not match.
-    is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(_MESSAGES)
+    is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(MESSAGES)
     return ("p2p-unmatched" if is_facing else "p2p-cycle"), everyone
 
 

@@ -55,7 +55,7 @@ class PossibleSkip:
 
 @dataclass(frozen=True)
 class Unsettled:
-    """What may have kept ranks from a call in a loop, where nothing tells which."""
+    """Possible reasons why ranks did not reach a call in a loop; nothing tells which."""
 
     caller: int  #: a line in the loop by which ranks come to the call; 0: the line of the call
     skips: tuple[PossibleSkip, ...]

@@ -32,7 +32,7 @@ from nbddp.controller.diagnosis.other_partners import (
     other_partner,
     partner_of_cycle,
 )
-from nbddp.controller.diagnosis.phrases import describe_branch, quote_branch
+from nbddp.controller.diagnosis.phrases import capitalized, describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
@@ -300,7 +300,7 @@ def _give_partner(other: OtherPartner, assigned: Sequence[AssignedName]) -> str:
     other_way = "receive from" if is_send else "send to"
     or_other = f", or let rank {other.wrong} {other_way} rank {owner}" if other.may_stay else ""
     line = f" (line {message.site.line})" if message.site.line else ""
-    changed = "".join(f" {_capital(describe_assigned(each))}." for each in assigned[:1])
+    changed = "".join(f" {capitalized(describe_assigned(each))}." for each in assigned[:1])
     return (
         f"Give {message.signature.op} `{argument}={right}` on rank {owner}{line}, since rank "
         f"{right} {does} it{or_other}.{changed}"
@@ -317,10 +317,6 @@ def _lines_of(
         return ()
     places = [(each.ranks, each.place) for each in assigned[:1]]
     return differing_excerpt([*places, (RankSet.of([other.owner]), Divergence(site, code))])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _has_other_ends(cause: Cause, reports: RankReports) -> bool:

@@ -20,7 +20,7 @@ Digest: TypeAlias = Callable[[torch.Tensor], bytes]
 
 @dataclass(frozen=True)
 class Model:
-    """What is equal on all ranks of a group, or is to be."""
+    """Tensors that are equal on all ranks of a group, or are to be."""
 
     module: torch.nn.Module | None  #: None: the parameters of an optimizer are those of no module
     pg_id: str
