@@ -80,8 +80,9 @@ def unreachable_text(
         tried = " or ".join(address for address, _ in failures)
         hosts = [network.split_address(address)[0] for address, _ in failures]
         is_itself = all(map(network.is_loopback, hosts)) and not is_tunnelled
-        looked = f"{host} reaches the notebook's machine, and nothing listens at {tried}: "
-        step = ""
+        looked = f"{host} is refused at {tried}: nothing listens there, since "
+        step, reject = "", "; or a firewall rejects the connection"
+        last = "; if it is of that one, open the port in the firewall (--port N keeps one number)"
         if is_itself:
             looked = (
                 f"{host} looked for the notebook on itself, since {tried} is its own loopback, and "
@@ -91,12 +92,12 @@ def unreachable_text(
                 f"--address with an address of the notebook's machine that {host} reaches, or "
                 f"--launcher ssh --tunnel; if the notebook runs on {host}, "
             )
+            reject = last = ""
         return (
             f"{looked}the pool has ended, {'it waits for %ddp attach, ' if is_kept else ''}or the "
-            f"file is of an earlier one. Next: {step}"
+            f"file is of an earlier one{reject}. Next: {step}"
             f"{'%ddp attach in the notebook, or ' if is_kept else ''}the file or the "
-            "line of a pool that the notebook has now (%ddp listen starts one); a firewall that "
-            "rejects connections says the same"
+            f"line of a pool that the notebook has now (%ddp listen starts one){last}"
         )
     likely = ""
     if all(reason == network.NO_ANSWER for _, reason in failures):
