@@ -57,6 +57,7 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         kernel.ok("%ddp start -n 2")
         assert "is not a duration" in flat(kernel.run("%ddp detach --keep soon").error)
         assert "Next: %ddp stop, or %ddp detach" in flat(kernel.run("%ddp attach").error)
+        kernel.ok("%%ddp\nmine = rank")
         begun = kernel.execute("%%ddp --async\nimport time\nprint('in')\ntime.sleep(1000)")
         kernel.wait_text(begun, "in")
         kernel.ok("left = _")
@@ -67,6 +68,10 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         other = flat(kernel.ok("%%ddp\npass").text)
         assert "no pool was running, so one was started" in other
         assert "goes on without a kernel" in other
+        lacks = flat(kernel.run("%%ddp\nmine").text)
+        assert re.search(r"cell \[\d+\], which defines mine, ran on pool \w+, which goes on", lacks)
+        assert re.search(r"Next: %ddp stop, then %ddp attach \w+ takes it back; or run", lacks)
+        assert "which defines" not in flat(kernel.run("%%ddp\nnobodys").text)
         kernel.ok("%ddp stop")
         poll_until(lambda: "goes on without this kernel" in kernel.ok("print(left)").text)
         again = kernel.ok("%ddp start -n 1").text  # a reader may have forgotten the pool
