@@ -79,10 +79,10 @@ def _of_notebook(error: CellError) -> str:
 
 def _of_let_go_pool(name: str) -> str:
     """A sentence about a name of a pool that was let go; empty: no such pool has it."""
-    found = let_go_pools.owner(name)
-    if found is None:
+    owner = let_go_pools.owner(name)
+    if owner is None:
         return ""
-    cell, pool_id = found
+    cell, pool_id = owner
     return (
         f"{cell_name(cell)}, which defines {name}, ran on pool {pool_id}, which goes on without a "
         f"kernel. Next: %ddp stop, then %ddp attach {pool_id} takes it back; or run the cell again "
