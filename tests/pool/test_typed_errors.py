@@ -27,6 +27,14 @@ def test_the_debugger_of_one_rank_ends_no_cell(pool: Pool, lines: list[str], tex
     assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
 
 
+@pytest.mark.parametrize("line", ["run raise KeyboardInterrupt", "p stop()"])
+def test_an_interrupt_that_is_typed_ends_no_cell(pool: Pool, line: str):
+    code = f"def stop():\n    raise KeyboardInterrupt\n{SUM}"
+    view = run_cell(pool, code, step=True, answers=[line, "c"])
+    assert view.error is None
+    assert view.text(1) == "KeyboardInterrupt\n[3.0, 3.0]\n"
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [

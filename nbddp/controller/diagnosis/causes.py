@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
 from nbddp.controller.diagnosis.data_reads import DataFault
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
@@ -44,22 +45,26 @@ class Cause:
     is_consequence: bool = False  #: evidence of another cause, or its result
 
 
-def find_causes(graph: WaitForGraph) -> list[Cause]:
+def find_causes(graph: WaitForGraph, guard: Guard = NO_GUARD) -> list[Cause]:
     """The causes of stuck ranks; also dead ranks, and mismatches that ended a cell by themselves.
+
+    Args:
+        graph: the ranks at one moment.
+        guard: of each search: ranks that a failed one would explain are left for the others.
 
     Returns:
         Causes that keep ranks waiting first, then in the order of `KINDS`.
     """
     search = _Search(graph)
     causes = [
-        *search.dead(),
-        *search.raised(),
-        *search.mismatched(),
-        *_merge_alike(search.cycles()),
-        *search.never_came("p2p-unmatched", MESSAGES),
-        *search.never_came("store-wait", ("creation",)),
-        *search.never_came("missing-rank", ("collective",)),
-        *search.never_came("store-wait", ("store",)),
+        *guard.found(search.dead),
+        *guard.found(search.raised),
+        *guard.found(search.mismatched),
+        *guard.found(lambda: _merge_alike(search.cycles())),
+        *guard.found(lambda: search.never_came("p2p-unmatched", MESSAGES)),
+        *guard.found(lambda: search.never_came("store-wait", ("creation",))),
+        *guard.found(lambda: search.never_came("missing-rank", ("collective",))),
+        *guard.found(lambda: search.never_came("store-wait", ("store",))),
     ]
     causes.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
     return causes

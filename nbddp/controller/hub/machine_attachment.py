@@ -96,8 +96,7 @@ class _Arrivals:
 
     @property
     def _missing(self) -> list[int]:
-        has_come = self.attachment.has_come
-        return [node for node, _ in enumerate(self._agents) if not has_come(node)]
+        return [node for node, _ in enumerate(self._agents) if not self.attachment.has_come(node)]
 
     def wait(
         self,

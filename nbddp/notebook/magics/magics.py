@@ -4,8 +4,6 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,19 +24,6 @@ from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.flight_recorder import cell_name
 
 
-@contextmanager
-def with_next_step() -> Iterator[None]:
-    """Give an error that says only what is legal on a line its next step."""
-    try:
-        yield
-    except BadOptionError as error:
-        text = str(error)
-        if "legal" not in text.lower() or "Next:" in text:
-            raise
-        step = "Next: correct the line; %ddp help lists what it takes"
-        raise BadOptionError(f"{text.rstrip('.')}. {step}") from None
-
-
 @magics_class
 class DdpMagics(Magics):
     """The two magics of nbddp."""
@@ -46,7 +31,6 @@ class DdpMagics(Magics):
     shell: InteractiveShell
 
     @line_magic("ddp")  # type: ignore[arg-type]  # IPython types its decorators for classes only
-    @with_next_step()
     def line(self, line: str) -> Any:
         """Manage the pool; ``%ddp help`` lists the verbs."""
         session.await_start()
@@ -58,7 +42,6 @@ class DdpMagics(Magics):
             return verb.run(self.shell, text)
 
     @cell_magic("ddp")  # type: ignore[arg-type]  # as above
-    @with_next_step()
     def cell(self, line: str, cell: str, *, first_line: int = 2) -> Any:
         """Run the cell on the ranks of the pool; see ``%ddp help``.
 

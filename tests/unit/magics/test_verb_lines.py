@@ -3,9 +3,7 @@
 import pytest
 
 from nbddp.controller.state.config import LEGAL_CONFIG, Config
-from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.cell_line import parse_cell
-from nbddp.notebook.magics.magics import with_next_step
 from nbddp.notebook.magics.verbs import VERBS, find_verb
 from tests.support.command_lines import HELP, read, refusal
 
@@ -25,25 +23,6 @@ def test_every_verb_is_known(name: str):
 @pytest.mark.parametrize("line", ["", "  ", "# what was it?"])
 def test_a_line_without_a_verb_means_help(line: str):
     assert find_verb(line) == (VERBS["help"], "")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("rank 9 is out; legal: 0 to 2", "rank 9 is out; legal: 0 to 2. Next: correct the line; "),
-        (
-            "x? Legal: a, b.",
-            "x? Legal: a, b. Next: correct the line; %ddp help lists",
-        ),
-        ("legal: y. Next: z", "legal: y. Next: z"),
-        ("no pool is here", "no pool is here"),
-    ],
-)
-def test_an_error_that_says_what_is_legal_says_what_to_do(text: str, shown: str):
-    with pytest.raises(BadOptionError) as error, with_next_step():
-        raise BadOptionError(text)
-    assert str(error.value).startswith(shown)
-    assert ("Next:" in str(error.value)) == ("Next:" in shown)
 
 
 def test_an_unknown_verb_lists_the_legal_ones():

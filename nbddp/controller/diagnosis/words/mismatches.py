@@ -109,7 +109,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
             *_assigned_places(disagreement, assigned),
         ]
     )
-    extra = sole_branch(branches, len(reports.graph.views))
+    extra = sole_branch(branches, disagreement.operation_by_rank, len(reports.graph.views))
     skipped: Places = ()
     missed = cause
     if "op" in disagreement.differences.reported:
