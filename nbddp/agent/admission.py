@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +29,7 @@ from nbddp.wire.messages import (
     AdmitAgent,
     AgentEnded,
     AgentJoined,
+    GreetAgent,
     RefuseAgent,
 )
 
@@ -74,9 +75,13 @@ def join_and_serve(
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
-    _say(facts.host, f"has reached {address}, and waits for the other nodes")
+
+    def greeted(missing: int) -> None:
+        nodes = "1 other node" if missing == 1 else f"{missing} other nodes"
+        _say(facts.host, f"has reached {address}, and waits for {nodes}")
+
     try:
-        admitted = _admission(uplink, lifeline_fd, signals)
+        admitted = _admission(uplink, lifeline_fd, signals, greeted)
     except AgentJoinError:
         uplink.send(AgentEnded(node=-1, end=AgentEnd("notebook-lost")))
         uplink.close(linger_s=0.5)
@@ -125,7 +130,9 @@ def _say(host: str, text: str) -> None:
     sys.stderr.write(f"{AGENT_SAYS}{host}: {text}\n")
 
 
-def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> AdmitAgent:
+def _admission(
+    uplink: RemoteUplink, lifeline_fd: int, signals: list[int], greeted: Callable[[int], None]
+) -> AdmitAgent:
     poller = Poller()
     poller.add(uplink)
     if lifeline_fd >= 0:
@@ -139,6 +146,8 @@ def _admission(uplink: RemoteUplink, lifeline_fd: int, signals: list[int]) -> Ad
                 continue
             if isinstance(request, RefuseAgent):
                 raise AgentJoinError(f"the notebook has refused this agent: {request.reason}")
+            if isinstance(request, GreetAgent):
+                greeted(request.missing)
             if isinstance(request, AdmitAgent):
                 return request
         if signals:

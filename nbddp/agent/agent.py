@@ -47,6 +47,7 @@ from nbddp.wire.messages import (
     DumpStack,
     Event,
     Execute,
+    GreetAgent,
     InputReply,
     Interrupt,
     JobTimeLeft,
@@ -218,7 +219,7 @@ class Agent:
                 self.keeping.take_back(request, {r: self._run_of(r) for r in self._ranks})
             case SettleRun():
                 self._uplink.kept.settle(request.run_id)
-            case AdmitAgent():
+            case AdmitAgent() | GreetAgent():
                 pass  # a replay of what made this agent
             case RefuseAgent():
                 self.end_without_hub(AgentEnd("refused"))

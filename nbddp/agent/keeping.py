@@ -83,7 +83,6 @@ class Keeping:
         self._loop = loop
         self._parent_watch = parent_watch
         self._keep_s = launch.keep_s
-        link.kept.keeps_text = launch.keep_s > 0
         self._time = KeptTime()
         self._number = ""  #: of the last attempt to attach that was answered
         self._other_machine = machine
@@ -122,7 +121,6 @@ class Keeping:
             self._link.send(answer)
             return
         self._set_time(request.keep_s)
-        self._link.kept.keeps_text = True
         self._begin(answer)
 
     def _set_time(self, keep_s: float) -> None:

@@ -5,7 +5,8 @@ Runs in: the agent's thread. Pure.
     events of ranks --note--> KeptState --> `AgentAttached`, then the events of the last cell
 
 The hub of a notebook that was killed leaves nothing behind, so a new one learns all that it has to
-know from here. Of a cell whose end the notebook has seen (`SettleRun`) nothing is kept.
+know from here.Of a cell whose end the notebook has seen (`SettleRun`) nothing is kept. The text of
+a cell is kept in every pool: ``%ddp detach`` may let go of one that has no ``--keep``.
 """
 
 from collections import Counter
@@ -64,7 +65,6 @@ class KeptState:
 
     def __init__(self, node: int) -> None:
         self._node = node
-        self.keeps_text = False  #: text and displays are kept, too
         self._reset()
 
     def _reset(self) -> None:
@@ -195,7 +195,7 @@ class KeptState:
         is_of_cell = self.run is not None and run_id == self.run.run_id
         if kind in _VITAL:
             return is_of_cell
-        return kind in _SHOWN and self.keeps_text and (is_of_cell or is_detached)
+        return kind in _SHOWN and (is_of_cell or is_detached)
 
     # --- for a new hub -------------------------------------------------------------------------
 

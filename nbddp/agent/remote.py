@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nbddp.agent import own_session
 from nbddp.agent.engine_variables import step_variables
@@ -26,6 +26,9 @@ from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPAT
 from nbddp.system import network, pool_folder, process_tree
 from nbddp.wire.launch_specs import Invitation
 from nbddp.wire.message_types import NodeFacts
+
+if TYPE_CHECKING:
+    from nbddp.wire.messages import RefuseAgent
 
 #: Time limits for the hub and for each address: an engine may be quicker than a network.
 _REACH_S = 15.0
@@ -77,8 +80,9 @@ def unreachable_text(
         tried = " or ".join(address for address, _ in failures)
         hosts = [network.split_address(address)[0] for address, _ in failures]
         is_itself = all(map(network.is_loopback, hosts)) and not is_tunnelled
-        looked = f"{host} reaches the notebook's machine, and nothing listens at {tried}: "
-        step = ""
+        looked = f"{host} is refused at {tried}: nothing listens there, since "
+        step, reject = "", "; or a firewall rejects the connection"
+        last = "; if it is of that one, open the port in the firewall (--port N keeps one number)"
         if is_itself:
             looked = (
                 f"{host} looked for the notebook on itself, since {tried} is its own loopback, and "
@@ -88,12 +92,12 @@ def unreachable_text(
                 f"--address with an address of the notebook's machine that {host} reaches, or "
                 f"--launcher ssh --tunnel; if the notebook runs on {host}, "
             )
+            reject = last = ""
         return (
             f"{looked}the pool has ended, {'it waits for %ddp attach, ' if is_kept else ''}or the "
-            f"file is of an earlier one. Next: {step}"
+            f"file is of an earlier one{reject}. Next: {step}"
             f"{'%ddp attach in the notebook, or ' if is_kept else ''}the file or the "
-            "line of a pool that the notebook has now (%ddp listen starts one); a firewall that "
-            "rejects connections says the same"
+            f"line of a pool that the notebook has now (%ddp listen starts one){last}"
         )
     likely = ""
     if all(reason == network.NO_ANSWER for _, reason in failures):
@@ -101,7 +105,7 @@ def unreachable_text(
     return (
         f"{host} cannot reach the notebook at {reasons} in {_REACH_S:g} s{likely}. Next: open the "
         "port in the firewall (--port N keeps one number), name another address of the notebook's "
-        "machine with --address, or use --launcher ssh --tunnel"
+        f"machine with --address, or, where that reaches {host} by ssh, use --launcher ssh --tunnel"
     )
 
 
@@ -109,12 +113,13 @@ def check(source: str) -> list[str]:
     """Say whether this machine could join, and join nothing: ``nbddp agent --check``.
 
     Raises:
-        AgentJoinError: there is no invitation, or its hub is not reached, or has another key.
+        AgentJoinError: there is no invitation; or its hub is not reached, has another key, or would
+            refuse this machine.
     """
     invitation = read_invitation(source)
     address, own = reach(invitation)
     facts = node_facts(own)
-    needs = _meet(invitation, address, facts)
+    answer = _meet(invitation, address, facts)
     lines = [
         f"reached    {address} from {own}"
         f" ({network.interface_towards(network.split_address(address)[0])})",
@@ -122,20 +127,20 @@ def check(source: str) -> list[str]:
         f"versions   Python {facts.python}, torch {facts.torch or 'is not installed'}, "
         f"nbddp {facts.nbddp}",
         f"processors {facts.cpus} of {facts.machine_cpus}, GPUs {facts.gpus}",
-        f"pool       {invitation.pool_id} {needs}",
+        f"pool       {invitation.pool_id} {answer.reason}",
     ]
-    if needs.startswith(("waits", "has lost")):
+    if answer.answer == "place":
         lines.append("next       the same command without --check joins it")
     if facts.engine:
         lines.append(f"started by {facts.engine}, node {facts.engine_node}")
     return lines
 
 
-def _meet(invitation: Invitation, address: str, facts: NodeFacts) -> str:
-    """Ask the hub whether its pool needs another agent; the answer follows the pool's name.
+def _meet(invitation: Invitation, address: str, facts: NodeFacts) -> "RefuseAgent":
+    """Ask the hub whether its pool needs another agent; the reason follows the pool's name.
 
     Raises:
-        AgentJoinError: the hub does not answer.
+        AgentJoinError: the hub does not answer, or would refuse this machine.
     """
     # `serve` loads these later.
     from nbddp.wire import codec  # noqa: PLC0415
@@ -143,7 +148,7 @@ def _meet(invitation: Invitation, address: str, facts: NodeFacts) -> str:
     from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined, RefuseAgent  # noqa: PLC0415
 
     uplink = RemoteUplink(invitation, address, _REACH_S)
-    token, pid = invitation.token, os.getpid()
+    token, pid, host = invitation.token, os.getpid(), socket.gethostname()
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=token, pid=pid, facts=facts, only_asks=True)
     )
@@ -152,13 +157,15 @@ def _meet(invitation: Invitation, address: str, facts: NodeFacts) -> str:
     try:
         while True:
             if reason := uplink.lost_reason():
-                raise AgentJoinError(f"{socket.gethostname()} could not join: {reason}")
+                raise AgentJoinError(f"{host} could not join: {reason}")
             poller.wait(_RETRY_S)
             for _, frames in uplink.receive():
                 with suppress(BadMessageError):
                     answer = codec.decode_agent_request(frames[0])
+                    if isinstance(answer, RefuseAgent) and answer.answer == "misfit":
+                        raise AgentJoinError(f"{host} could not join: {answer.reason}")
                     if isinstance(answer, RefuseAgent):
-                        return answer.reason
+                        return answer
     finally:
         uplink.close()
 

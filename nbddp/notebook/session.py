@@ -450,7 +450,8 @@ def make_view(
         background: the cell has ``--async``: it asks no questions.
         out: the value of ``--out``.
         is_alone: whether the cell of the notebook has no output but that of the ranks.
-        cell: the number of the cell, under which its output is kept; None: it is not.
+        cell: the number of the cell, under which its output is kept; None: it is not, unless it is
+            the cell that ran while there was no notebook.
         has_panel: whether a panel takes the commands for stopped ranks.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
@@ -467,7 +468,9 @@ def make_view(
     is_front_end = _goes_to_front_end(sink)
     now = time.monotonic()
     left = pool.left_cell
-    began = left.began if left is not None and left.run is run else now
+    began = now
+    if left is not None and left.run is run:  # its end takes the place of "it goes on"
+        began, cell = left.began, left.execute.execution_count
     began_at = f"{datetime.now().astimezone() - timedelta(seconds=now - began):%Y-%m-%d %H:%M:%S}"
     kept = None
     if cell is not None:

@@ -125,9 +125,12 @@ def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
     has_cuda = pool.device != "cpu" and torch.cuda.is_available()
     cuda_option = _asks_for_cuda(pool)
     if cuda_option and not has_cuda:
+        where, here = "this machine", "here"
+        if pool.has_machines:
+            where, here = socket.gethostname(), "there"
         raise BadOptionError(
-            f"{cuda_option} needs a GPU, and torch {torch.__version__} sees none on this machine; "
-            "legal here: --device cpu with --backend gloo"
+            f"{cuda_option} needs a GPU, and torch {torch.__version__} sees none on {where}; "
+            f"legal {here}: --device cpu with --backend gloo"
         )
     for name in names:
         if name != "auto" and not dist.is_backend_available(name):

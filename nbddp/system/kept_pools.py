@@ -133,6 +133,11 @@ class KnownPool(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()  #: names of its machines, if they are others
     notebook_host: str = ""  #: where it can be attached, if that is another machine
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is over: its agents end, each by its own clock, or have ended."""
+        return self.until is not None and self.until < now()
+
 
 def end_text(cause: str) -> str:
     """Say why a pool without a notebook has ended."""

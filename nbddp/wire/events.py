@@ -60,7 +60,10 @@ class AgentHello(MessageBase, frozen=True):
 
 
 class AgentJoined(MessageBase, frozen=True):
-    """First message of an agent on another machine, answered by `AdmitAgent` or `RefuseAgent`."""
+    """First message of an agent on another machine, answered by `AdmitAgent`, or `RefuseAgent`.
+
+    `GreetAgent` may come before.
+    """
 
     version: int
     token: str  #: from the invitation

@@ -83,6 +83,7 @@ from nbddp.wire.requests import (
     DumpStack,
     Execute,
     ForgetValue,
+    GreetAgent,
     InputReply,
     Inspect,
     Interrupt,
@@ -138,6 +139,7 @@ __all__ = [
     "FaultStruck",
     "ForgetValue",
     "FreeReason",
+    "GreetAgent",
     "GroupsRebuilt",
     "HelperStopped",
     "ImportChanged",
@@ -201,6 +203,7 @@ PROTOCOL_VERSION = 1
 
 AgentRequest: TypeAlias = (
     AdmitAgent
+    | GreetAgent
     | RefuseAgent
     | StartStore
     | StartRanks

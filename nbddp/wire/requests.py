@@ -93,10 +93,18 @@ class AdmitAgent(MessageBase, frozen=True):
     settings: Settings
 
 
+class GreetAgent(MessageBase, frozen=True):
+    """Answer to `AgentJoined`: the agent is welcome, and waits for others."""
+
+    missing: int  #: agents that have not come
+
+
 class RefuseAgent(MessageBase, frozen=True):
     """Answer to `AgentJoined`: the agent is not needed, does not fit, or only asks. It ends."""
 
     reason: str
+    #: To one that only asks: it could join, the pool has no place now, or it does not fit.
+    answer: Literal["place", "no-place", "misfit"] = "no-place"
 
 
 class ShutdownAgent(MessageBase, frozen=True):

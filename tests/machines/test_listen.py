@@ -1,5 +1,6 @@
 """Agents that the user starts: by a file, by standard input, by a variable."""
 
+import json
 import os
 import signal
 import subprocess
@@ -96,7 +97,7 @@ def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
     first = subprocess.Popen(words, stderr=subprocess.PIPE)
     agents.append(first)
     assert first.stderr is not None
-    assert b"waits for the other nodes" in first.stderr.readline()
+    assert b"waits for 1 other node" in first.stderr.readline()
     first.send_signal(signal.SIGINT)
     assert first.wait(20) == 1
     assert b"not joined: it was ended by SIGINT" in first.stderr.read()
@@ -146,6 +147,20 @@ def test_the_check_reaches_the_hub_and_joins_nothing(
     words = [*AGENT, str(kept), "--check"]
     answer = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "has its node, and takes no further agent" in answer
+    altered = json.loads(kept.read_text())
+    for key in ("token", "secret_key"):
+        wrong, value = home / f"{key}.json", altered[key]
+        wrong.write_text(json.dumps(altered | {key: value[1:] + value[:1]}))
+        # It has reached nothing that it could wait for, so it does not say that.
+        joins = subprocess.run([*AGENT, str(wrong)], capture_output=True, text=True, check=False)
+        assert (joins.returncode, "has reached" in joins.stderr) == (1, False), joins.stderr
+        assert joins.stderr.count("Next: use the file") == 1
+    refused = subprocess.run(
+        [*AGENT, str(home / "token.json"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "could not join: it does not show the token of this pool" in refused.stderr
+    assert "Next: use the file" in refused.stderr
     pool.stop()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

@@ -235,7 +235,8 @@ def test_a_login_node_that_cannot_help_is_told_with_the_next_step(
         ),
         (
             {"python": str(bare)},
-            "bare on login lacks nbddp. Next: `ssh login '/.*bare -m venv .* -m pip install",
+            "bare on login lacks nbddp. Next: if `ssh login .* says 3.*`ssh login '/.*bare -m venv "
+            ".* -m pip install",
         ),
         (
             {"python": str(no_slurm)},

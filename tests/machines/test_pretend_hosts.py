@@ -23,6 +23,16 @@ input()
 """
 
 
+def test_this_machine_keeps_its_address_when_hosts_go(network: HostNetwork):
+    """A host that has to find it again is a host that is not reached, for up to a minute."""
+    bridge = Path(f"/sys/class/net/nbt{network.address.split('.')[2]}b/address")
+    before = bridge.read_text()
+    for host in [network.add_host(name) for name in ("n1", "n2")]:
+        assert bridge.read_text() == before
+        host.power_off()
+    assert bridge.read_text() == before
+
+
 def test_hosts_of_a_notebook_that_was_killed_leave_nothing(network: HostNetwork):
     notebook = subprocess.Popen(
         [sys.executable, "-c", _SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -57,6 +57,7 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         kernel.ok("%ddp start -n 2")
         assert "is not a duration" in flat(kernel.run("%ddp detach --keep soon").error)
         assert "Next: %ddp stop, or %ddp detach" in flat(kernel.run("%ddp attach").error)
+        kernel.ok("%%ddp\nmine = rank")
         begun = kernel.execute("%%ddp --async\nimport time\nprint('in')\ntime.sleep(1000)")
         kernel.wait_text(begun, "in")
         kernel.ok("left = _")
@@ -67,6 +68,10 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         other = flat(kernel.ok("%%ddp\npass").text)
         assert "no pool was running, so one was started" in other
         assert "goes on without a kernel" in other
+        lacks = flat(kernel.run("%%ddp\nmine").text)
+        assert re.search(r"cell \[\d+\], which defines mine, ran on pool \w+, which goes on", lacks)
+        assert re.search(r"Next: %ddp stop, then %ddp attach \w+ takes it back; or run", lacks)
+        assert "which defines" not in flat(kernel.run("%%ddp\nnobodys").text)
         kernel.ok("%ddp stop")
         poll_until(lambda: "goes on without this kernel" in kernel.ok("print(left)").text)
         again = kernel.ok("%ddp start -n 1").text  # a reader may have forgotten the pool
@@ -77,6 +82,28 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         kernel.ok("%ddp interrupt")
         assert "CellInterruptedError" in kernel.run("h.wait()").error
         assert kernel.value("%ddp pull rank") == "[0, 1]"
+        kernel.ok("%ddp stop")
+    site.wait_until_nothing_runs()
+
+
+def test_the_cell_of_a_pool_without_keep_comes_back_from_its_beginning(site: KeptSite):
+    with running_kernel(TMPDIR=str(site.folder)) as kernel:
+        kernel.ok("%load_ext nbddp")
+        kernel.ok("%ddp start -n 2")
+        done = site.folder / "done"
+        begun = kernel.execute(
+            f"%%ddp --async\nimport os, time\nprint('first')\n"
+            f"while not os.path.exists({str(done)!r}): time.sleep(0.05)\nprint('last')"
+        )
+        kernel.wait_text(begun, "first")
+        kernel.ok("%ddp detach")
+        assert "ranks 0-1 went on without this kernel" in kernel.ok("%ddp output").text
+        done.touch()
+        attached = kernel.ok("%ddp attach --wait").text
+        assert attached.index("[0-1] first") < attached.index("[0-1] last")
+        again = kernel.ok("%ddp output").text
+        assert again.index("[0-1] first") < again.index("[0-1] last")
+        assert "ended well on ranks 0-1" in again
         kernel.ok("%ddp stop")
     site.wait_until_nothing_runs()
 

@@ -227,7 +227,11 @@ class HostNetwork:
         for self._number in _NUMBERS:
             bridge = f"nbt{self._number}b"
             try:
-                _ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
+                # Else a bridge has the lowest address of its hosts: when that host is off, the
+                # others look for this machine at an address that is gone, for up to a minute.
+                address = f"02:00:00:00:00:{self._number:02x}"
+                kind = ("type", "bridge", "forward_delay", "0")
+                _ip("link", "add", bridge, "address", address, *kind)
                 break
             except subprocess.CalledProcessError:  # another test has it, or there are no rights
                 if self._number == _NUMBERS[-1]:

@@ -63,8 +63,7 @@ def hints(
             return []
         likely, step = reason
         process = "a fresh process" if len(ranks) == 1 else "fresh processes"
-        cells = {origins.fresh_since(rank) for rank in ranks} - {0}
-        since = f" since {cell_name(cells.pop())}" if len(cells) == 1 else ""
+        since = _since(ranks, origins)
         are = ranks.verb("is", "are")
         return [
             labelled("likely", f"{ranks.describe()} {are} {process}{since}: {likely}"),
@@ -91,6 +90,24 @@ def hints(
             labelled("next", "dist.init_process_group() in a cell on all ranks makes it"),
         ]
     return _known_limits(error)
+
+
+def _since(ranks: RankSet, origins: NameOrigins) -> str:
+    """`` since cell [4]``; of ranks that were replaced at other times, each is named with its cell.
+
+    Empty: they were replaced in no cell, as by ``%ddp restart -r``.
+    """
+    by_cell: dict[int, list[int]] = {}
+    for rank in ranks:
+        by_cell.setdefault(origins.fresh_since(rank), []).append(rank)
+    if len(by_cell) == 1:
+        return "".join(f" since {cell_name(cell)}" for cell in by_cell if cell)
+    parts = [
+        f"{RankSet.of(of_cell).describe()} since {cell_name(cell)}"
+        for cell, of_cell in sorted(by_cell.items())
+        if cell
+    ]
+    return f" ({', '.join(parts)})"
 
 
 def _known_limits(error: ErrorInfo) -> list[Line]:

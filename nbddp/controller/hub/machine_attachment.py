@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from nbddp.controller.hub.attachment import LAST_WORDS_S, Attachment, check_version
 from nbddp.errors import PoolAttachError
+from nbddp.system import kept_pools
 from nbddp.wire.channels import Poller, RemoteHubChannel
 from nbddp.wire.messages import (
     AgentAttached,
@@ -32,6 +33,7 @@ def attach_machines(
     agents: Sequence[tuple[str, int]],
     *,
     keep_s: float,
+    until: float | None,
     first_s: float,
     all_s: float,
     is_interrupted: Callable[[], bool] = lambda: False,
@@ -45,6 +47,7 @@ def attach_machines(
         token: agents show it.
         agents: host and process of each, by node; another one had its node before.
         keep_s: seconds for which the agents go on if this fails.
+        until: the agents wait until then, in seconds since 1970; None: that is not known.
         first_s: time for the first agent, in seconds.
         all_s: time for all of them; those that have not come then are lost.
         is_interrupted: asked again and again.
@@ -60,7 +63,7 @@ def attach_machines(
     try:
         while not arrivals.are_complete(first_s, all_s):
             arrivals.wait(is_interrupted, on_missing)
-        arrivals.check(obstacle)
+        arrivals.check(obstacle, until)
     except BaseException:
         for node in arrivals.attachment.by_node:
             channel.send_to_agent(node, DetachAgent(keep_s=keep_s))
@@ -109,10 +112,16 @@ class _Arrivals:
         if self._missing and time.monotonic() - self._began >= _TOLD_AFTER_S:
             on_missing(self._missing, self._limit_s)
 
-    def check(self, obstacle: Callable[[], str]) -> None:
+    def check(self, obstacle: Callable[[], str], until: float | None) -> None:
         """Raise `PoolAttachError` if no agent has come."""
         if self.attachment.by_node:
             return
+        if until is not None and kept_pools.now() >= until:
+            raise PoolAttachError(
+                f"no agent of the pool has come in {self._limit_s:g} s, and the time for which "
+                "they wait is over: an agent ends then, with its ranks. Next: %ddp start makes "
+                "another pool"
+            )
         reason = obstacle() or "their machines are off, they were ended, or do not reach this one"
         raise PoolAttachError(
             f"no agent of the pool has come in {self._limit_s:g} s: {reason}. Next: try again; the "

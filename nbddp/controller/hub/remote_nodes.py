@@ -35,16 +35,23 @@ from nbddp.wire.messages import (
     AgentHello,
     AgentJoined,
     Event,
+    GreetAgent,
     JobTimeLeft,
     RankExited,
     RefuseAgent,
 )
+from nbddp.wire.rank_set import NO_RANKS
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
 #: A user who has interrupted a cell waits: a node that has missed some pings is silent for them.
 _SILENT_FOR_INTERRUPT_S = 2.5
 
+
+_OF_ANOTHER_POOL = (
+    "it does not show the token of this pool: its file is of another pool, or was altered. Next: "
+    "use the file or the line that the notebook shows now"
+)
 
 _Event = TypeVar("_Event")
 
@@ -187,18 +194,20 @@ class RemoteNodes:
         if guest >= 0:
             return ""  # it has a node
         if not secrets.compare_digest(joined.token.encode(), self._token.encode()):
-            reason = "it does not show the token of this pool"
-            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+            refusal = RefuseAgent(reason=_OF_ANOTHER_POOL, answer="misfit")
+            self._channel.send_to_agent(guest, refusal)
             return ""
         # No node is vacant before all have come.
         vacant = agents.ended if self._lobby.nodes else frozenset[int]()
+        silent = [each.at(now, NO_RANKS) for each in self.view.silent]
         if joined.only_asks:
-            reason = self._lobby.needs(joined, vacant)
-            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+            self._channel.send_to_agent(guest, self._lobby.needs(joined, vacant, silent))
             return ""
         self._job_ends.note(joined.facts, now)
         self._pids[guest] = joined.pid
-        decision = self._lobby.join(guest, joined, vacant)
+        decision = self._lobby.join(guest, joined, vacant, silent)
+        if decision.missing:
+            self._channel.send_to_agent(guest, GreetAgent(missing=decision.missing))
         self._carry_out(decision, agents)
         facts = tuple(facts for _, facts in sorted(self._lobby.nodes.items()))
         self.view = replace(

@@ -39,6 +39,8 @@ def last_words(output: bytes) -> str:
     # What agents and the relay say while all is well is no reason.
     marks = (AGENT_SAYS, RELAY_SAYS)
     text = "\n".join([line for line in lines if not line.startswith(marks)][-_LAST_LINES:])
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1]  # the sentence around it has a full stop of its own
     return f" and said: {text}" if text else ", and said nothing"
 
 

@@ -6,6 +6,7 @@ Runs in: the notebook's process.
 import json
 import re
 import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,8 @@ _OF_ENVIRONMENT = re.compile(r"(?!/usr/bin/|/bin/).*\bbin/(python|pypy)[\d.]*")
 _VENV = "nbddp-env"
 #: The beginning of a requirement of nbddp that is no extra: ``torch``.
 _NAME = re.compile(r"^[\w.-]+")
+#: The version in a path: ``python3.12``, ``versions/3.12.1``.
+_MINOR = re.compile(r"(?:python|/)(?P<minor>3\.\d+)(?![\d])")
 
 
 def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> str:
@@ -38,6 +41,14 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
         return ""
     module = says_missing["module"]
     lacks = module if module == _NBDDP else f"the package {module}, which nbddp needs"
+    own = f"3.{sys.version_info.minor}"
+    minor = _minor(output, python)
+    if minor not in ("", own):
+        return (
+            f"{python} on {place} lacks {lacks}, and is Python {minor}, as its path says: all "
+            f"nodes need Python {own}, which the notebook has. Next: --python PATH names a Python "
+            f"{own} there that has nbddp and the torch of this notebook"
+        )
     gets_environment = _OF_ENVIRONMENT.fullmatch(python) is None
     needed = _needed(_NBDDP if gets_environment else module)
     command = shlex.join([python, "-m", "pip", "install", *needed])
@@ -50,15 +61,24 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
         then = f" in a virtual environment, for --python {_VENV}/bin/python"
         command = shlex.quote(command) if by_ssh else command
     run = f"`ssh {place} {command}` installs" if by_ssh else f"`{command}` there installs"
+    if not minor:
+        asked = f"`ssh {place} {python} -V`" if by_ssh else f"`{python} -V` there"
+        run = f"if {asked} says {own}, which all nodes need, {run}"
     source = _source()
     seen = ""
     if source.startswith("/") and source in needed:
         seen = f" (if {source}, from which nbddp is installed here, is there, too; else copy it)"
     return (
         f"{python} on {place} lacks {lacks}. Next: {run} what is missing{then}{seen}, or --python "
-        "PATH names the Python of an environment there that has nbddp and the torch of this "
+        f"PATH names the Python {own} of an environment there that has nbddp and the torch of this "
         "notebook"
     )
+
+
+def _minor(output: str, python: str) -> str:
+    """Return ``3.12`` if the path of a Python, or of its files in a traceback, says so."""
+    version = _MINOR.search(python) or _MINOR.search(output)
+    return "" if version is None else version["minor"]
 
 
 def _source() -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_process import ask
-from nbddp.controller.launch.lasting_ssh import REACH_S
+from nbddp.controller.launch.lasting_ssh import REACH_S, SSH_FAILED
 from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import RelayedCommands, make_commands
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
@@ -104,9 +104,9 @@ class SshEngine:
         if "Next: " in how:  # the agent there knows more
             return f"ssh {how}"
         where = "in a terminal" if by_ssh else f"on {self._options.via}"
-        return how and (
-            f"ssh {how}. Next: try `ssh {host}` {where}; --python PATH names the Python there"
-        )
+        # An end of ssh itself says nothing of the Python there.
+        python = "" if _is_of_ssh(how) else "; --python PATH names the Python there"
+        return how and f"ssh {how}. Next: try `ssh {host}` {where}{python}"
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Start an agent on a spare host, or, if there is none, on the same one.
@@ -192,6 +192,11 @@ class SshEngine:
 
 def _port(invitation: Invitation) -> int:
     return network.split_address(invitation.addresses[0])[1]
+
+
+def _is_of_ssh(how: str) -> bool:
+    """Whether ssh has failed: it does not know or reach the host, or is refused there."""
+    return how.startswith(f"ended with exit code {SSH_FAILED}")
 
 
 def _host_name(host: str) -> str:

@@ -137,7 +137,9 @@ def names(text: str) -> tuple[str, ...]:
     """Read ``a,b``."""
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names such as a,b")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of names such as a,b, without blanks"
+        )
     return words
 
 

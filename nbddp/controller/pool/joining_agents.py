@@ -41,22 +41,25 @@ class JoiningAgents:
         """
         state = self._engine.state()
         if joined < self._nnodes and time.monotonic() >= self._late_from:
-            return f"{state}\n{self._late_text(joined, _LATE_JOIN_S)}"
+            since = f"in {_LATE_JOIN_S:g} s" if not joined else "so far"  # some come later
+            return f"{state}\n{self._late_text(joined, since)}"
         return state
 
     def check(self, joined: int) -> None:
         """Raise `PoolStartError` if the agents do not come in time."""
         limit_s = self._engine.join_timeout_s
         if limit_s is not None and time.monotonic() > self._until:
-            raise PoolStartError(
-                "the pool did not start: "
-                f"{self._late_text(joined, limit_s)} ({self._engine.state()})"
-            )
+            late = self._late_text(joined, f"in {limit_s:g} s")
+            raise PoolStartError(f"the pool did not start: {late} ({self._engine.state()})")
 
-    def _late_text(self, joined: int, after_s: float) -> str:
-        come = "no agent has" if not joined else f"{joined} of {self._nnodes} agents have"
+    def _late_text(self, joined: int, since: str) -> str:
+        come, hosts = "no agent has", "the hosts"
+        if joined:
+            come = f"{joined} of {self._nnodes} agents {'has' if joined == 1 else 'have'}"
+            hosts = "all hosts"
         return (
-            f"{come} come in {after_s:g} s: the hosts must reach {self._meeting_point}. Next: "
+            f"{come} come {since}: {hosts} must reach {self._meeting_point}. Next: "
             "`nbddp agent --connect FILE --check` on a host says whether it does; open the port "
-            "in the firewall (--port N keeps one number), or use --launcher ssh --tunnel"
+            "in the firewall (--port N keeps one number), or, where ssh reaches the hosts, use "
+            "--launcher ssh --tunnel"
         )

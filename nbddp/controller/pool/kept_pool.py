@@ -23,6 +23,7 @@ class KeptPool:
 
     folder: Path
     record: PoolRecord
+    until: float | None = None  #: it waits until then, in seconds since 1970; None: not known
 
     @property
     def options(self) -> PoolOptions:
@@ -62,11 +63,12 @@ def find_kept(name: str | None) -> Iterator[KeptPool]:
                 f"pool {pool.pool_id} is being taken back by another process. "
                 "Next: %ddp pools says which"
             )
-        yield KeptPool(pool.folder, record)
+        yield KeptPool(pool.folder, record, pool.until)
 
 
 def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
-    free, where = kept_pools.detached_pools(pools), pool_folder.where()
+    free = [pool for pool in kept_pools.detached_pools(pools) if not pool.is_over]
+    where = pool_folder.where()
     if name is None:
         if len(free) == 1:
             return free[0]
@@ -107,6 +109,10 @@ def _others(pools: Sequence[KnownPool]) -> str:
         return f", and {_names(attached)} {are} attached. Next: %ddp pools says where"
     if not pools:
         return ". Next: %ddp start"
-    ends = {"ended": "has ended", "elsewhere": "connects elsewhere"}
+    ends = {
+        "ended": "has ended",
+        "elsewhere": "connects elsewhere",
+        "detached": "has no time left",  # its agents may live for a while: by name it is tried
+    }
     states = ", ".join(f"{pool.pool_id} {ends.get(pool.state, pool.state)}" for pool in pools)
     return f", and {states}. Next: %ddp pools says why; %ddp start makes another"

@@ -170,6 +170,7 @@ class Taking:
             record.token,
             tuple(zip(machines.hosts, machines.pids, strict=True)),
             keep_s=record.keep_s,
+            until=kept.until,
             first_s=first_s,
             all_s=all_s,
             obstacle=str if way is None else way.obstacle,

@@ -7,11 +7,12 @@ with a node each are both node 0), else the order of the names of their machines
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nbddp.controller.state.silent_nodes import Silence, silent_since_text
 from nbddp.wire.message_types import NodeFacts
-from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined, RefuseAgent
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class LobbyDecision:
     refused: Mapping[int, str] = field(default_factory=dict)
     #: Why no pool can be made of these agents; empty: one can, or not all have come.
     failure: str = ""
+    #: Agents that have not come, if the agent waits for others.
+    missing: int = 0
 
 
 class Lobby:
@@ -51,22 +54,29 @@ class Lobby:
         """The number of agents that have come."""
         return len(self.nodes) or len(self._guests)
 
-    def join(self, guest: int, joined: AgentJoined, vacant: Iterable[int] = ()) -> LobbyDecision:
+    def join(
+        self,
+        guest: int,
+        joined: AgentJoined,
+        vacant: Iterable[int] = (),
+        silent: Sequence[Silence] = (),
+    ) -> LobbyDecision:
         """Take an agent in.
 
         Args:
             guest: number of the agent until it has a node.
             joined: its first message; the caller has checked the token.
             vacant: nodes whose agents were lost.
+            silent: nodes that may be lost soon.
         """
         if reason := self._version_text(joined):
             # A running pool needs no further agent.
             return LobbyDecision(refused={guest: reason}, failure="" if self.nodes else reason)
         if self.nodes:
-            return self._replace(guest, joined.facts, sorted(vacant))
+            return self._replace(guest, joined.facts, sorted(vacant), silent)
         self._guests[guest] = joined.facts
         if len(self._guests) < self._nnodes:
-            return LobbyDecision()
+            return LobbyDecision(missing=self._nnodes - len(self._guests))
         guests, self._guests = self._guests, {}
         failure = self._disagreement(guests.values())
         if failure:
@@ -75,26 +85,34 @@ class Lobby:
         self.nodes = {node: guests[number] for number, node in admitted.items()}
         return LobbyDecision(admitted=admitted)
 
-    def needs(self, joined: AgentJoined, vacant: Iterable[int] = ()) -> str:
+    def needs(
+        self, joined: AgentJoined, vacant: Iterable[int] = (), silent: Sequence[Silence] = ()
+    ) -> RefuseAgent:
         """Say for an agent that only asks whether the pool needs another one, and could take it.
 
         Args:
             joined: its question.
             vacant: nodes whose agents were lost.
+            silent: nodes that may be lost soon.
         """
         lost = sorted(vacant)
         if self.nodes and not lost:
-            return f"{self._has_all}, and takes no further agent"
+            if silent:
+                return RefuseAgent(reason=f"{self._has_all}, and {_wait_text(silent)}")
+            return RefuseAgent(reason=f"{self._has_all}, and takes no further agent")
         others = [facts for node, facts in self.nodes.items() if node not in lost]
         if failure := self._version_text(joined) or self._disagreement(
             [*others, *self._guests.values(), joined.facts]
         ):
-            return f"would refuse this machine: {failure}"
+            reason = f"the pool would refuse this machine: {failure}"
+            return RefuseAgent(reason=reason, answer="misfit")
         if not self.nodes:
             missing = self._nnodes - len(self._guests)
-            return f"waits for {missing} of its {self._nodes}"
+            reason = f"waits for {missing} of its {self._nodes}"
+            return RefuseAgent(reason=reason, answer="place")
         which = f"node {lost[0]}" if len(lost) == 1 else f"nodes {', '.join(map(str, lost))}"
-        return f"has lost {which} of {self._nnodes}, and takes another agent"
+        reason = f"has lost {which} of {self._nnodes}, and takes another agent"
+        return RefuseAgent(reason=reason, answer="place")
 
     @property
     def _nodes(self) -> str:
@@ -118,7 +136,12 @@ class Lobby:
         """Forget an agent that has gone before it had a node."""
         self._guests.pop(guest, None)
 
-    def _replace(self, guest: int, facts: NodeFacts, vacant: list[int]) -> LobbyDecision:
+    def _replace(
+        self, guest: int, facts: NodeFacts, vacant: list[int], silent: Sequence[Silence]
+    ) -> LobbyDecision:
+        if not vacant and silent:
+            reason = f"the pool {self._has_all}, and {_wait_text(silent)}"
+            return LobbyDecision(refused={guest: reason})
         if not vacant:
             reason = (
                 f"the pool {self._has_all}. Next: for a larger pool, another start with "
@@ -137,7 +160,9 @@ class Lobby:
     def _disagreement(self, all_facts: Iterable[NodeFacts]) -> str:
         """Return why these nodes make no pool; empty: they do."""
         facts = sorted(all_facts, key=lambda each: _natural(each.host))
-        is_equal = len({(each.python, each.torch, each.nbddp) for each in facts}) == 1
+        has_gpus = any(each.gpus for each in facts)
+        equal = {(each.python, _torch(each, has_gpus=has_gpus), each.nbddp) for each in facts}
+        is_equal = len(equal) == 1
         if is_equal and facts[0].torch and facts[0].python == self._python:
             return ""
         rows = [
@@ -145,11 +170,32 @@ class Lobby:
             f"nbddp {each.nbddp}"
             for each in facts
         ]
+        build = " and, since there are GPUs, the same build" if has_gpus else ""
         return (
-            "all nodes need torch, in the same version, with the same nbddp and the Python of the "
-            f"notebook ({self._python}); there are {'; '.join(rows)}. Next: the same environment "
-            "on all machines, or --python PATH for the one to use"
+            f"all nodes need torch, in the same version{build}, with the same nbddp and the Python "
+            f"of the notebook ({self._python}); there are {'; '.join(rows)}. Next: the same "
+            "environment on all machines, or --python PATH for the one to use"
         )
+
+
+def _torch(facts: NodeFacts, *, has_gpus: bool) -> str:
+    """Return what has to be equal of the version of torch.
+
+    ``2.13.0+cpu`` and ``2.13.0`` of PyPI speak the same Gloo; whether torch uses a GPU depends on
+    the build, and ranks with and without one form no group.
+    """
+    return facts.torch if has_gpus else facts.torch.partition("+")[0]
+
+
+def _wait_text(silent: Sequence[Silence]) -> str:
+    """``node 1 (n2) is silent for 12 s``, and when another agent can take its place."""
+    it, is_ = ("it", "is") if len(silent) == 1 else ("they", "are")
+    them = "it" if len(silent) == 1 else "them"
+    until_s = max(each.lost_after_s for each in silent)
+    return (
+        f"{silent_since_text(silent)}. Next: try again when {it} {is_} given up, at {until_s:g} s, "
+        f"or after %ddp restart in the notebook, which gives {them} up now and ends all ranks"
+    )
 
 
 def _in_order(guests: Mapping[int, NodeFacts]) -> list[int]:

@@ -14,7 +14,7 @@ from nbddp.controller.state import RankState, RunOutcome
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import keeping, session
+from nbddp.notebook import keeping, let_go_pools, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
@@ -39,6 +39,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     exited = pool.snapshot.in_state(RankState.EXITED)
     gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
     keep_s = pool.detach(keep)
+    let_go_pools.note(pool)
     own = pool_folder.own_parent()
     kernels = f"on this machine with {POOLS_DIR_ENV}={own}" if own else "on this machine"
     goes_on = "" if running is None else f"; {running[0]} goes on"

@@ -12,9 +12,10 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from nbddp.controller.pool import Pool
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import session
+from nbddp.notebook import let_go_pools, session
 from nbddp.notebook.magics import completion
 from nbddp.settings import PREDEFINED_NAMES
+from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import RankSet
 
 #: The text of Python's NameError.
@@ -47,11 +48,15 @@ def _print_hint(result: ExecutionResult) -> None:
 
 
 def _of_notebook(error: CellError) -> str:
-    """A sentence about a name that the ranks lack; empty if the notebook lacks it, too."""
+    """A sentence about a name that the ranks lack; empty if nothing is known of it."""
     shell = get_ipython()
     for exception, text in error.by_rank.values():
         match = _UNDEFINED.match(text) if exception == "NameError" else None
-        if match is None or shell is None or match["name"] not in shell.user_ns:
+        if match is None or shell is None:
+            continue
+        if match["name"] not in shell.user_ns:
+            if hint := _of_let_go_pool(match["name"]):
+                return hint
             continue
         name = match["name"]
         if isinstance(shell.user_ns[name], types.ModuleType):
@@ -70,6 +75,19 @@ def _of_notebook(error: CellError) -> str:
         )
         return f"{name} is a variable of the notebook. Next: %ddp push {name}{to}"
     return ""
+
+
+def _of_let_go_pool(name: str) -> str:
+    """A sentence about a name of a pool that was let go; empty: no such pool has it."""
+    owner = let_go_pools.owner(name)
+    if owner is None:
+        return ""
+    cell, pool_id = owner
+    return (
+        f"{cell_name(cell)}, which defines {name}, ran on pool {pool_id}, which goes on without a "
+        f"kernel. Next: %ddp stop, then %ddp attach {pool_id} takes it back; or run the cell again "
+        "on this pool"
+    )
 
 
 def _is_of_cell(pool: Pool, name: str, lacking: RankSet) -> bool:

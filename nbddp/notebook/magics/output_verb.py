@@ -113,7 +113,7 @@ def end_line(source: Source, end: End | None) -> str:
             (end.freed, f"waited and {end.freed.verb('was', 'were')} freed"),
             (end.interrupted, f"{end.interrupted.verb('was', 'were')} interrupted"),
             (end.exited, "exited"),
-            (end.unfinished, "did not end"),
+            (end.unfinished, "went on without this kernel" if end.goes_on else "did not end"),
             (end.ok, "ended well"),
         )
         if ranks

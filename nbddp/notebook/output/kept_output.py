@@ -84,6 +84,7 @@ class End:
         interrupted: ranks that the user, or the timeout, interrupted.
         exited: ranks whose process ended.
         unfinished: ranks that had not ended when the wait for them did.
+        goes_on: whether these went on without this notebook.
         error: the text of the cell's error, with ANSI colours; empty: there is none.
         traceback_by_rank: the traceback of each rank that raised, with ANSI colours.
     """
@@ -97,6 +98,7 @@ class End:
     unfinished: RankSet
     error: str
     traceback_by_rank: Mapping[Rank, str]
+    goes_on: bool = False
 
 
 KeptEvent = CellEvent | KeptCard
@@ -167,6 +169,7 @@ class KeptOutput:
                 for rank, result in outcome.results.items()
                 if result.error is not None
             },
+            goes_on=outcome.goes_on,
         )
 
     def events(self, ranks: RankSet) -> list[KeptEvent]:

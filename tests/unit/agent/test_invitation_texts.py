@@ -13,7 +13,13 @@ from nbddp.system import network
 def test_nothing_listens_any_more():
     failures = [("tcp://10.0.0.1:5", network.REFUSED)]
     ended = unreachable_text("n1", failures, is_kept=False)
-    assert "the pool has ended, or the file is of an earlier one. Next: the file or the" in ended
+    assert (
+        "is refused at tcp://10.0.0.1:5: nothing listens there, since the pool has ended" in ended
+    )
+    assert "is of an earlier one; or a firewall rejects the connection. Next: the file or" in ended
+    assert (
+        "if it is of that one, open the port in the firewall (--port N keeps one number)" in ended
+    )
     kept = unreachable_text("n1", failures, is_kept=True)
     assert "the pool has ended, it waits for %ddp attach, or the file is of an earlier one" in kept
     assert "Next: %ddp attach in the notebook, or the file" in kept
@@ -46,4 +52,4 @@ def test_a_machine_that_looks_on_itself_is_told_so():
         "that n1 reaches, or --launcher ssh --tunnel; if the notebook runs on n1, the file or the "
     )
     tunnelled = unreachable_text("n1", failures, is_kept=False, is_tunnelled=True)
-    assert tunnelled.startswith("n1 reaches the notebook's machine, and nothing listens")
+    assert tunnelled.startswith("n1 is refused at tcp://127.0.0.1:5: nothing listens there")

@@ -32,9 +32,8 @@ def request(pool: PoolSpec, **fields: Any) -> StartRanks:
 class Scene:
     """Two ranks of node 0, and the events on their way through the agent."""
 
-    def __init__(self, *, keeps_text: bool = True) -> None:
+    def __init__(self) -> None:
         self.kept = KeptState(0)
-        self.kept.keeps_text = keeps_text
         self.is_detached = False
         self.now = 10.0
         self.run_by_rank: dict[int, str | None] = {}
@@ -123,12 +122,20 @@ def test_the_next_cell_takes_the_place_of_the_last_one():
     assert scene.kinds() == ["RunStarted 0"]
 
 
-def test_text_is_kept_only_if_it_is_asked_for_and_ends_are_always():
-    scene = Scene(keeps_text=False)
-    scene.begin()
-    scene.text(0, "a\n")
-    scene.finish(0)
-    assert scene.kinds() == ["RunStarted 0", "RunStarted 1", "RunFinished 0"]
+def test_text_is_kept_from_the_beginning_also_if_nobody_has_asked_to_keep_the_pool():
+    kept = KeptState(0)
+    kept.begin_start(request(make_spec(1)))
+    kept.begin_cell(RUN, 0.0)
+    kept.note(
+        Output(run_id=RUN.run_id, rank=0, stream="stdout", text="a\n"),
+        RUN.run_id,
+        0.0,
+        is_detached=False,
+    )
+    (frames,) = kept.replay(1.0)
+    event = codec.decode_event(frames[0])
+    assert isinstance(event, Output)
+    assert event.text == "a\n"
 
 
 def test_text_between_cells_is_kept_while_there_is_no_hub_and_given_once():

@@ -166,6 +166,20 @@ def test_a_cell_of_other_ranks_is_not_named_where_one_ran_on_the_rank():
     )
 
 
+def test_each_rank_is_named_with_the_cell_in_which_it_was_replaced():
+    history = CellHistory()
+    two = RankSet.of([1, 2])
+    run(history, 3, "v = 1")
+    run(history, 4, "dist.barrier()", fresh=RankSet.of([2]))
+    run(history, 8, "dist.barrier()", fresh=ONE, pids={2: 12})
+    run(history, 9, "v", status="error", pids={1: 11, 2: 12})
+    says = "ranks 1-2 are fresh processes (rank 2 since cell [4], rank 1 since cell [8]): they have"
+    assert says in hint(history, two, ALL)
+    history.note_restart(ONE)  # in no cell
+    run(history, 10, "v", status="error", pids={1: 21, 2: 12})
+    assert "fresh processes (rank 2 since cell [4]): they have" in hint(history, two, ALL)
+
+
 def test_the_cells_before_attach_are_not_known():
     history = CellHistory(is_partial=True)
     history.note_restart(ONE)

@@ -16,6 +16,7 @@ from nbddp.wire.messages import (
     AgentEnded,
     AgentHello,
     AgentJoined,
+    GreetAgent,
     JobTimeLeft,
     RefuseAgent,
 )
@@ -173,3 +174,25 @@ def test_a_pool_that_is_taken_back_goes_on_with_its_nodes_and_the_newest_end_of_
     nodes.resume({0: of_job, 1: replace(of_job, host="n2", job_left_s=60.0)}, {0: 7, 1: 8}, 100.0)
     assert (nodes.view.joined, nodes.view.pids) == (2, (7, 8))
     assert [end.ends_at for end in nodes.view.job_ends] == [7300.0]
+
+
+def test_an_agent_is_greeted_or_refused_at_once():
+    line = Line()
+    nodes = RemoteNodes(cast("RemoteHubChannel", line), "t", Lobby(2, "3"), Settings())
+    fits = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=FACTS)
+    nodes.join(-1, replace(fits, token="other"), Agents(), 100.0)
+    nodes.join(-2, fits, Agents(), 100.0)
+    refused, greeted = line.sent
+    assert refused.answer == "misfit"
+    assert "does not show the token of this pool: its file is of another pool" in refused.reason
+    assert "Next: use the file" in refused.reason
+    assert greeted == GreetAgent(missing=1)
+
+
+def test_an_agent_that_comes_for_a_silent_node_hears_of_the_silence():
+    scene = Scene()
+    scene.look(112.0)
+    joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=2, facts=FACTS)
+    for only_asks in (False, True):
+        scene.nodes.join(-2, replace(joined, only_asks=only_asks), Agents(), 113.0)
+        assert "node 0 (n1) is silent for 13 s. Next: try again" in scene.line.sent[-1].reason

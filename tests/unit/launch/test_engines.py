@@ -98,6 +98,9 @@ def test_the_last_words_of_an_engine_are_its_own_and_few():
     process.stop(1.0)
     lines = "\n".join(f"line {number}" for number in range(2, 10))
     assert end == f"ended with exit code 7 and said: {lines}"
+    polite = EngineProcess(["echo", "Permission denied (publickey)."], _invitation("p", "h", 1, 1))
+    assert poll_until(polite.end).endswith(" and said: Permission denied (publickey)")
+    polite.stop(1.0)
     silent = EngineProcess(["false"], _invitation("p", "h", 1, 1))
     assert poll_until(silent.end) == "ended with exit code 1, and said nothing"
     silent.stop(1.0)

@@ -199,7 +199,9 @@ def test_an_engine_has_a_tunnel_to_each_host_that_it_uses(monkeypatch: pytest.Mo
     assert hosts() == ["a", "b", "c"]
     tunnels[2].exit_code = 255
     poll_until(lambda: engine.end(1))
-    assert engine.end(1).startswith("ssh ended with exit code 255. Next: try `ssh c`")
+    assert engine.end(1) == "ssh ended with exit code 255. Next: try `ssh c` in a terminal"
+    agents[0].exit_code = 127  # there is no such Python
+    assert engine.end(0).endswith("try `ssh a` in a terminal; --python PATH names the Python there")
     engine.leave()
     assert all(ssh.is_stopped for ssh in tunnels[:2])
 

@@ -256,6 +256,11 @@ def test_options_of_slurm_without_quotes_get_a_guess():
         start.read("--slurm -n 2")
 
 
+def test_a_blank_between_hosts_is_named():
+    said = refusal("start --launcher ssh --hosts h4, h5")
+    assert "'h4,' is not a list of names such as a,b, without blanks" in said
+
+
 def test_the_hosts_may_stand_in_a_file(tmp_path: Path):
     path = tmp_path / "hosts"
     path.write_text("# two\nn1\n\n n2  # the spare\n")

@@ -58,6 +58,7 @@ def test_other_hosts_stay_as_they_are(hosts: list[str]):
             ["a:4", "b:4"],
             "a:4,b:4 means 4 ranks on each node, and -n is 2. Next: leave out one of the two",
         ),
+        (2, ["a:1", "b:1"], "a:1,b:1 means 1 rank on each node, and -n is 2."),
         (
             None,
             ["a:x", "b:x"],

@@ -147,3 +147,14 @@ def test_cuda_that_was_touched_before_the_fork(monkeypatch: pytest.MonkeyPatch):
 def test_each_part_of_a_backend_is_checked(options: dict[str, Any], words: str):
     with pytest.raises(BadOptionError, match=words):
         environment.choose_device(launch(**options))
+
+
+def test_the_host_that_has_no_gpu_is_named_if_it_is_another_machine(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("socket.gethostname", lambda: "n7")
+    with pytest.raises(BadOptionError, match="sees none on n7; legal there: --device cpu"):
+        environment.choose_device(launch(device="cuda", has_machines=True))
+    with pytest.raises(BadOptionError, match="sees none on this machine; legal here: --device cpu"):
+        environment.choose_device(launch(device="cuda"))

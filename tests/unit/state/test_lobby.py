@@ -4,20 +4,19 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.state import Lobby
+from nbddp.controller.state import Lobby, SilentNode
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+from nbddp.wire.rank_set import NO_RANKS
 
 
 def agent(host: str, version: int = PROTOCOL_VERSION, **facts: Any) -> AgentJoined:
-    known: dict[str, Any] = {"python": "3.11", "torch": "2.13.0", "nbddp": "1"}
+    known: dict[str, Any] = {"python": "3.11", "torch": "2.13.0", "nbddp": "1", "gpus": 0}
     return AgentJoined(
         version=version,
         token="t",
         pid=1,
-        facts=NodeFacts(
-            host=host, address="10.0.0.1", cpus=2, machine_cpus=2, gpus=0, **(known | facts)
-        ),
+        facts=NodeFacts(host=host, address="10.0.0.1", cpus=2, machine_cpus=2, **(known | facts)),
     )
 
 
@@ -33,6 +32,7 @@ def test_nothing_is_decided_before_all_have_come():
     assert lobby.joined == 0
     decision = lobby.join(-1, agent("n1"))
     assert (decision.admitted, decision.refused, decision.failure) == ({}, {}, "")
+    assert decision.missing == 1
     assert lobby.joined == 1
 
 
@@ -107,27 +107,57 @@ def test_an_agent_that_was_started_for_a_lost_node_gets_that_one():
 
 def test_an_agent_that_only_asks_is_told_what_the_pool_needs():
     lobby, asks = Lobby(2, "3.11"), agent("n3")
-    assert lobby.needs(asks) == "waits for 2 of its 2 nodes"
+    assert lobby.needs(asks).reason == "waits for 2 of its 2 nodes"
     lobby.join(-1, agent("n1"))
-    assert lobby.needs(asks) == "waits for 1 of its 2 nodes"
+    assert lobby.needs(asks).reason == "waits for 1 of its 2 nodes"
     lobby.join(-2, agent("n2"))
-    assert lobby.needs(asks) == "has all of its 2 nodes, and takes no further agent"
-    assert lobby.needs(asks, [1]) == "has lost node 1 of 2, and takes another agent"
-    assert lobby.needs(asks, [1, 0]) == "has lost nodes 0, 1 of 2, and takes another agent"
+    assert lobby.needs(asks).reason == "has all of its 2 nodes, and takes no further agent"
+    assert lobby.needs(asks, [1]).reason == "has lost node 1 of 2, and takes another agent"
+    assert lobby.needs(asks, [1, 0]).reason == "has lost nodes 0, 1 of 2, and takes another agent"
     one = Lobby(1, "3.11")
-    assert one.needs(asks) == "waits for 1 of its 1 node"
+    assert one.needs(asks).reason == "waits for 1 of its 1 node"
     one.join(-1, agent("n1"))
-    assert one.needs(asks) == "has its node, and takes no further agent"
+    assert one.needs(asks).reason == "has its node, and takes no further agent"
 
 
 def test_an_agent_that_only_asks_is_told_that_it_would_be_refused():
     lobby = Lobby(2, "3.11")
-    other_python = lobby.needs(agent("n1", python="3.12"))
-    assert other_python.startswith("would refuse this machine: all nodes need torch")
+    other_python = lobby.needs(agent("n1", python="3.12")).reason
+    assert other_python.startswith("the pool would refuse this machine: all nodes need torch")
     lobby.join(-1, agent("n1"))
-    assert "n2: Python 3.11, torch 2.12.0" in lobby.needs(agent("n2", torch="2.12.0"))
-    old = "would refuse this machine: the nbddp of n2 speaks version 99 of the protocol"
-    assert lobby.needs(agent("n2", version=99)).startswith(old)
+    assert "n2: Python 3.11, torch 2.12.0" in lobby.needs(agent("n2", torch="2.12.0")).reason
+    old = "the pool would refuse this machine: the nbddp of n2 speaks version 99 of the protocol"
+    assert lobby.needs(agent("n2", version=99)).reason.startswith(old)
     lobby.join(-2, agent("n2"))
-    assert "would refuse" in lobby.needs(agent("n3", torch="9"), [1])
-    assert "would refuse" not in lobby.needs(agent("n3", torch="9"))  # it needs none
+    assert "would refuse" in lobby.needs(agent("n3", torch="9"), [1]).reason
+    assert "would refuse" not in lobby.needs(agent("n3", torch="9")).reason  # it needs none
+
+
+def test_only_an_agent_that_fits_is_told_to_join():
+    lobby = Lobby(1, "3.11")
+    answers = [lobby.needs(agent("n1")), lobby.needs(agent("n1", python="3.12"))]
+    lobby.join(-1, agent("n1"))
+    answers += [lobby.needs(agent("n2")), lobby.needs(agent("n2"), [0])]
+    assert [each.answer for each in answers] == ["place", "misfit", "no-place", "place"]
+
+
+def test_an_agent_that_comes_for_a_silent_node_is_told_when_to_come_again():
+    lobby, _ = joined(agent("n1"), agent("n2"))
+    silent = [SilentNode(1, "n2", 100.0, 60.0).at(112.0, NO_RANKS)]
+    says = (
+        "has all of its 2 nodes, and node 1 (n2) is silent for 12 s. Next: try again when it is "
+        "given up, at 60 s, or after %ddp restart in the notebook, which gives it up now and ends "
+        "all ranks"
+    )
+    assert lobby.join(-3, agent("n3"), silent=silent).refused == {-3: f"the pool {says}"}
+    assert lobby.needs(agent("n3"), silent=silent).reason == says
+    assert "lost node 1" in lobby.needs(agent("n3"), [1], silent).reason
+
+
+def test_builds_of_one_torch_differ_only_where_there_are_gpus():
+    """Each torch says which GPUs there are; pip's ``torch==2.13.0`` has no ``+cpu``."""
+    _, decision = joined(agent("n1", torch="2.13.0+cpu"), agent("n2"))
+    assert decision.admitted == {-1: 0, -2: 1}
+    _, decision = joined(agent("n1", torch="2.13.0+cpu"), agent("n2", gpus=1))
+    assert "since there are GPUs, the same build" in decision.failure
+    assert "n1: Python 3.11, torch 2.13.0+cpu, nbddp 1" in decision.failure

@@ -1,0 +1,31 @@
+"""The pools that this kernel has let go of, with the cells that they have run for it.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+from nbddp.controller.catch_up import CellHistory
+from nbddp.controller.pool import Pool
+from nbddp.system import kept_pools
+
+_histories_by_pool: dict[str, list[CellHistory]] = {}
+
+
+def note(pool: Pool) -> None:
+    """Note that this kernel has let go of a pool."""
+    _histories_by_pool.setdefault(pool.pool_id, []).append(pool.history)
+
+
+def owner(name: str) -> tuple[int, str] | None:
+    """Find the pool that waits for a kernel and has run a cell of this one that binds a name.
+
+    Returns:
+        The number of the cell, and the name of the pool, the last one if there are several.
+    """
+    if not _histories_by_pool:
+        return None
+    waiting = {pool.pool_id for pool in kept_pools.detached_pools() if not pool.is_over}
+    for pool_id, histories in reversed(_histories_by_pool.items()):
+        cell = max(history.origin(name) for history in histories)
+        if cell and pool_id in waiting:
+            return cell, pool_id
+    return None
