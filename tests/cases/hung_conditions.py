@@ -79,8 +79,8 @@ dist.barrier()
         waiting=None,
         lines={0: 8, 1: 2, 2: 8},
         error=MismatchError,
-        quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1, inside "
-        "`if rank == 1 and ep == 1:` (line 6)",
+        quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1 than on "
+        "ranks 0,2, inside `if rank == 1 and ep == 1:` (line 6)",
     ),
     HungCell(
         name="a mismatch after a continue, and a call in a function",

@@ -54,7 +54,7 @@ def finding(code: str, *, own: list[int | None], theirs: list[int | None]) -> Fi
 def test_a_second_call_in_an_iteration():
     found = finding(_LOOP, own=[0, 0], theirs=[0])
     assert found.next_step == (
-        "Line 6, `log()`, has called reduce more often on rank 1, inside "
+        "Line 6, `log()`, has called reduce more often on rank 1 than on ranks 0,2, inside "
         "`if rank == 1 and ep == 0:` (line 5): call it on all ranks, or not at all."
     )
     assert [line.site.line for line in found.code] == [2, 5, 6, 7]
@@ -62,7 +62,9 @@ def test_a_second_call_in_an_iteration():
 
 def test_a_call_outside_of_the_loop():
     found = finding(_BEHIND, own=[0, 1, None], theirs=[0, 1])
-    assert found.next_step.startswith("Line 6, `log()`, has called reduce more often on rank 1")
+    assert found.next_step.startswith(
+        "Line 6, `log()`, has called reduce more often on rank 1 than on ranks 0,2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,3 +89,18 @@ def test_a_line_is_not_named_without_a_proof(
     code: str, own: list[int | None], theirs: list[int | None]
 ):
     assert "more often" not in finding(code, own=own, theirs=theirs).next_step
+
+
+def test_a_call_too_many_on_several_ranks():
+    pool = Ranks(4)
+    pool.code[CELL] = "if rank != 0:\n    dist.all_reduce(x)\ndist.all_reduce(x)"
+    pool[0].done(line=3)
+    pool[0].finished()
+    for rank in (1, 2, 3):
+        pool[rank].done(line=2)
+        pool[rank].blocked(line=3)
+    assert pool.diagnose().findings[0].next_step == (
+        "Line 2, `dist.all_reduce(x)`, has called all_reduce more often on ranks 1-3 than on rank "
+        "0, inside `if rank != 0:` (line 1): call it on all ranks, or not at all. Since then, "
+        "calls of ranks 1-3 have met other calls of rank 0: do not trust the results."
+    )
