@@ -272,6 +272,16 @@ def test_a_second_init_of_some_ranks_says_what_makes_groups_on_all():
     )
 
 
+def test_a_message_with_a_full_stop_in_the_middle_of_a_headline():
+    results = []
+    for rank, evalue in enumerate(("must be given.", "is bad")):
+        error = ErrorInfo(
+            ename="ValueError", evalue=evalue, traceback=[], site=site(4, "check(rank)")
+        )
+        results.append(RankResult(rank, "error", error=error))
+    assert ": must be given on rank 0, is bad on rank 1" in text(cell_error(*results))
+
+
 # --- in the notebook -----------------------------------------------------------------------------
 
 
