@@ -110,7 +110,11 @@ def extra_line(
     if len(own) != 1:
         return None
     ((line, ranks),) = own.items()
-    first = made[ranks.ranks[0]][line][0]
+    earlier, call = made[ranks.ranks[0]][line], calls[ranks.ranks[0]]
+    # One line of a library may call several collectives: those of a module's forward and backward.
+    kind = call.signature.op, call.origin
+    alike = (each for each in earlier if (each.signature.op, each.origin) == kind)
+    first = next(alike, earlier[0])
     code = sources(first.site) if first.site.line else None
     if code is None:
         return None
