@@ -125,6 +125,17 @@ def test_a_second_call_before_a_rank_has_finished():
     )
 
 
+def test_the_only_call_of_a_function_is_no_second_call():
+    pool = Ranks(3)
+    pool.code[CELL] = "def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)"
+    inside = site(2, "dist.reduce(v, 0)", function="log")
+    pool[0].finished()
+    for rank in (1, 2):
+        pool[rank].blocked("reduce", root=0, line=2)
+        pool[rank].operations[:] = [replace(each, site=inside) for each in pool[rank].operations]
+    assert "more often" not in pool.diagnose().findings[0].next_step
+
+
 _FORWARD = """\
 for s in range(3):
     loss = net()

@@ -132,7 +132,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         second = None
         if operation is not None:
             second = line_of_second_call(operation, ranks, culprits, reports.graph, reports.sources)
-        places = places if second is None else [(ranks, second)]
+        # If the others never call the function, the waiting ranks stand in the call itself.
+        if second is not None and all(second.calls[rank] for rank in culprits):
+            places = [(ranks, second)]
     is_called = operation is None or not operation.is_by_library
     step = (
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
