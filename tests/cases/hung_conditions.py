@@ -62,6 +62,43 @@ if rank == 0 and red(1.0) > 0:
         "it in a line before the `if`, so that rank 1 runs it, too.",
     ),
     HungCell(
+        name="a function was called once more by a condition, and the other rank has finished",
+        n=3,
+        code="""\
+def log(value):
+    dist.all_reduce(value)
+
+if rank > 0:
+    log(torch.ones(2))
+log(torch.ones(2))
+""",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1-2",
+        op="all_reduce",
+        lines={1: 2, 2: 2},
+        quotes="Line 5, `log(torch.ones(2))`, has called all_reduce more often on ranks 1-2 than "
+        "on rank 0, inside `if rank > 0:` (line 4)",
+    ),
+    HungCell(
+        name="an extra forward of a model with buffers, in a loop",
+        n=3,
+        code="""\
+net = DDP(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+for s in range(3):
+    net(torch.randn(4, 2)).sum().backward()
+    if rank == 0:
+        val = net(torch.randn(4, 2))
+""",
+        kind="mismatched-collective",
+        culprits="0",
+        waiting=None,
+        lines={0: 3, 1: 3, 2: 3},
+        error=MismatchError,
+        quotes="Line 5, `val = net(torch.randn(4, 2))`, has called broadcast (buffers) more often "
+        "on rank 0 than on ranks 1-2, inside `if rank == 0:` (line 4)",
+    ),
+    HungCell(
         name="a mismatch after a function was called once more by a condition",
         n=3,
         code="""\
@@ -79,8 +116,8 @@ dist.barrier()
         waiting=None,
         lines={0: 8, 1: 2, 2: 8},
         error=MismatchError,
-        quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1, inside "
-        "`if rank == 1 and ep == 1:` (line 6)",
+        quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1 than on "
+        "ranks 0,2, inside `if rank == 1 and ep == 1:` (line 6)",
     ),
     HungCell(
         name="a mismatch after a continue, and a call in a function",

@@ -228,7 +228,8 @@ ITERATIONS = [
         waiting=None,
         lines={0: 7, 1: 2},
         error=MismatchError,
-        quotes="has called all_reduce more often on rank 1, inside `if rank and it == 0:` (line 5)",
+        quotes="has called all_reduce more often on rank 1 than on rank 0, inside "
+        "`if rank and it == 0:` (line 5)",
     ),
     HungCell(
         name="return in a function of a loop",

@@ -141,6 +141,17 @@ def test_names_that_no_cell_makes_again(pool: Pool):
     }
 
 
+def test_what_all_ranks_must_make_of_a_cell_that_failed(pool: Pool):
+    with pytest.raises(CellError):
+        pool.run(f"{BUILD}{MODEL}alone = torch.nn.Linear(2, 2)\nif rank != 1: raise ValueError")
+    pool.restart(1)
+    (left,) = pool.catch_up().left_out
+    assert left.joint == {"network", "model", "optimizer"}
+    assert left.with_state > {"alone"}
+    with pytest.raises(CellError, match="in a cell on all ranks: rank 1 alone would wait"):
+        pool.run("model(torch.ones(8, 6))")
+
+
 def test_names_of_cells_of_other_ranks_after_a_restart_of_all(pool: Pool):
     pool.restart()
     run_cell(pool, "keep = [7]", ranks=[0])

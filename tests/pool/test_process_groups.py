@@ -30,6 +30,26 @@ def test_a_second_init_says_what_to_do(pool: Pool):
         run_cell(pool, "dist.init_process_group('gloo')")
 
 
+@pytest.mark.replaces_group
+def test_a_group_that_one_rank_has_destroyed_is_made_again(pool: Pool):
+    with pytest.raises(CellError, match="rank 1 raised ValueError") as raised:
+        run_cell(pool, f"if rank: dist.destroy_process_group()\n{SUM}")
+    assert "nbddp has made it again" in str(raised.value)
+    assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+@pytest.mark.replaces_group
+def test_the_advice_for_a_group_that_one_rank_lacks_works_also_after_a_failed_init(pool: Pool):
+    with pytest.raises(CellError) as raised:
+        run_cell(pool, "if rank: dist.destroy_process_group(); dist.barrier()")
+    destroy = "if dist.is_initialized(): dist.destroy_process_group()"
+    assert f"`{destroy}`, then dist.init_process_group()" in str(raised.value)
+    with pytest.raises(CellError, match="rank 0 has a default process group"):
+        run_cell(pool, "dist.init_process_group()")
+    run_cell(pool, f"{destroy}\ndist.init_process_group()")
+    assert run_cell(pool, SUM).result(1) == "3.0"
+
+
 def test_two_nodes(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(2, nnodes=2)
     names = "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE"

@@ -15,7 +15,7 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
-from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan
+from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
 from nbddp.controller.catch_up.result import CatchUp
 from nbddp.controller.catch_up.roles import Roles, choose_roles
 from nbddp.controller.catch_up.unfinished import Unfinished
@@ -34,4 +34,5 @@ __all__ = [
     "Unfinished",
     "choose_roles",
     "make_plan",
+    "with_joint_names",
 ]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
+from nbddp.controller.catch_up.cell_names import CellNames, cell_names, joint_names, taken_branches
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
 from nbddp.wire.rank_set import Rank, RankSet
@@ -257,7 +257,8 @@ class CellHistory:
         if not missed:
             return None
         *_, last, holders = max(missed, key=lambda each: each[:3])
-        return MissedCell(last.number, last.ranks, holders, last.is_ok, made)
+        joint = joint_names(Code(last.python, last.first_line).statements)
+        return MissedCell(last.number, last.ranks, holders, last.is_ok, made, name in joint)
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:
         """The names of good cells that no process of all ``ranks`` has run; all are newer.

@@ -16,6 +16,11 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SEEDED_MODULES = ("torch", "random", "np", "numpy")
 _SEEDING = ("manual_seed", "manual_seed_all", "seed", "seed_all")
 _SEEDING_ALL = ("manual_seed", "set_seed", "seed_all", "seed_everything")
+#: Functions and classes that wait for the other ranks in what they return.
+_JOINT = (
+    *("DDP", "DistributedDataParallel", "FSDP", "FullyShardedDataParallel", "fully_shard"),
+    *("new_group", "init_device_mesh", "DeviceMesh", "distribute_tensor", "distribute_module"),
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,43 @@ def _needed(statements: Iterable[ast.stmt], bound: set[str]) -> set[str]:
                 bound |= scope.binds
                 bound -= scope.deletes
     return needed
+
+
+def joint_names(statements: Sequence[ast.stmt]) -> frozenset[str]:
+    r"""Find the names of a cell that only all ranks together can make, and what is made from them.
+
+    Args:
+        statements: its syntax tree.
+
+    >>> cell = "net = DDP(nn.Linear(2, 2))\nopt = SGD(net.parameters())\nloss = 0"
+    >>> sorted(joint_names(ast.parse(cell).body))
+    ['net', 'opt']
+    """
+    joint: set[str] = set()
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
+            if any(_is_joint(call, joint) for call in calls):
+                scope = _Scope()
+                scope.read_all([node])
+                joint |= scope.binds
+    return frozenset(joint)
+
+
+def _is_joint(call: ast.Call, joint: Iterable[str]) -> bool:
+    """Whether a call waits for other ranks, or gets a value, or its parameters, that did."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name in _JOINT:
+        return True
+    for argument in (*call.args, *(each.value for each in call.keywords)):
+        part = argument
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            part = part.func.value if part.func.attr.endswith("parameters") else part
+        if isinstance(part, ast.Name) and part.id in joint:
+            return True
+    return False
 
 
 def taken_branches(

@@ -3,8 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nbddp.controller.catch_up.cell_history import PastCell
 from nbddp.controller.catch_up.loops import Loops
@@ -243,3 +243,20 @@ class _Planner:
         """The number of the last cell that would have bound a name and failed; 0: none."""
         failed = (cell for cell in reversed(self._cells) if not cell.is_ok)
         return next((cell.number for cell in failed if name in cell.names.binds), 0)
+
+
+def with_joint_names(
+    left_out: Iterable[LeftOut], roots_by_name: Mapping[str, Collection[str]]
+) -> tuple[LeftOut, ...]:
+    """Note the names that all ranks must make, since they hang on one that a rank lacks.
+
+    Args:
+        left_out: the names that ranks lack.
+        roots_by_name: see `nbddp.wire.values.value_questions.Names.joint`.
+    """
+    left_out = tuple(left_out)
+    lacking = {name for left in left_out for name in left.names}
+    joint = frozenset(
+        name for name, roots in roots_by_name.items() if not lacking.isdisjoint(roots)
+    )
+    return tuple(replace(left, joint=joint.intersection(left.names)) for left in left_out)

@@ -26,7 +26,7 @@ from nbddp.controller.state import (
     error_summary,
 )
 from nbddp.wire.faults import ON_PURPOSE
-from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation, Site
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER, RENDEZVOUS, Mismatch, Operation, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
@@ -44,6 +44,8 @@ _OF_FREED = (
 )
 #: Torch's messages about ``monitored_barrier``. Its rank 0 alone knows which ranks are missing; the
 #: other ranks that came see the end of rank 0's wait.
+#: Part of the message of torch.
+NO_GROUP = "Default process group has not been initialized"
 _MISSED = "failed to pass monitoredBarrier"
 _REACHED = "successfully reached monitoredBarrier"
 #: Ranks that get a line of their own.
@@ -231,8 +233,31 @@ def is_consequence(outcome: RunOutcome, rank: Rank) -> bool:
                 other.error is not None and _MISSED in other.error.evalue
                 for other in outcome.results.values()
             )
-        return bool(outcome.ranks("exited"))
+        # A process that is gone has closed its connections, and so has a group that is destroyed.
+        return bool(outcome.ranks("exited") or ranks_without_group(outcome))
     return result.error.ename == MISMATCH_ERROR and rank != _first_mismatched(outcome)
+
+
+def ranks_without_group(outcome: RunOutcome) -> RankSet:
+    """The ranks that raised, since they have no default process group."""
+    return RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
+        if result.error is not None and NO_GROUP in result.error.evalue
+    )
+
+
+def has_rebuilt(outcome: RunOutcome) -> bool:
+    """Whether the default group has been made again, since ranks failed in its operations."""
+    findings = outcome.report.findings if outcome.report is not None else ()
+    return (
+        not (outcome.is_plain or outcome.rebuild_failure)
+        and not any(finding.op == RENDEZVOUS for finding in findings)
+        and any(
+            result.was_freed or (result.error is not None and result.error.ename == _LOST_ERROR)
+            for result in outcome.results.values()
+        )
+    )
 
 
 def _first_mismatched(outcome: RunOutcome) -> Rank | None:
@@ -363,6 +388,8 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
             return _Consequence(f"came to monitored_barrier{at}")
         if result.error.ename != _LOST_ERROR:
             return _Consequence(f"raised {result.error.ename} too{at}")
+        if not outcome.ranks("exited"):
+            return _Consequence(f"lost the connection to another rank{at}")
         # Gloo told it that a peer is gone, before nbddp freed it: see `exited_ranks`.
     place = _place_of_wait(outcome, rank, site)
     if place is not None:

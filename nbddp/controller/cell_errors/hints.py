@@ -3,8 +3,10 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Iterable
 from typing import Protocol
 
+from nbddp.controller.cell_errors import evidence
 from nbddp.controller.cell_errors.lines import Line, labelled
 from nbddp.controller.state import LeftOut, MissedCell, Reason, RunOutcome
 from nbddp.wire.flight_recorder import cell_name
@@ -70,6 +72,15 @@ def hints(
             labelled("next", step),
         ]
     if "initialize the default process group twice" in error.evalue:
+        if evidence.freed_ranks(outcome)[0]:
+            return [
+                labelled(
+                    "likely",
+                    f"{ranks.describe()} {ranks.verb('has', 'have')} a default "
+                    "process group, and other ranks have none",
+                ),
+                labelled("next", _MAKE_ANEW),
+            ]
         return [
             labelled(
                 "likely", "the pool, or an earlier cell, has initialised the process group already"
@@ -80,16 +91,41 @@ def hints(
                 "%ddp start --init none leaves the first call to you",
             ),
         ]
-    if "Default process group has not been initialized" in error.evalue:
+    if evidence.NO_GROUP in error.evalue:
+        return _without_group(outcome, ranks)
+    return _known_limits(error)
+
+
+#: A step after which every rank has a default group, whichever of them have one before.
+_MAKE_ANEW = (
+    "in a cell on all ranks: `if dist.is_initialized(): dist.destroy_process_group()`, then "
+    "dist.init_process_group()"
+)
+
+
+def _without_group(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
+    """Lines on ranks that called an operation without a default group."""
+    if evidence.has_rebuilt(outcome):
         return [
             labelled(
                 "likely",
-                f"{ranks.describe()} {ranks.verb('has', 'have')} no default process group: it was "
-                "destroyed, or never made",
+                f"{ranks.describe()} had no default process group any more, as after "
+                "dist.destroy_process_group(). nbddp has made it again, on all ranks",
             ),
-            labelled("next", "dist.init_process_group() in a cell on all ranks makes it"),
+            labelled(
+                "next",
+                "remove what destroys the group, then run the cell again, without "
+                "dist.init_process_group()",
+            ),
         ]
-    return _known_limits(error)
+    has = f"{ranks.describe()} {ranks.verb('has', 'have')}"
+    step = "dist.init_process_group() in a cell on all ranks makes it"
+    if outcome.ranks("ok", "error") - ranks:
+        step = f"{_MAKE_ANEW}. A call that destroys it on some ranks only has to go"
+    return [
+        labelled("likely", f"{has} no default process group: it was destroyed, or never made"),
+        labelled("next", step),
+    ]
 
 
 def _since(ranks: RankSet, origins: NameOrigins) -> str:
@@ -173,6 +209,12 @@ def _of_fresh_ranks(
 def _after_failure(missed: MissedCell, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step for a name of a cell that failed and that the other ranks have from it."""
     copy = f", or copy it if it is data: {_copy(name, ranks, others)}" if others else ""
+    if missed.is_joint:
+        return (
+            f"run the lines that make {name}, and what it is made from, in a cell on all ranks: "
+            f"{ranks.describe()} alone would wait there for the others; or run "
+            f"{cell_name(missed.number)} again, without what made it fail"
+        )
     does = "%ddp catchup does not run"
     if missed.made_by:
         does = f"%ddp catchup makes it as {cell_name(missed.made_by)} does, and does not run"
@@ -214,6 +256,9 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
     if left.reason is Reason.LOOP:
         return f"%ddp catchup -r {ranks} --cells {left.cell}, to run it again"
+    if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
+        has_state = name in left.with_state
+        return _made_on_all(name, left.joint, ranks, others, has_state=has_state)
     step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)
@@ -224,6 +269,34 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
 
 #: The end of a step that makes an object.
 _STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
+
+
+def _made_on_all(
+    name: str, names: Iterable[str], ranks: RankSet, others: RankSet, *, has_state: bool
+) -> str:
+    """The next step for a name that a rank cannot make alone, such as a DDP model.
+
+    Args:
+        name: the name.
+        names: all names of the cell that are such.
+        ranks: the ranks that lack it.
+        others: the ranks that have it.
+        has_state: `nbddp.sync` takes it.
+    """
+    *most, last = [name, *sorted(set(names) - {name})]
+    all_names = f"{', '.join(most)} and {last}" if most else last
+    step = (
+        f"run the lines that make {all_names}, and what is made from {'them' if most else 'it'}, "
+        f"in a cell on all ranks: {ranks.describe()} alone would wait there for the others"
+    )
+    if not has_state or not others:
+        return f"{step}. The old values are lost with that, unless you load a checkpoint"
+    on_source = f"in a cell that begins with %%ddp -r {others.ranks[0]}"
+    return (
+        f"{step}. To keep the old values: before that, kept = {name}.state_dict() {on_source}; "
+        f"after it, {name}.load_state_dict(kept) {on_source}, then nbddp.sync({name}, "
+        f"src={others.ranks[0]}) in one on all ranks"
+    )
 
 
 def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:

@@ -98,7 +98,9 @@ def examples(raised: Raised, ranks: RankSet) -> str:
     errors = dict(raised)
     sites = [errors[rank].site for rank in ranks]
     source = next((site.source for site in sites if site is not None and site.source), "")
-    text_by_rank = {rank: without_addresses(exception_line(errors[rank]).text) for rank in ranks}
+    text_by_rank = {
+        rank: without_addresses(exception_line(errors[rank]).text).rstrip(".") for rank in ranks
+    }
     messages = [
         f"{_cut(text) or 'no text'} on {those.describe()}"
         for text, those in ranks_by_value(text_by_rank).items()

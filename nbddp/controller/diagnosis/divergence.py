@@ -301,11 +301,13 @@ def _most_telling(
 
 
 def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
-    """An earlier call that only this rank has made, after which the calls do not meet."""
+    """An earlier call that the culprits have not made, after which the calls do not meet."""
     op, run_id = call.operation.signature.op, call.operation.run_id
     site_by_line: dict[_Line, Site] = {}
     counts: dict[Rank, Counter[_Line]] = {}
-    for rank in (call.rank, *call.cause.culprits):
+    group = call.graph.group(call.operation)
+    members = (call.rank, *call.cause.culprits) if group is None else group.ranks
+    for rank in call.graph.histories.keys() & {*members}:
         counts[rank] = Counter()
         for operation in call.graph.histories[rank].operations.values():
             if (operation.run_id, operation.pg_id) == (run_id, call.operation.pg_id):

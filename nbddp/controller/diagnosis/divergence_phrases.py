@@ -225,28 +225,30 @@ def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -
 
 def _extra_step(divergence: Divergence, operation: Operation) -> str:
     """The next step where an earlier call was made by some ranks only."""
-    callers = _most_callers(divergence).describe()
+    callers, others = _callers(divergence)
     return (
-        f"{extra_call_step(divergence, operation)} Since then, calls of {callers} have met other "
-        "calls of the other ranks: do not trust the results."
+        f"{extra_call_step(divergence, operation)} Since then, calls of {callers.describe()} have "
+        f"met other calls of {others.describe()}: do not trust the results."
     )
 
 
 def extra_call_step(divergence: Divergence, operation: Operation) -> str:
     """The next step where some ranks have made a call, or called its function, more often."""
-    callers = _most_callers(divergence).describe()
+    callers, others = _callers(divergence)
     inside = f", inside {describe_branch(divergence.branches[0])}" if divergence.branches else ""
     name = f"{operation.signature.op}{origin_of(operation)}"
     run = "run" if operation.is_by_library else "call"
     return (
-        f"{capitalized(_call(divergence))}, has called {name} more often on {callers}{inside}: "
-        f"{run} it on all ranks, or not at all."
+        f"{capitalized(_call(divergence))}, has called {name} more often on {callers.describe()} "
+        f"than on {others.describe()}{inside}: {run} it on all ranks, or not at all."
     )
 
 
-def _most_callers(divergence: Divergence) -> RankSet:
-    most = max(divergence.calls.values())
-    return RankSet.of(rank for rank, count in divergence.calls.items() if count == most)
+def _callers(divergence: Divergence) -> tuple[RankSet, RankSet]:
+    """The ranks that have made a call more often than the others, and these."""
+    fewest = min(divergence.calls.values())
+    others = RankSet.of(rank for rank, count in divergence.calls.items() if count == fewest)
+    return RankSet.of(divergence.calls) - others, others
 
 
 def _leaving_step(

@@ -7,7 +7,7 @@ second call in an iteration, or one outside of the loops of the other lines.
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -43,29 +43,108 @@ def extra_caller(
         return None
     by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
     for ranks in by_line.values() if len(by_line) > 1 else ():
-        call, others = calls[ranks.ranks[0]], RankSet.of(calls) - ranks
-        code = sources(call.site) if call.site.line else None
-        if code is None or call.site.function == "<module>":
-            continue
-        lines = _callers(call.site.function, code)
-        guarded = [
-            (line, branch)
-            for line in lines
-            if (branch := _only_of(ranks, others, code, line, len(graph.views))) is not None
-        ]
-        if len(guarded) != 1:
-            continue
-        ((line, condition),) = guarded
-        others_lines = [each for each in lines if each != line]
-        if not all(_is_plain(code, each) for each in others_lines):
-            continue
-        if _is_second_call(call, ranks, others, [_names(code, n) for n in others_lines], graph):
-            source = code.source(line).strip()
-            site = msgspec.structs.replace(call.site, line=line, source=source)
-            made = {rank: len(_iterations(call, rank, graph) or ()) for rank in calls}
-            place = Divergence(site, code, (condition,), calls=made, is_extra=True)
+        place = line_of_second_call(
+            calls[ranks.ranks[0]], ranks, RankSet.of(calls) - ranks, graph, sources
+        )
+        if place is not None:
             return ranks, place
     return None
+
+
+def line_of_second_call(
+    call: Operation, ranks: RankSet, others: RankSet, graph: WaitForGraph, sources: Sources
+) -> Divergence | None:
+    """Return the line by which ranks have called the function of a call once more than others.
+
+    Args:
+        call: of one of the ranks, in a function.
+        ranks: the ranks that made it, at one line.
+        others: those that have called the function less often.
+        graph: the ranks.
+        sources: the code.
+    """
+    code = sources(call.site) if call.site.line else None
+    if code is None or call.site.function == "<module>":
+        return None
+    lines = _callers(call.site.function, code)
+    guarded = [
+        (line, branch)
+        for line in lines
+        if (branch := _only_of(ranks, others, code, line, len(graph.views))) is not None
+    ]
+    if len(guarded) != 1:
+        return None
+    ((line, condition),) = guarded
+    others_lines = [each for each in lines if each != line]
+    if not all(_is_plain(code, each) for each in others_lines):
+        return None
+    if not _is_second_call(call, ranks, others, [_names(code, n) for n in others_lines], graph):
+        return None
+    source = code.source(line).strip()
+    site = msgspec.structs.replace(call.site, line=line, source=source)
+    made = {rank: len(_iterations(call, rank, graph) or ()) for rank in (*ranks, *others)}
+    return Divergence(site, code, (condition,), calls=made, is_extra=True)
+
+
+def extra_line(
+    disagreement: Disagreement, graph: WaitForGraph, sources: Sources
+) -> tuple[Operation, Divergence] | None:
+    """Return an earlier call that ranks of one side have made, inside a condition of ranks.
+
+    It is the reason if each other line before the mismatch has run on both sides.
+
+    Args:
+        disagreement: collectives of ranks that belong together and do not match.
+        graph: the ranks.
+        sources: the code.
+    """
+    calls = disagreement.operation_by_rank
+    by_op = ranks_by_value({rank: call.signature.op for rank, call in calls.items()})
+    if not disagreement.is_of_collectives or len(by_op) != 2:
+        return None
+    made = {rank: _made_before(call, rank, graph) for rank, call in calls.items()}
+    if not all(made.values()):
+        return None
+    lines = {line for each in made.values() for line in each}
+    own = {line: ranks for line in lines if (ranks := _sole_side(line, made, by_op.values()))}
+    if len(own) != 1:
+        return None
+    ((line, ranks),) = own.items()
+    earlier, call = made[ranks.ranks[0]][line], calls[ranks.ranks[0]]
+    # One line of a library may call several collectives: those of a module's forward and backward.
+    kind = call.signature.op, call.origin
+    alike = (each for each in earlier if (each.signature.op, each.origin) == kind)
+    first = next(alike, earlier[0])
+    code = sources(first.site) if first.site.line else None
+    if code is None:
+        return None
+    others = RankSet.of(calls) - ranks
+    condition = _only_of(ranks, others, code, first.site.line, len(graph.views))
+    if condition is None:
+        return None
+    counts = {rank: len(each.get(line, ())) for rank, each in made.items()}
+    return first, Divergence(first.site, code, (condition,), calls=counts, is_extra=True)
+
+
+_Line = tuple[str, int, int]
+_Made = dict[_Line, list[Operation]]  #: the calls of a rank by their lines
+
+
+def _made_before(call: Operation, rank: Rank, graph: WaitForGraph) -> _Made:
+    """The collectives of a rank before a call, in its run and group; empty: not all are known."""
+    history = graph.histories[rank]
+    by_line: _Made = {}
+    for other in history.operations.values() if history.is_whole(call.run_id) else ():
+        is_before = other.collective_seq_id < call.collective_seq_id
+        if is_before and (other.run_id, other.pg_id) == (call.run_id, call.pg_id):
+            by_line.setdefault(other.site.position, []).append(other)
+    return by_line
+
+
+def _sole_side(line: _Line, made: Mapping[Rank, _Made], sides: Iterable[RankSet]) -> RankSet | None:
+    """The side of which all ranks have made calls at a line, and no other rank; None: neither."""
+    there = {rank for rank, each in made.items() if line in each}
+    return next((ranks for ranks in sides if {*ranks} == there), None)
 
 
 def _callers(function: str, code: Code) -> Sequence[int]:

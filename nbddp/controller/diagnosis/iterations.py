@@ -70,6 +70,28 @@ def loops_around(code: Code, line: int) -> list[ast.stmt]:
     return [by_line[each] for each in lines if each in by_line]
 
 
+def loop_over_items(code: Code, line: int) -> str | None:
+    """Return what the loop around a call goes through, if the call uses its item; None: no items.
+
+    ``stats.items()`` of ``for key, value in stats.items(): dist.all_reduce(value)``; a loop over a
+    ``range`` or ``enumerate`` counts, and has one order.
+    """
+    for loop in loops_around(code, line)[:1]:
+        if isinstance(loop, ast.For):
+            targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            names = {
+                node.id
+                for statement in loop.body
+                if statement.lineno <= line <= (statement.end_lineno or 0)
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name)
+            }
+            source = ast.unparse(loop.iter)
+            if targets & names and not source.startswith(("range(", "enumerate(", "sorted(")):
+                return source
+    return None
+
+
 def has_left_out(
     operation: Operation, around: Sequence[Site], ranks: RankSet, other: Rank,
     *, graph: WaitForGraph, sources: Sources,

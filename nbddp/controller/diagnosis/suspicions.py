@@ -64,6 +64,27 @@ def was_interrupted(cause: Cause, reports: RankReports) -> bool:
     return any(handled is not None and handled.is_interrupt for handled in exceptions)
 
 
+def error_first(cause: Cause, reports: RankReports) -> str:
+    """The next step where an exception, perhaps, led some ranks to another call; else empty."""
+    views = reports.graph.views
+    handled_by_rank = {
+        rank: handled
+        for rank in sorted({*cause.culprits, *cause.waiting})
+        if rank in views and (handled := views[rank].handling) is not None
+    }
+    if not handled_by_rank or len(handled_by_rank) == len({*cause.culprits, *cause.waiting}):
+        return ""
+    if len({str(handled) for handled in handled_by_rank.values()}) > 1:
+        return ""
+    handled = next(iter(handled_by_rank.values()))
+    place = f" ({handled.place})" if handled.place else ""
+    return (
+        f"First look at the {handled.name} of {RankSet.of(handled_by_rank).describe()}{place}. If "
+        "it may come, let all ranks leave the `try` together: a collective in `finally` or "
+        "`except` meets those that the other ranks call meanwhile."
+    )
+
+
 def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
     """An exception sent a rank to another call than the others: in ``except`` or ``finally``."""
     views = reports.graph.views

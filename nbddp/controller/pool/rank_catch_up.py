@@ -23,6 +23,7 @@ from nbddp.controller.catch_up import (
     Unfinished,
     choose_roles,
     make_plan,
+    with_joint_names,
 )
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.controller.pool.random_numbers import (
@@ -143,6 +144,8 @@ def catch_up(
         )
     )
     left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
+    (answer,) = pool.answers(RankSet.of([source]), "names", NamesOf(), Names)
+    left_out = with_joint_names(left_out, answer.joint)
     mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
     pool.history.replaced.note_catch_up(

@@ -34,6 +34,8 @@ class LeftOut:
     #: classes.
     with_state: frozenset[str] = field(default=frozenset(), compare=False)
     definitions: frozenset[str] = field(default=frozenset(), compare=False)
+    #: Those of them that all ranks must make together: a DDP model, and with it its optimizer.
+    joint: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,4 @@ class MissedCell:
     holders: RankSet  #: those of them whose processes have run it, or have caught up
     is_ok: bool = True  #: it ended well on all of them; False: %ddp catchup leaves it out
     made_by: int = 0  #: the last such cell that ended well, which %ddp catchup runs; 0: none did
+    is_joint: bool = False  #: its code says that only all ranks together can make the name

@@ -216,6 +216,11 @@ def _still_lacks(left: LeftOut, ranks: RankSet, *, is_first: bool = False) -> st
 def _missing(left: LeftOut, ranks: RankSet) -> str:
     names, cell = _names(left.names), cell_name(left.cell)
     again = f"%ddp catchup -r {ranks} --cells {left.cell}"
+    if left.reason is Reason.NO_CELL and left.joint:
+        return (
+            f"{names}: no cell defines this. Next: make it in a cell on all ranks, with what is "
+            f"made from it: only all ranks together can make {_names(tuple(sorted(left.joint)))}"
+        )
     if left.reason is Reason.NO_CELL and not left.copyable.issuperset(left.names):
         return (
             f"{names}: no cell defines this. Next: make it in a cell that begins with %%ddp -r "
@@ -244,6 +249,9 @@ def _failed_before(result: CatchUp) -> str:
     if not failed:
         return ""
     names = tuple(dict.fromkeys(name for left in failed for name in left.names))
+    # Modules and optimizers come first: a user misses them most.
+    states = frozenset().union(*(left.with_state | left.joint for left in failed))
+    names = tuple(sorted(names, key=lambda name: name not in states))
     cells = tuple(sorted({left.cell for left in failed}))
     whose = "its" if len(names) == 1 else "their"
     had = f"{whose} {'cell' if len(cells) == 1 else 'cells'} had failed"

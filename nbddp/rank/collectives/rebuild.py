@@ -89,6 +89,7 @@ class GroupRebuild:
             if rank in info.ranks:
                 self._rebuild_group(info, store, request.number)
         torch_private.set_group_count(request.group_count)
+        torch_private.forget_failed_groups()  # a rank without a default group begins with the first
         if rank in request.fresh:
             self.fresh_since = request.number
         spared = [module for module, key, size in whole if not key or store.add(key, 0) == size]

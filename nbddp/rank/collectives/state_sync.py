@@ -85,7 +85,12 @@ def has_state(item: Any) -> bool:
     """Return whether `sync` takes an object: a module, an optimizer, and the like; not a tensor."""
     if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
         return False
-    return not (_is_sharded(item) or any(map(_has_mesh, _tensors_of(item))))
+    return not is_sharded(item)
+
+
+def is_sharded(item: Any) -> bool:
+    """Return whether each rank keeps a part of a module, of an optimizer, or of its tensors."""
+    return _keeps_parts(item) or any(map(_has_mesh, tensors_of(item)))
 
 
 def _check(number: int, item: Any) -> None:
@@ -94,13 +99,13 @@ def _check(number: int, item: Any) -> None:
     if isinstance(item, torch.Tensor):
         tensors = [item]
     elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
-        tensors = _tensors_of(item)
+        tensors = tensors_of(item)
     else:
         raise BadOptionError(
             f"nbddp.sync: {name}, has no state; legal: tensors, and objects with state_dict() and "
             "load_state_dict(), such as an nn.Module and optimizers"
         )
-    if any(map(_has_mesh, tensors)) or _is_sharded(item):
+    if any(map(_has_mesh, tensors)) or _keeps_parts(item):
         raise BadOptionError(
             f"nbddp.sync: {name}, is sharded: no rank has all of it. "
             "Next: load a checkpoint with torch.distributed.checkpoint"
@@ -111,7 +116,7 @@ def _has_mesh(tensor: Any) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
-def _tensors_of(item: Any) -> list[Any]:
+def tensors_of(item: Any) -> list[Any]:
     """Return the parameters of a module or of an optimizer."""
     if isinstance(item, torch.optim.Optimizer):
         return [tensor for group in item.param_groups for tensor in group["params"]]
@@ -119,7 +124,7 @@ def _tensors_of(item: Any) -> list[Any]:
     return list(parameters()) if callable(parameters) else []
 
 
-def _is_sharded(item: Any) -> bool:
+def _keeps_parts(item: Any) -> bool:
     """Return whether each rank keeps a part of it; checked by class name, without imports."""
     parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
     return any(kind.__name__ in _SHARDED for part in parts for kind in type(part).__mro__)

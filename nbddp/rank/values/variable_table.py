@@ -16,6 +16,7 @@ from nbddp.rank.cells import CODE_TYPES, RankShell
 from nbddp.rank.collectives import state_sync
 from nbddp.rank.values import plain_values, tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
+from nbddp.rank.values.joint_values import joint_names
 from nbddp.rank.values.tensor_preview import dtype_text, number_text
 from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
 from nbddp.wire.values.preview_text import shape_text
@@ -48,7 +49,16 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
 
 def names(shell: RankShell) -> Names:
     """List the user's names, with the kinds of their values."""
-    return Names(kind_by_name={name: _kind(value) for name, value in _of_user(shell).items()})
+    values = _of_user(shell)
+    kinds = {name: _kind(value) for name, value in values.items()}
+    return Names(kind_by_name=kinds, joint=_joint(values))
+
+
+def _joint(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    try:
+        return joint_names(values)
+    except (Exception, SystemExit):  # noqa: BLE001 - of the user's class
+        return {}
 
 
 def _of_user(shell: RankShell) -> dict[str, Any]:

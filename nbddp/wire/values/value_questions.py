@@ -170,6 +170,9 @@ class Names(_Tagged, frozen=True):
     """The names that the user has bound on a rank; predefined ones and ``_x`` are left out."""
 
     kind_by_name: dict[str, NameKind] = {}
+    #: Each name of a DDP model and of what has its parameters, with the names of such models: only
+    #: all ranks together can make these. The same for sharded values.
+    joint: dict[str, tuple[str, ...]] = {}
 
 
 class RandomStates(_Tagged, frozen=True):

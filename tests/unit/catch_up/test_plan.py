@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
+from nbddp.controller.catch_up import (
+    CatchUpPlan,
+    LeftOut,
+    PastCell,
+    Reason,
+    make_plan,
+    with_joint_names,
+)
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
 
@@ -232,3 +239,10 @@ def test_names_of_cells_of_other_ranks_are_told_apart():
     ]
     plan = plan_of(cells, {"x": "plain", "keep": "plain"}, wanted=(3,))
     assert (numbers(plan), plan.left_out, plan.elsewhere) == ([1], (), (("keep", 3),))
+
+
+def test_an_optimizer_is_joint_with_the_model_that_is_lacking():
+    """If the rank has the model, it can make the optimizer alone."""
+    roots = {"model": ("model",), "opt": ("model",), "opt2": ("model2",), "model2": ("model2",)}
+    left = LeftOut(("model", "opt", "x"), Reason.FAILED, 3), LeftOut(("opt2",), Reason.FAILED, 4)
+    assert [each.joint for each in with_joint_names(left, roots)] == [{"model", "opt"}, set()]

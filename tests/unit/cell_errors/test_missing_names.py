@@ -238,3 +238,65 @@ def test_what_has_no_state_is_not_to_be_synced(definitions: tuple[str, ...], ste
     lacks = raised(2, "NameError", "name 'os' is not defined", name="os")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert message.endswith(f"\n  next      {step}")
+
+
+@pytest.mark.parametrize(
+    ("name", "joint", "reason", "step"),
+    [
+        (
+            "model",
+            ("model", "opt"),
+            Reason.FAILED,
+            "run the lines that make model and opt, and what is made from them, in a cell on all "
+            "ranks: rank 2 alone would wait there for the others. To keep the old values: before "
+            "that, kept = model.state_dict() in a cell that begins with %%ddp -r 0; after it, "
+            "model.load_state_dict(kept) in a cell that begins with %%ddp -r 0, then "
+            "nbddp.sync(model, src=0) in one on all ranks",
+        ),
+        (
+            "mesh",
+            ("mesh",),
+            Reason.NO_CELL,
+            "run the lines that make mesh, and what is made from it, in a cell on all ranks: rank "
+            "2 alone would wait there for the others. The old values are lost with that, unless "
+            "you load a checkpoint",
+        ),
+        (
+            "opt",
+            ("model",),
+            Reason.FAILED,
+            "run the lines that make opt in a cell that begins with %%ddp -r 2, then "
+            "nbddp.sync(opt, src=0) in one on all ranks",
+        ),
+        (
+            "model",
+            ("model", "opt"),
+            Reason.FAILS_NOW,
+            "give it what cell [3] needs, then %ddp catchup -r 2: it makes model there, " + _STATES,
+        ),
+    ],
+)
+def test_a_ddp_model_is_made_on_all_ranks(
+    name: str, joint: tuple[str, ...], reason: Reason, step: str
+):
+    history = CellHistory()
+    states = frozenset(("model", "opt"))
+    names = ("mesh", "model", "opt")
+    left = LeftOut(names, reason, 3, with_state=states, joint=frozenset(joint))
+    history.note_left_out(RankSet.of([2]), [left])
+    lacks = raised(2, "NameError", f"name '{name}' is not defined", name=name)
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
+    assert message.endswith(f"\n  next      {step}")
+
+
+def test_the_code_of_a_failed_cell_tells_what_all_ranks_make():
+    code = "net = nn.Linear(2, 2)\nmodel = DDP(net)\nv = SGD(model.parameters())\nraise ValueError"
+    history = CellHistory()
+    run(history, 3, code, status="error")
+    history.note_restart(ONE)
+    run(history, 5, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE).endswith(
+        "\nnext      run the lines that make v, and what it is made from, in a cell on all ranks: "
+        "rank 1 alone would wait there for the others; or run cell [3] again, without what made it "
+        "fail"
+    )

@@ -9,7 +9,9 @@ from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
-from tests.support.cell_errors import LOGS, cell_error, died, ok, plain, raised, site, text
+from tests.support.cell_errors import LOGS, cell_error, died, freed, ok, plain, raised, site, text
+
+NO_GROUP = "Default process group has not been initialized, please make sure"
 
 # --- tracebacks by group -------------------------------------------------------------------------
 
@@ -230,11 +232,54 @@ def test_a_port_that_is_taken_says_what_to_check():
 
 
 def test_a_pool_without_a_default_group_says_how_to_get_one():
-    missing = raised(0, evalue="Default process group has not been initialized, please make sure")
-    assert text(cell_error(missing, ok(1))).endswith(
-        "  likely    rank 0 has no default process group: it was destroyed, or never made\n"
+    assert text(cell_error(raised(0, evalue=NO_GROUP), raised(1, evalue=NO_GROUP))).endswith(
+        "  likely    ranks 0-1 have no default process group: it was destroyed, or never made\n"
         "  next      dist.init_process_group() in a cell on all ranks makes it"
     )
+
+
+def test_a_rank_without_a_default_group_needs_it_anew_on_all_ranks():
+    assert text(cell_error(raised(0, evalue=NO_GROUP), ok(1), is_plain=False)).endswith(
+        "  likely    rank 0 has no default process group: it was destroyed, or never made\n"
+        "  next      in a cell on all ranks: `if dist.is_initialized(): "
+        "dist.destroy_process_group()`, then dist.init_process_group(). A call that destroys it on "
+        "some ranks only has to go"
+    )
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_a_group_that_nbddp_has_made_again_needs_no_call(lost_first: bool):
+    """The ranks that have lost the connection may see it before the rank that has closed it."""
+    lost = raised(0, "CollectiveFailedError", "the connection was lost", at_ns=2 - lost_first)
+    gone = raised(1, evalue=NO_GROUP, at_ns=1 + lost_first)
+    message = text(cell_error(lost, gone, freed(2), is_plain=False))
+    assert "\nrank 0 lost the connection to another rank\n" in message
+    assert message.partition("CellError: ")[2].startswith("rank 1 raised ValueError: Default")
+    assert message.endswith(
+        "  likely    rank 1 had no default process group any more, as after "
+        "dist.destroy_process_group(). nbddp has made it again, on all ranks\n"
+        "  next      remove what destroys the group, then run the cell again, without "
+        "dist.init_process_group()"
+    )
+
+
+def test_a_second_init_of_some_ranks_says_what_makes_groups_on_all():
+    twice = raised(0, evalue="trying to initialize the default process group twice!")
+    assert text(cell_error(twice, freed(1), is_plain=False)).endswith(
+        "  likely    rank 0 has a default process group, and other ranks have none\n"
+        "  next      in a cell on all ranks: `if dist.is_initialized(): "
+        "dist.destroy_process_group()`, then dist.init_process_group()"
+    )
+
+
+def test_a_message_with_a_full_stop_in_the_middle_of_a_headline():
+    results = []
+    for rank, evalue in enumerate(("must be given.", "is bad")):
+        error = ErrorInfo(
+            ename="ValueError", evalue=evalue, traceback=[], site=site(4, "check(rank)")
+        )
+        results.append(RankResult(rank, "error", error=error))
+    assert ": must be given on rank 0, is bad on rank 1" in text(cell_error(*results))
 
 
 # --- in the notebook -----------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_only_the_sender_of_a_message_is_said_not_to_send_it():
         "rank 0 waits in all_reduce #1."
     )
     assert finding.next_step == (
-        "Let rank 0 send to rank 2 before all_reduce #1 (line 2), or let rank 2 call all_reduce in "
+        "Let rank 0 send to rank 2 before all_reduce #1 (line 2), and let ranks 2-3 call "
+        "all_reduce, too, after that; or let rank 2 call all_reduce in "
         "place of recv (line 4). Line 2 (ranks 0-1) is inside `if rank < 2:` (line 1), line 4 "
         "(ranks 2-3) is inside the `else` of `if rank < 2:` (line 1)."
     )

@@ -372,9 +372,9 @@ def test_a_call_too_many(loop: bool):
     finding = only(pool)
     assert finding.suspicions == ()
     assert finding.next_step == (
-        "Line 4, `dist.all_reduce(x)`, has called all_reduce more often on rank 2, inside "
-        "`if e and rank == 2:` (line 3): call it on all ranks, or not at all. Since then, calls of "
-        "rank 2 have met other calls of the other ranks: do not trust the results."
+        "Line 4, `dist.all_reduce(x)`, has called all_reduce more often on rank 2 than on ranks "
+        "0-1, inside `if e and rank == 2:` (line 3): call it on all ranks, or not at all. Since "
+        "then, calls of rank 2 have met other calls of ranks 0-1: do not trust the results."
     )
     assert code(finding) == [
         "2|2|    dist.all_reduce(x)",

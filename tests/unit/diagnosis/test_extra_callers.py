@@ -54,7 +54,7 @@ def finding(code: str, *, own: list[int | None], theirs: list[int | None]) -> Fi
 def test_a_second_call_in_an_iteration():
     found = finding(_LOOP, own=[0, 0], theirs=[0])
     assert found.next_step == (
-        "Line 6, `log()`, has called reduce more often on rank 1, inside "
+        "Line 6, `log()`, has called reduce more often on rank 1 than on ranks 0,2, inside "
         "`if rank == 1 and ep == 0:` (line 5): call it on all ranks, or not at all."
     )
     assert [line.site.line for line in found.code] == [2, 5, 6, 7]
@@ -62,7 +62,9 @@ def test_a_second_call_in_an_iteration():
 
 def test_a_call_outside_of_the_loop():
     found = finding(_BEHIND, own=[0, 1, None], theirs=[0, 1])
-    assert found.next_step.startswith("Line 6, `log()`, has called reduce more often on rank 1")
+    assert found.next_step.startswith(
+        "Line 6, `log()`, has called reduce more often on rank 1 than on ranks 0,2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,3 +89,83 @@ def test_a_line_is_not_named_without_a_proof(
     code: str, own: list[int | None], theirs: list[int | None]
 ):
     assert "more often" not in finding(code, own=own, theirs=theirs).next_step
+
+
+def test_a_call_too_many_on_several_ranks():
+    pool = Ranks(4)
+    pool.code[CELL] = "if rank != 0:\n    dist.all_reduce(x)\ndist.all_reduce(x)"
+    pool[0].done(line=3)
+    pool[0].finished()
+    for rank in (1, 2, 3):
+        pool[rank].done(line=2)
+        pool[rank].blocked(line=3)
+    assert pool.diagnose().findings[0].next_step == (
+        "Line 2, `dist.all_reduce(x)`, has called all_reduce more often on ranks 1-3 than on rank "
+        "0, inside `if rank != 0:` (line 1): call it on all ranks, or not at all. Since then, "
+        "calls of ranks 1-3 have met other calls of rank 0: do not trust the results."
+    )
+
+
+def test_a_second_call_before_a_rank_has_finished():
+    """The stack of ranks that wait has the innocent line."""
+    pool = Ranks(3)
+    pool.code[CELL] = "def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)\nlog(b)"
+    inside = site(2, "dist.reduce(v, 0)", function="log")
+    for rank, state in enumerate(pool):
+        state.done("reduce", root=0, line=2)
+        if rank:
+            state.blocked("reduce", root=0, line=2)
+        else:
+            state.finished()
+        state.operations[:] = [replace(each, site=inside) for each in state.operations]
+    assert pool.diagnose().findings[0].next_step == (
+        "Line 4, `log(a)`, has called reduce more often on ranks 1-2 than on rank 0, inside "
+        "`if rank > 0:` (line 3): call it on all ranks, or not at all. Since then, calls of ranks "
+        "1-2 have met other calls of rank 0: do not trust the results."
+    )
+
+
+def test_the_only_call_of_a_function_is_no_second_call():
+    pool = Ranks(3)
+    pool.code[CELL] = "def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)"
+    inside = site(2, "dist.reduce(v, 0)", function="log")
+    pool[0].finished()
+    for rank in (1, 2):
+        pool[rank].blocked("reduce", root=0, line=2)
+        pool[rank].operations[:] = [replace(each, site=inside) for each in pool[rank].operations]
+    assert "more often" not in pool.diagnose().findings[0].next_step
+
+
+_FORWARD = """\
+for s in range(3):
+    loss = net()
+    loss.backward()
+    if rank == 0:
+        dist.broadcast(x)
+"""
+
+
+def _forwards(code: str, *, extra_line: int) -> Finding:
+    """Rank 0 calls the module once more; its next broadcast meets the gradients of the others."""
+    pool = Ranks(3)
+    pool.code[CELL] = code
+    for rank, state in enumerate(pool):
+        state.done("broadcast", root=0, line=2)
+        state.done("all_reduce", line=3)
+        state.done("broadcast", root=0, line=2 if rank else extra_line)
+        state.blocked(*([] if rank else ["broadcast"]), line=3 if rank else 2)
+    return pool.diagnose().findings[0]
+
+
+def test_an_extra_forward_in_a_loop():
+    found = _forwards(_FORWARD, extra_line=5)
+    assert found.next_step == (
+        "Line 5, `dist.broadcast(x)`, has called broadcast more often on rank 0 than on ranks 1-2, "
+        "inside `if rank == 0:` (line 4): call it on all ranks, or not at all."
+    )
+    assert [line.site.line for line in found.code] == [2, 3, 4, 5]
+
+
+def test_an_extra_line_without_a_condition_on_ranks_is_no_reason():
+    found = _forwards(_FORWARD.replace("rank == 0", "odd"), extra_line=5)
+    assert "more often" not in found.next_step

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from nbddp.controller.diagnosis.report import Finding
-from nbddp.wire.flight_recorder import Failure
+from nbddp.wire.flight_recorder import ExceptionLine, Failure
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import CELL, Ranks
+from tests.support.looks import CELL, Ranks, site
 
 Fields = dict[str, Any]
 
@@ -51,6 +52,38 @@ def test_the_minority_is_named():
     )
     assert finding.next_step == (
         "Call the same operations in the same order on all ranks of the group."
+    )
+
+
+def test_items_in_another_order():
+    pool = Ranks(2)
+    pool.code[CELL] = "for key, v in stats.items():\n    dist.all_reduce(v)"
+    for rank, shape in enumerate(((5,), (1,))):
+        pool[rank].blocked("all_reduce", line=2, **sizes(shape))
+    assert (
+        pool.diagnose()
+        .findings[0]
+        .next_step.endswith(
+            " Perhaps the ranks go through `stats.items()` in different orders: sort it, or make "
+            "it in one order on all ranks."
+        )
+    )
+    pool.code[CELL] = "for step in range(2):\n    dist.all_reduce(v[step])"
+    assert "orders" not in pool.diagnose().findings[0].next_step
+
+
+def test_an_error_on_the_way_to_a_call_in_finally():
+    pool = Ranks(3)
+    pool.code[CELL] = "try:\n    load(rank)\n    dist.all_reduce(x)\nfinally:\n    dist.barrier()"
+    for rank in range(3):
+        pool[rank].blocked(*(["barrier"] if rank == 1 else []), line=5 if rank == 1 else 3)
+    error = ExceptionLine("KeyError", "'missing'", site(2, "load(rank)"))
+    threads = pool[1].threads
+    threads["main"] = structs.replace(threads["main"], handling=error)
+    assert pool.diagnose().findings[0].next_step == (
+        "First look at the KeyError of rank 1 (cell [3], line 2). If it may come, let all ranks "
+        "leave the `try` together: a collective in `finally` or `except` meets those that the "
+        "other ranks call meanwhile."
     )
 
 

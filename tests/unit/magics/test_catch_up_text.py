@@ -165,6 +165,12 @@ def test_random_numbers_that_are_drawn_again_are_told():
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
+            {"left_out": (LeftOut(("m", "x"), Reason.NO_CELL, joint=frozenset(("m",))),)},
+            "It still lacks m and x: no cell defines this. Next: make it in a cell on all ranks, "
+            "with what is made from it: only all ranks together can make m",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
             {"left_out": (LeftOut(("opt",), Reason.NO_CELL),)},
             "It still lacks opt: no cell defines this. Next: make it in a cell that begins with "
             "%%ddp -r 1; then nbddp.sync in one on all ranks, for a module or an optimizer",
@@ -246,6 +252,14 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
         "Rank 1 lacks no other variable of rank 0.",
         "Next: run the next cell, or the interrupted one again.",
     ]
+
+
+def test_modules_and_optimizers_of_cells_that_had_failed_come_first():
+    names, states = ("h", "hs", "loss", "net", "o"), frozenset(("net", "o"))
+    left = LeftOut(names, Reason.FAILED, 4, with_state=states)
+    assert said(cells=(), left_out=(left,)).lines[0] == (
+        "Not made again, since their cell had failed: net, o, h and 2 more (cell [4])."
+    )
 
 
 def test_the_answer_is_short_and_folds_what_was_done():

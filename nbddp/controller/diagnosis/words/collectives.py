@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis.callers import frames_or_source
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence import Divergence, calls_of, is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helper_step, next_step
+from nbddp.controller.diagnosis.extra_callers import line_of_second_call
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, is_over_data, loop_length
@@ -128,6 +129,12 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         places = with_loop_facts(
             missing_calls(cause, reports.graph, reports.sources), cause, reports
         )
+        second = None
+        if operation is not None:
+            second = line_of_second_call(operation, ranks, culprits, reports.graph, reports.sources)
+        # If the others never call the function, the waiting ranks stand in the call itself.
+        if second is not None and all(second.calls[rank] for rank in culprits):
+            places = [(ranks, second)]
     is_called = operation is None or not operation.is_by_library
     step = (
         f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
@@ -233,7 +240,7 @@ def call_everywhere(
         is_of_all: the group of the call has all ranks.
     """
     code = excerpt(places, operation, reports.sources)
-    if len(places) == 1:
+    if len(places) == 1 and not places[0][1].is_extra:
         helper = helper_call(places[0][1], operation, reports.sources)
         if helper is not None:
             return helper_step(helper, culprits), helper.change, code

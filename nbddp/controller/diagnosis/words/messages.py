@@ -12,7 +12,7 @@ import msgspec
 
 from nbddp.controller.diagnosis.assigned_names import AssignedName, names_assigned_on
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import Divergence, branches_apart
+from nbddp.controller.diagnosis.divergence import Divergence, branches_apart, is_met
 from nbddp.controller.diagnosis.divergence_phrases import (
     Places,
     describe_assigned,
@@ -234,7 +234,9 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         places = branches_apart(
             {rank: waited.site for rank, waited, _ in cause.circle}, reports.sources
         )
-        step = f"{_meet_before(cause.owner, operation, elsewhere)} {differing_lines(places)}"
+        kept_away = _kept_away(elsewhere, reports)
+        meet = _meet_before(cause.owner, operation, elsewhere, kept_away)
+        step = f"{meet} {differing_lines(places)}"
     elif operation is not None and step == GIVE_EACH_ITS_RECV:
         step = let_do_its_part(cause.owner, operation, partners, reports) or step
     return Words(
@@ -295,16 +297,33 @@ def _in_collective(cause: Cause, reports: RankReports) -> Operation | None:
     return next((each for each in waited if each.signature.kind == "collective"), None)
 
 
-def _meet_before(owner: Rank, message: Operation, collective: Operation) -> str:
+def _kept_away(collective: Operation, reports: RankReports) -> RankSet:
+    """The ranks that a condition surely keeps from the line of a collective of their group."""
+    group = reports.graph.group(collective)
+    code = reports.sources(collective.site) if collective.site.line else None
+    if code is None or group is None:
+        return RankSet()
+    size = len(reports.graph.views)
+    branches = code.branches(collective.site.line)
+    return RankSet.of(
+        rank
+        for rank in group.ranks
+        if any(is_met(branch, rank, size) is False for branch in branches)
+    )
+
+
+def _meet_before(owner: Rank, message: Operation, collective: Operation, kept_away: RankSet) -> str:
     """A sentence: let a rank do its part in a message before the collective in which it waits."""
     name = collective.label(has_call=False)
     lines = [
         f" (line {each.site.line})" if each.site.line else "" for each in (message, collective)
     ]
+    op, too = collective.signature.op, ""
+    if kept_away:  # the others would wait for them in the collective
+        too = f"and let {kept_away.describe()} call {op}, too, after that; "
     return (
         f"Let rank {message.peer} {does_its_part(message)} rank {owner} before {name}{lines[1]}, "
-        f"or let rank {owner} call {collective.signature.op} in place of {message.signature.op}"
-        f"{lines[0]}."
+        f"{too}or let rank {owner} call {op} in place of {message.signature.op}{lines[0]}."
     )
 
 

@@ -30,7 +30,8 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     skipped_step,
     sole_reason,
 )
-from nbddp.controller.diagnosis.extra_callers import extra_caller
+from nbddp.controller.diagnosis.extra_callers import extra_caller, extra_line
+from nbddp.controller.diagnosis.iterations import loop_over_items
 from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
@@ -44,7 +45,7 @@ from nbddp.controller.diagnosis.phrases import (
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine, PerRank
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
-from nbddp.controller.diagnosis.suspicions import was_interrupted
+from nbddp.controller.diagnosis.suspicions import error_first, was_interrupted
 from nbddp.controller.diagnosis.words.collectives import (
     call_everywhere,
     shared_out,
@@ -101,6 +102,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     branches = _branches(cause, disagreement, reports)
     assigned = _assigned(cause, disagreement, reports)
     step = f"{_agree(disagreement, assigned)} {differing_lines(branches)}".rstrip()
+    step += "" if branches or assigned else _in_one_order(disagreement, reports)
     change = _padded(disagreement, reports)
     code: Sequence[CodeLine] = differing_excerpt(
         [
@@ -118,7 +120,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         )
     caller = None if extra is not None else _extra_caller(cause, disagreement, skipped, reports)
     if caller is not None:
-        step, change = _called_more_often(caller, disagreement), None
+        step, change = extra_call_step(caller[1], caller[0]), None
         code = differing_excerpt([(NO_RANKS, caller[1]), *_own_places(disagreement, reports)])
         skipped = ()
     elif skipped:
@@ -129,6 +131,8 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         step, change, _ = _missing_call(_without(disagreement, extra, cause), [extra], reports)
     elif missed is not cause:
         step = skipped_step(missed.culprits)
+    elif "op" in disagreement.differences.reported and (first := error_first(cause, reports)):
+        step = first
     elif (loop := _shifted(disagreement, reports)) is not None:
         there = _iterations(loop)
         shares = f"If each rank has a share of the work, {step[0].lower()}{step[1:]}"
@@ -308,19 +312,17 @@ def _left_out(
 
 def _extra_caller(
     cause: Cause, disagreement: Disagreement, skipped: Places, reports: RankReports
-) -> tuple[RankSet, Divergence] | None:
-    """The line by which some ranks alone have called a function, if nothing else is proven."""
+) -> tuple[Operation, Divergence] | None:
+    """A call, and the line by which some ranks alone have made it, if nothing else is proven."""
     is_open = all(place.unsettled is not None for _, place in skipped)
     if "op" not in disagreement.differences.reported or not is_open:
         return None
     if was_interrupted(cause, reports):
         return None
-    return extra_caller(disagreement, reports.graph, reports.sources)
-
-
-def _called_more_often(caller: tuple[RankSet, Divergence], disagreement: Disagreement) -> str:
-    ranks, place = caller
-    return extra_call_step(place, disagreement.operation_by_rank[ranks.ranks[0]])
+    caller = extra_caller(disagreement, reports.graph, reports.sources)
+    if caller is not None:
+        return disagreement.operation_by_rank[caller[0].ranks[0]], caller[1]
+    return extra_line(disagreement, reports.graph, reports.sources)
 
 
 def _own_places(disagreement: Disagreement, reports: RankReports) -> Places:
@@ -459,6 +461,19 @@ def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
     if assigned:
         step += f": {', '.join(map(describe_assigned, assigned))}"
     return f"{step}. {advice(disagreement)}".rstrip()
+
+
+def _in_one_order(disagreement: Disagreement, reports: RankReports) -> str:
+    """A sentence on the loop that gives the calls their tensors; empty: there is none."""
+    site = next(iter(disagreement.operation_by_rank.values())).site
+    code = reports.sources(site) if site.line else None
+    loop = None if code is None else loop_over_items(code, site.line)
+    if loop is None or "op" in disagreement.differences.reported:
+        return ""
+    return (
+        f" Perhaps the ranks go through `{loop}` in different orders: sort it, or make it in one "
+        "order on all ranks."
+    )
 
 
 def _padded(disagreement: Disagreement, reports: RankReports) -> CodeChange | None:
