@@ -143,9 +143,10 @@ def catch_up(
             key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
         )
     )
-    left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
-    (answer,) = pool.answers(RankSet.of([source]), "names", NamesOf(), Names)
-    left_out = with_joint_names(left_out, answer.joint)
+    left_out = with_joint_names(
+        _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds),
+        pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
+    )
     mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
     pool.history.replaced.note_catch_up(
