@@ -104,7 +104,10 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
             pool.pull("x")
         assert not [text for text in told if "This waits" in text]
         status = " ".join(survey(pool).bundle()["text/plain"].split())
-        assert "rank 1 not heard, and still inside an old cell. Next: wait until" in status
+        assert (
+            "rank 1 not heard since an old cell, perhaps still inside it. Next: wait until"
+            in status
+        )
 
         two.set_cable(plugged=True)
         poll_until(lambda: not pool.snapshot.silent and not pool.unfinished, 60.0)

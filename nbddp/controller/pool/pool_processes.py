@@ -19,7 +19,12 @@ from nbddp.controller.hub import HubThread, Listeners, RankRequests, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
-from nbddp.controller.pool.refusals import not_alone_text, not_replaced_text, unanswered_text
+from nbddp.controller.pool.refusals import (
+    not_alone_text,
+    not_replaced_text,
+    silent_text,
+    unanswered_text,
+)
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
     Config,
@@ -28,7 +33,6 @@ from nbddp.controller.state import (
     InterruptRequested,
     PoolSnapshot,
     RankState,
-    silence_text,
     with_changes,
 )
 from nbddp.controller.values import Exchange, PromptExchange
@@ -246,11 +250,7 @@ class PoolProcesses:
         if done.obstacle:
             raise PoolBrokenError(not_alone_text(ranks, done.obstacle, self.snapshot))
         if done.silent:
-            raise PoolBrokenError(
-                f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "
-                f"form their groups with all others: {silence_text(done.silent)}. "
-                "Next: wait until the node is heard again or given up, or %ddp stop"
-            )
+            raise PoolBrokenError(silent_text(ranks, done))
         if done.failure or not done.fresh:
             raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))
         snapshot = self.snapshot

@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.recovery.stall_watch import StallWatch
 from nbddp.controller.state import (
     Action,
@@ -59,11 +60,13 @@ class CellRecovery:
         pool: PoolMachine,
         probes: RankProbes,
         questions: PendingAnswers,
-        *,
         settings: Settings,
+        *,
+        silent: SilentRanks,
         config: Callable[[], Config],
     ) -> None:
         self.run = run
+        self._silent = silent
         self._pool = pool
         self._settings = settings
         self._config = config
@@ -174,7 +177,9 @@ class CellRecovery:
                 self._abort_at = now + _ABORT_AFTER_INTERRUPT_S
             else:
                 self._abort_at = None
-                actions += self.abort.start("interrupt", "", self.run.unfinished, now)
+                silent = self._silent.ranks  # their answers are not waited for
+                inside = self.run.unfinished
+                actions += self.abort.start("interrupt", "", inside, now, silent=silent)
         if self.abort.look_at is not None and now >= self.abort.look_at:
             self.abort.judge_again()
             self.watch.look_soon(now)

@@ -18,7 +18,13 @@ import msgspec
 
 from nbddp.controller.diagnosis import CompareScope, compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
-from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
+from nbddp.controller.recovery.damage import (
+    damage_of,
+    with_exit,
+    with_late_ends,
+    with_recovery,
+    with_torn,
+)
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
@@ -245,6 +251,7 @@ class RecoveryMachine:
             case RunFinished() if self._cell and self._cell.run.run_id == first.run_id:
                 self._cell.finished(first, now)
             case RunFinished() if is_late:
+                self._held_outcome = with_late_ends(self._held_outcome, stimulus)
                 self._rebuild.broken |= {mark.pg_id for mark in first.marks if mark.is_broken}
                 # The others may be forming groups without this rank just now.
                 self._is_rebuild_due |= self._rebuild.is_active or bool(self._rebuild.broken)
@@ -275,14 +282,8 @@ class RecoveryMachine:
         self._exited_ranks.begin_cell()
         self._probes.run_id, self._probes.results = run.run_id, run.results
         if not self.pool.spec.plain:
-            self._cell = CellRecovery(
-                run,
-                self.pool,
-                self._probes,
-                self._questions,
-                settings=self.settings,
-                config=lambda: self.config,
-            )
+            shared = self.pool, self._probes, self._questions, self.settings
+            self._cell = CellRecovery(run, *shared, silent=self.silent, config=lambda: self.config)
 
     def _start_failed(self, failed: StartFailed, now: float) -> list[Action]:
         rank = failed.rank
