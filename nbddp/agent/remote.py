@@ -124,6 +124,8 @@ def check(source: str) -> list[str]:
         f"processors {facts.cpus} of {facts.machine_cpus}, GPUs {facts.gpus}",
         f"pool       {invitation.pool_id} {needs}",
     ]
+    if needs.startswith(("waits", "has lost")):
+        lines.append("next       the same command without --check joins it")
     if facts.engine:
         lines.append(f"started by {facts.engine}, node {facts.engine_node}")
     return lines

@@ -31,6 +31,8 @@ from tests.support.slurm_site import SlurmSite
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Nothing is left of a pool this long after its notebook was killed.
 _GONE_S = 30.0
+#: A node whose job goes on is lost after 60 s of silence.
+_LOST_S = 100.0
 _NOTEBOOK = """
 import nbddp
 pool = nbddp.start(1, nnodes=2, launcher="psij", job={"executor": "slurm", "duration": "5min"})
@@ -209,6 +211,21 @@ def test_a_lost_agent_is_replaced_by_a_job_of_one_node(home: Path):
         pool.stop()
     poll_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), _GONE_S)
     assert not (home / ".nbddp").exists()
+
+
+def test_a_lost_agent_of_a_job_of_slurm_is_replaced_by_another_job(slurm: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "slurm"}))
+    try:
+        pool.run("x = rank + 10")
+        os.kill(pool._processes.hub.nodes.pids[1], signal.SIGKILL)
+        poll_until(lambda: pool.snapshot.lost_agents == {1}, _LOST_S)
+        pool.restart(1)
+        assert len(slurm.jobs()) == 2
+        pool.run("dist.barrier()")
+        assert pool.pull("'x' in globals()") == [True, False]
+    finally:
+        pool.stop()
+    poll_until(lambda: not slurm.jobs())
 
 
 def test_the_words_of_a_job_that_fails_are_told(home: Path):

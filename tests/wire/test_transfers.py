@@ -71,11 +71,10 @@ def test_an_interrupted_pull_from_a_silent_node_proposes_what_is_possible():
     with pytest.raises(TransferInterruptedError) as caught, interrupt_as_error("pulling 'x'"):
         raise WaitInterrupt(RankSet.of([0]), {}, RankSet.of([1]), [silence])
     assert str(caught.value) == (
-        "pulling 'x' was interrupted: rank 0 had answered, node 1 (n2) is silent for 7 s: "
-        "whether rank 1 still runs is not known; it is given up at 60 s unless it is heard again "
-        "before. No variable was changed. Next: -r 0 leaves it out, or wait until the node is "
-        "heard again or given up, or %ddp restart (it asks for another agent at once; all ranks "
-        "lose their variables), or %ddp stop"
+        "pulling 'x' was interrupted: rank 0 had answered, node 1 (n2) is silent for 7 s; rank 1 "
+        "may go on there: it is given up at 60 s unless it is heard again before. No variable was "
+        "changed. Next: -r 0 leaves it out, or wait until the node is heard again or given up, or "
+        "%ddp restart, which gives it up now and ends all ranks"
     )
 
 

@@ -193,7 +193,7 @@ class RemoteNodes:
         # No node is vacant before all have come.
         vacant = agents.ended if self._lobby.nodes else frozenset[int]()
         if joined.only_asks:
-            reason = self._lobby.needs(vacant)
+            reason = self._lobby.needs(joined, vacant)
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
             return ""
         self._job_ends.note(joined.facts, now)
@@ -344,7 +344,7 @@ class RemoteNodes:
 
     def _silent_text(self, silent: SilentNode) -> str:
         return (
-            f"nothing is heard of node {silent.node} ({silent.host}): the network is cut, or the "
-            "machine is stopped. nbddp waits until "
-            f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
+            f"nothing is heard of node {silent.node} ({silent.host}). Perhaps the network is cut, "
+            "the machine is off, or its agent was killed. Next: wait until it is heard again; its "
+            f"ranks are given up after {silent.lost_after_s:g} s"
         )

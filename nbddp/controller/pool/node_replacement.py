@@ -47,7 +47,7 @@ class AgentSource(Protocol):
         """End what `begin` has started."""
 
     def way_out(self, nodes: Collection[int], command: str) -> str:
-        """Say what the user can do if no agent can ever come; empty: try again by the command."""
+        """Return the end of an error, what to do if no agent can ever come; empty: try again."""
 
 
 class EngineAgents:
@@ -210,7 +210,12 @@ def replace_nodes(
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
     except PoolBrokenError as error:
-        raise PoolBrokenError(f"{error}{source.way_out(nodes, command)}") from None
+        again = source.way_out(nodes, command)
+        if not again and "Next: " not in str(error):
+            again = f". Next: {command} tries again"
+        elif not again and hub.is_alive and len(begun) == len(lost):
+            again = f", then {command} again"
+        raise PoolBrokenError(f"{error}{again}") from None
     finally:
         hub.awaited = frozenset()
         if not is_done:
@@ -244,7 +249,7 @@ def _wait(
         if until is not None and time.monotonic() > until:
             raise PoolBrokenError(
                 f"no agent has come in the place of {_places(missing)} in {source.limit_s:g} s "
-                f"({source.state()}). Next: look at the machines, then try again"
+                f"({source.state()}). Next: look at the machines"
             )
         waits_for = f"waits for another agent in the place of {_places(missing)}\n{source.state()}"
         joined = len({info.node for info in snapshot.ranks}) - len(snapshot.lost_agents)

@@ -59,12 +59,7 @@ class Lobby:
             joined: its first message; the caller has checked the token.
             vacant: nodes whose agents were lost.
         """
-        if joined.version != PROTOCOL_VERSION:
-            reason = (
-                f"the nbddp of {joined.facts.host} speaks version {joined.version} of the "
-                f"protocol, that of the notebook {PROTOCOL_VERSION}. Next: install the same nbddp "
-                "on all machines"
-            )
+        if reason := self._version_text(joined):
             # A running pool needs no further agent.
             return LobbyDecision(refused={guest: reason}, failure="" if self.nodes else reason)
         if self.nodes:
@@ -80,20 +75,44 @@ class Lobby:
         self.nodes = {node: guests[number] for number, node in admitted.items()}
         return LobbyDecision(admitted=admitted)
 
-    def needs(self, vacant: Iterable[int] = ()) -> str:
-        """Say for an agent that only asks whether the pool needs another one.
+    def needs(self, joined: AgentJoined, vacant: Iterable[int] = ()) -> str:
+        """Say for an agent that only asks whether the pool needs another one, and could take it.
 
         Args:
+            joined: its question.
             vacant: nodes whose agents were lost.
         """
+        lost = sorted(vacant)
+        if self.nodes and not lost:
+            return f"{self._has_all}, and takes no further agent"
+        others = [facts for node, facts in self.nodes.items() if node not in lost]
+        if failure := self._version_text(joined) or self._disagreement(
+            [*others, *self._guests.values(), joined.facts]
+        ):
+            return f"would refuse this machine: {failure}"
         if not self.nodes:
             missing = self._nnodes - len(self._guests)
-            return f"waits for {missing} of its {self._nnodes} nodes"
-        lost = sorted(vacant)
-        if not lost:
-            return f"has all of its {self._nnodes} nodes, and takes no further agent"
+            return f"waits for {missing} of its {self._nodes}"
         which = f"node {lost[0]}" if len(lost) == 1 else f"nodes {', '.join(map(str, lost))}"
         return f"has lost {which} of {self._nnodes}, and takes another agent"
+
+    @property
+    def _nodes(self) -> str:
+        return f"{self._nnodes} {'node' if self._nnodes == 1 else 'nodes'}"
+
+    @property
+    def _has_all(self) -> str:
+        return "has its node" if self._nnodes == 1 else f"has all of its {self._nodes}"
+
+    @staticmethod
+    def _version_text(joined: AgentJoined) -> str:
+        if joined.version == PROTOCOL_VERSION:
+            return ""
+        return (
+            f"the nbddp of {joined.facts.host} speaks version {joined.version} of the "
+            f"protocol, that of the notebook {PROTOCOL_VERSION}. Next: install the same nbddp "
+            "on all machines"
+        )
 
     def leave(self, guest: int) -> None:
         """Forget an agent that has gone before it had a node."""
@@ -101,7 +120,11 @@ class Lobby:
 
     def _replace(self, guest: int, facts: NodeFacts, vacant: list[int]) -> LobbyDecision:
         if not vacant:
-            return LobbyDecision(refused={guest: f"the pool has all of its {self._nnodes} nodes"})
+            reason = (
+                f"the pool {self._has_all}. Next: for a larger pool, another start with "
+                f"--nnodes {self._nnodes + 1}"
+            )
+            return LobbyDecision(refused={guest: reason})
         others = [known for node, known in self.nodes.items() if node not in vacant]
         failure = self._disagreement([*others, facts])
         if failure:

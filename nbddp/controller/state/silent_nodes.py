@@ -70,23 +70,16 @@ def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> s
     """
     nodes = list(silences)
     ranks = RankSet.of(rank for each in nodes for rank in each.ranks)
-    runs, they, get, are = (
-        ("still runs", "it", "gets", "is")
-        if len(ranks) == 1
-        else ("still run", "they", "get", "are")
-    )
+    they, get, are = ("it", "gets", "is") if len(ranks) == 1 else ("they", "get", "are")
     it, node_is = ("it", "is") if len(nodes) == 1 else ("they", "are")
     given_up = f"{are} given up at {nodes[0].lost_after_s:g} s" if nodes else ""
     future = f"{they} {given_up} unless {it} {node_is} heard again before"
     if interrupted:
         future = f"{they} {get} the interrupt when {it} {node_is} heard again, or {given_up}"
-    known = f"whether {ranks.describe()} {runs} is not known"
-    return f"{silent_since_text(nodes)}: {known}; {future}"
+    there = "there" if len(nodes) == 1 else "on their nodes"
+    return f"{silent_since_text(nodes)}; {ranks.describe()} may go on {there}: {future}"
 
 
 def silent_steps(*, waits: str = "wait until the node is heard again or given up") -> str:
-    """``wait until ..., or %ddp restart ..., or %ddp stop``: the steps beside a silent node."""
-    return (
-        f"{waits}, or %ddp restart (it asks for another agent at once; all ranks lose their "
-        "variables), or %ddp stop"
-    )
+    """``wait until ..., or %ddp restart ...``: the next steps beside a silent node."""
+    return f"{waits}, or %ddp restart, which gives it up now and ends all ranks"

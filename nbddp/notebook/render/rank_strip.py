@@ -59,12 +59,7 @@ class ChipState(Enum):
     DEAD = ("†", "dead", "rgba(220,50,60,0.35)", "its process has ended")
     INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)", "")
     GIVEN_UP = ("…", "given up", "rgba(220,50,60,0.35)", "it did not leave the cell")
-    NOT_HEARD = (
-        "~",
-        "not heard",
-        "rgba(200,160,0,0.22)",
-        "its node is silent; perhaps it still runs",
-    )
+    NOT_HEARD = ("~", "not heard", "rgba(200,160,0,0.22)", "its node is silent; it may go on there")
 
     @property
     def sign(self) -> str:

@@ -334,6 +334,38 @@ def test_a_host_that_does_not_come_back_has_a_way_out():
     )
 
 
+@pytest.mark.parametrize(
+    ("how", "last"),
+    [
+        ("job 5 has ended", "job 5 has ended. Next: %ddp restart -r 1 tries again"),
+        (
+            "job 5 has ended. Next: look at its log",
+            "job 5 has ended. Next: look at its log, then %ddp restart -r 1 again",
+        ),
+        ("", "in 0 s (job 5). Next: look at the machines, then %ddp restart -r 1 again"),
+    ],
+)
+def test_an_agent_that_does_not_come_leaves_the_command_that_tries_again(how: str, last: str):
+    engine = SimpleNamespace(
+        join_timeout_s=0.0,
+        replace=lambda lost, invitation: None,
+        withdraw=lambda node: None,
+        state=lambda: "job 5",
+        end=lambda node: how,
+    )
+    agents = EngineAgents(cast("Engine", engine), "pigeon", INVITATION)
+    with pytest.raises(PoolBrokenError) as caught:
+        replace_nodes(
+            agents,
+            [1],
+            hub_with(1),
+            lambda: False,
+            lambda snapshot: None,
+            command="%ddp restart -r 1",
+        )
+    assert str(caught.value).endswith(last)
+
+
 def test_the_host_of_the_next_try_is_named_after_a_spare_host():
     """It is the lost one, and the command is that of the user."""
     options = PoolOptions.checked(1, nnodes=2, launcher="ssh", hosts=["n1", "n2", "n3"])

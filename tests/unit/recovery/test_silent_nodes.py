@@ -36,8 +36,8 @@ def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
     assert outcome.silent == (Silence(1, "hostb", 12.0, 60.0, RankSet.of([2, 3])),)
     text = str(cell_error(outcome, "cell [1]", {}))
     assert (
-        "node 1 (hostb) is silent for 12 s: whether ranks 2-3 still run is not known; they get the "
-        "interrupt when it is heard again, or are given up at 60 s"
+        "node 1 (hostb) is silent for 12 s; ranks 2-3 may go on there: they get the interrupt when "
+        "it is heard again, or are given up at 60 s"
     ) in text
     assert "cells run on ranks 0-1 meanwhile with -r 0-1" in text
     assert "%ddp restart -r" not in text
@@ -127,10 +127,9 @@ def test_a_restart_is_refused_when_the_node_becomes_silent():
     assert not pool.is_rebuilding()
     assert silent_text(RankSet.of([2]), done) == (
         "rank 2 was not restarted, since fresh ranks form their groups with all others: node 1 "
-        "(hostb) is silent for 2 s: whether ranks 2-3 still run is not known; they are given up at "
-        "60 s unless it is heard again before. Next: wait until the node is heard again or given "
-        "up, or %ddp restart (it asks for another agent at once; all ranks lose their variables), "
-        "or %ddp stop"
+        "(hostb) is silent for 2 s; ranks 2-3 may go on there: they are given up at 60 s unless it "
+        "is heard again before. Next: wait until the node is heard again or given up, or %ddp "
+        "restart, which gives it up now and ends all ranks"
     )
 
 
@@ -144,7 +143,7 @@ def test_a_restart_whose_node_becomes_silent_when_its_ranks_were_to_end_is_perha
     text = silent_text(asked, done)
     assert text.startswith(
         "perhaps ranks 2-3 were restarted: their processes were asked to end, and now node 1 "
-        "(hostb) is silent for 2 s: whether ranks 2-3 still run is not known"
+        "(hostb) is silent for 2 s; ranks 2-3 may go on there"
     )
     assert "%ddp status shows whether they are fresh processes when the node is heard" in text
 
@@ -179,14 +178,13 @@ def test_ranks_that_form_groups_with_a_node_that_becomes_silent_are_freed():
 def test_the_sentence_fits_one_rank_and_several_nodes():
     one = Silence(1, "b", 7.0, 60.0, RankSet.of([2]))
     assert silence_text([one]) == (
-        "node 1 (b) is silent for 7 s: whether rank 2 still runs is not known; it is given up at "
-        "60 s unless it is heard again before"
+        "node 1 (b) is silent for 7 s; rank 2 may go on there: it is given up at 60 s unless it is "
+        "heard again before"
     )
     two = [one, Silence(2, "c", 8.0, 60.0, RankSet.of([4, 5]))]
     assert silence_text(two, interrupted=True) == (
-        "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s: whether ranks 2,4-5 still "
-        "run is not known; they get the interrupt when they are heard again, or are given up at "
-        "60 s"
+        "node 1 (b) is silent for 7 s and node 2 (c) is silent for 8 s; ranks 2,4-5 may go on "
+        "on their nodes: they get the interrupt when they are heard again, or are given up at 60 s"
     )
 
 

@@ -83,7 +83,10 @@ def test_another_version_of_the_protocol_ends_the_start():
 
 def test_a_late_agent_is_refused_or_takes_the_place_of_a_lost_one():
     lobby, _ = joined(agent("n1"), agent("n2"))
-    assert lobby.join(-3, agent("n3")).refused == {-3: "the pool has all of its 2 nodes"}
+    late = lobby.join(-3, agent("n3")).refused[-3]
+    assert late == (
+        "the pool has all of its 2 nodes. Next: for a larger pool, another start with --nnodes 3"
+    )
     assert lobby.join(-4, agent("n3"), vacant=[1]).admitted == {-4: 1}
     assert lobby.nodes[1].host == "n3"
     assert -5 in lobby.join(-5, agent("n4", torch="9"), vacant=[1]).refused
@@ -103,11 +106,28 @@ def test_an_agent_that_was_started_for_a_lost_node_gets_that_one():
 
 
 def test_an_agent_that_only_asks_is_told_what_the_pool_needs():
-    lobby = Lobby(2, "3.11")
-    assert lobby.needs() == "waits for 2 of its 2 nodes"
+    lobby, asks = Lobby(2, "3.11"), agent("n3")
+    assert lobby.needs(asks) == "waits for 2 of its 2 nodes"
     lobby.join(-1, agent("n1"))
-    assert lobby.needs() == "waits for 1 of its 2 nodes"
+    assert lobby.needs(asks) == "waits for 1 of its 2 nodes"
     lobby.join(-2, agent("n2"))
-    assert lobby.needs() == "has all of its 2 nodes, and takes no further agent"
-    assert lobby.needs([1]) == "has lost node 1 of 2, and takes another agent"
-    assert lobby.needs([1, 0]) == "has lost nodes 0, 1 of 2, and takes another agent"
+    assert lobby.needs(asks) == "has all of its 2 nodes, and takes no further agent"
+    assert lobby.needs(asks, [1]) == "has lost node 1 of 2, and takes another agent"
+    assert lobby.needs(asks, [1, 0]) == "has lost nodes 0, 1 of 2, and takes another agent"
+    one = Lobby(1, "3.11")
+    assert one.needs(asks) == "waits for 1 of its 1 node"
+    one.join(-1, agent("n1"))
+    assert one.needs(asks) == "has its node, and takes no further agent"
+
+
+def test_an_agent_that_only_asks_is_told_that_it_would_be_refused():
+    lobby = Lobby(2, "3.11")
+    other_python = lobby.needs(agent("n1", python="3.12"))
+    assert other_python.startswith("would refuse this machine: all nodes need torch")
+    lobby.join(-1, agent("n1"))
+    assert "n2: Python 3.11, torch 2.12.0" in lobby.needs(agent("n2", torch="2.12.0"))
+    old = "would refuse this machine: the nbddp of n2 speaks version 99 of the protocol"
+    assert lobby.needs(agent("n2", version=99)).startswith(old)
+    lobby.join(-2, agent("n2"))
+    assert "would refuse" in lobby.needs(agent("n3", torch="9"), [1])
+    assert "would refuse" not in lobby.needs(agent("n3", torch="9"))  # it needs none
