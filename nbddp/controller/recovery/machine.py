@@ -102,10 +102,11 @@ class RecoveryMachine:
         self.config = Config()
         self.first_number = first_number
         self._questions = PendingAnswers(first_number)
-        self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self.silent = SilentRanks(pool)
-        self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
-        self._restarts = RankRestarts(pool, self._questions, settings, self.silent, self.snapshot)
+        shared = pool, self._questions, settings
+        self._probes = RankProbes(*shared, diagnose, compare, silent=self.silent)
+        self._rebuild = PoolRebuild(*shared, self.silent, self._rebuilt)
+        self._restarts = RankRestarts(*shared, self.silent, self.snapshot)
         self._restarts.begun = self._restart_begun
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
@@ -346,14 +347,13 @@ class RecoveryMachine:
 
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
+        silent = self.silent.among(outcome.ranks("unfinished"), now)
+        outcome = replace(outcome, silent=silent)
         if cell is None:
-            silent = self.silent.among(outcome.ranks("unfinished"), now)
-            return [EndRun(replace(outcome, silent=silent))]
+            return [EndRun(outcome)]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
         actions = cell.close(has_failed=has_failed)
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
-        silent = self.silent.among(outcome.ranks("unfinished"), now)
-        outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]
         if outcome.interrupted and (inside := outcome.ranks("unfinished")):

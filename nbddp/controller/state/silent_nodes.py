@@ -33,6 +33,11 @@ class Silence:
     lost_after_s: float
     ranks: RankSet  #: of the node, that are concerned
 
+    @property
+    def unheard(self) -> str:
+        """``nothing has been heard of node 1 (n2) for 12 s``."""
+        return f"nothing has been heard of node {self.node} ({self.host}) for {self.silent_s:.0f} s"
+
 
 def silent_since_text(silences: Iterable[Silence]) -> str:
     """``node 1 (n2) is silent for 12 s``; several with ``and``."""
