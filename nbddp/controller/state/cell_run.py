@@ -84,6 +84,12 @@ class CellRun:
         self.interrupted = self.interrupted or not timed_out
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the user or its timeout has interrupted it, or it has failed on some rank."""
+        ends = self.results.values()
+        return self.interrupted or self.timed_out or any(end.status != "ok" for end in ends)
+
+    @property
     def unfinished(self) -> RankSet:
         """Ranks that are still inside."""
         return NO_RANKS if self.is_complete else self.ranks - RankSet.of(self.results)
