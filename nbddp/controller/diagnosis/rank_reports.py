@@ -213,7 +213,7 @@ class RankReports:
             return Predicate(RankVerb.RAISED, f" {error_text}{before}"), site
         ended = Predicate(RankVerb.HAS_FINISHED)
         if view.state == "dead" or view.exit_text:
-            ended = Predicate(RankVerb.NONE, view.exit_phrase)
+            ended = Predicate.of_end(view.exit_phrase)
         if newest is None:
             return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
         name = self.name(newest, has_call=False)

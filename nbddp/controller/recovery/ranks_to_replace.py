@@ -179,7 +179,7 @@ class RankRestarts:
             {self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents.keys()
         )
         if lost:
-            return f"the agent of node {lost[0]} has ended"
+            return f"node {lost[0]} is lost"
         return self._pool.ranks.stopped_agent_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:

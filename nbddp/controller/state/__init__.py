@@ -38,6 +38,7 @@ from nbddp.controller.state.exit_text import (
     is_of_mismatch,
     meaning,
     memory_then,
+    was_lost,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
@@ -163,5 +164,6 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "was_lost",
     "with_changes",
 ]
