@@ -198,6 +198,7 @@ class PoolProcesses:
                 ranks = self._with_agents(ranks, interrupts)
                 return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
             if nodes := self._startup.nodes_to_replace():
+                self.hub.awaited = nodes  # what becomes of them is told by this restart
                 self.hub.give_up(nodes)
                 self._replace(nodes, interrupts, "%ddp restart")
             self.exchange.forget_all(self._all_ranks)
