@@ -126,6 +126,21 @@ def test_a_restart_before_a_killed_agent_is_noticed_ends_no_rank(listening: List
     assert pool.pull("x", ranks=0) == 10
 
 
+def test_a_cell_that_fails_since_an_agent_was_killed_names_the_silent_node(listening: Listening):
+    pool = listening.start(n=2)
+    code = (
+        "print('in')\nfor _ in range(1000):\n    dist.all_reduce(torch.ones(1)); time.sleep(0.05)"
+    )
+    cell = begin_cell(pool, f"import time\n{code}")
+    poll_until(lambda: set(cell.view.texts()) == {0, 1, 2, 3})
+    agent_of(pool, 1).kill()
+    error = " ".join(str(cell.join(60.0).error).split())
+    assert "silent for" in error
+    assert "ranks 2-3 may go on there" in error
+    assert "still inside the cell" not in error
+    assert "wait for the silent node" in error
+
+
 def test_the_stop_button_ends_the_wait_for_a_sign_of_life_of_a_killed_agent(listening: Listening):
     pool = listening.start(settings=Settings(silent_after_s=60.0))
     run_cell(pool, "x = rank + 10")
