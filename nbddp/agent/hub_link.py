@@ -9,12 +9,15 @@ Runs in: the agent's thread.
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec.structs import replace
+
 from nbddp.agent.folded_runs import FOLDED, FoldedRuns
 from nbddp.agent.kept_state import KeptState
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
 from nbddp.wire.channels import Uplink
 from nbddp.wire.messages import (
+    AgentAttached,
     AttachAgent,
     Event,
     Execute,
@@ -111,11 +114,12 @@ class HubLink:
         self.is_detached = True
         return old
 
-    def attach(self, event: Event) -> None:
+    def attach(self, event: AgentAttached) -> None:
         """Send ``event`` to a new hub, then the events that were kept for it."""
         self.is_detached = False
-        self.uplink.send(event)
-        for frames in self.kept.replay(time.monotonic()):
+        events = self.kept.replay(time.monotonic())
+        self.uplink.send(replace(event, kept_events=len(events)))
+        for frames in events:
             self.uplink.forward(frames)
         self.uplink.flush()
 

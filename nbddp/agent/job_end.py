@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from nbddp.agent.engine_variables import BatchJob
-from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S
+from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, JOB_WARNINGS_S
 
 _END_ENV = "SLURM_JOB_END_TIME"
 _ASK_S = 2.0
-#: Seconds before the end at which the notebook warns; just before, the answer has to be new.
-_WARN_S = (600.0, 300.0, 60.0)
+#: Just before the notebook warns, the answer has to be new.
 _BEFORE_WARNING_S = 20.0
 _LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 _LSF_LEFT = re.compile(r"(\d+):(\d+)(?: [LEXP])?")
@@ -71,7 +70,7 @@ def next_question_s(left_s: float, every_s: float) -> float:
     >>> next_question_s(7200.0, 300.0), next_question_s(700.0, 300.0), next_question_s(15.0, 300.0)
     (300.0, 80.0, 300.0)
     """
-    waits = [left_s - before - _BEFORE_WARNING_S for before in _WARN_S]
+    waits = [left_s - before - _BEFORE_WARNING_S for before in JOB_WARNINGS_S]
     return min([every_s, *(wait for wait in waits if wait > _BEFORE_WARNING_S)])
 
 

@@ -126,7 +126,7 @@ class Keeping:
         self._begin(answer)
 
     def _set_time(self, keep_s: float) -> None:
-        """Be kept for so long from now on; a hub on another machine may be silent as long."""
+        """Be kept for `keep_s` from now on; a hub on another machine may be silent as long."""
         self._keep_s = keep_s
         uplink = self._link.uplink
         if isinstance(uplink, RemoteUplink):

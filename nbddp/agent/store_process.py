@@ -89,7 +89,7 @@ class StoreKeeper:
         maker: makes processes.
         loop: reports when the answer or the end of the store is readable.
         send: takes the messages for the hub.
-        ends_as_well: says whether the agent ends, too: then the end of the store is no news.
+        ends_as_well: says whether the agent ends, too: then the end of the store is not reported.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ import queue
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbddp.errors import BadOptionError, NbddpError, NoPoolError
@@ -73,7 +72,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def find_pools() -> list[NotebookPool]:
     """The pools of notebooks of this user."""
     pools = []
-    for file in sorted(Path(pool_folder.parents()[0]).glob(f"nbddp-*/{NOTEBOOK_FILE}")):
+    for file in sorted(folder / NOTEBOOK_FILE for folder in pool_folder.folders()):
         try:
             if file.stat().st_uid != os.getuid():
                 continue

@@ -176,7 +176,7 @@ def start(
         k8s_template: path of a YAML file with a Pod, whose fields the pods of ``k8s`` get.
         job: options of a batch job of ``pbs``, ``lsf``, ``flux`` or ``psij``, such as
             ``{"queue": "gpu", "duration": "2h"}``, or by the scheduler's own names.
-        keep: for so long, such as ``"4h"``, the pool goes on after the end of this process:
+        keep: how long, such as ``"4h"``, the pool goes on after the end of this process:
             `attach` takes it back. Default: it ends with this process.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
 

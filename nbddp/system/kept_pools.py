@@ -300,11 +300,7 @@ def detached_pools(known: Iterable[KnownPool] | None = None) -> list[KnownPool]:
 
 
 def _folders() -> Iterator[Path]:
-    folders = [
-        folder
-        for parent in pool_folder.parents()
-        for folder in Path(parent).glob(f"{pool_folder.PREFIX}*")
-    ]
+    folders = pool_folder.folders()
     with suppress(RuntimeError):  # this user has no home
         top, names = _of_machines()
         folders += top.joinpath(*names).glob("*")

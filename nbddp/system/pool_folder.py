@@ -49,6 +49,11 @@ def parents() -> list[str]:
     return list(dict.fromkeys(parent for parent in folders if parent))
 
 
+def folders() -> list[Path]:
+    """List the folders with the names of pools that are in any of `parents`."""
+    return [folder for parent in parents() for folder in Path(parent).glob(f"{PREFIX}*")]
+
+
 def make() -> Path:
     """Make a folder with mode 0700, whose path is short enough for the sockets in it.
 

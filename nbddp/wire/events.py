@@ -4,7 +4,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from msgspec.structs import replace
 
@@ -109,6 +109,7 @@ class AgentAttached(MessageBase, frozen=True):
     #: The last cell, unless its end was settled: its ranks are in it, or its end follows.
     run: Execute | None
     run_age_s: float = 0.0  #: since its begin
+    kept_events: int = 0  #: so many of them follow at once
     facts: NodeFacts | None = None  #: None: the agent is on the notebook's machine
 
 
@@ -463,6 +464,10 @@ class GroupsRebuilt(MessageBase, frozen=True):
     rank: Rank
     error: ErrorInfo | None = None
     torn: tuple[str, ...] = ()  #: as in `RunFinished`, which comes before
+
+
+#: ipykernel's key for the types of matches, in the metadata of a `Completed`.
+MATCH_TYPES_KEY: Final = "_jupyter_types_experimental"
 
 
 class Completed(MessageBase, frozen=True):

@@ -129,6 +129,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 #: The time that the job around an agent has left is not known, or has no end, or there is no job.
 JOB_LEFT_UNKNOWN_S = -1.0
+#: Seconds before the end of a job at which the user is warned.
+JOB_WARNINGS_S = (600.0, 300.0, 60.0)
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ its target ranks: ``[ranks, payload, *buffers]``. No ranks: it is for the agent 
 from typing import TypeAlias
 
 from nbddp.wire.events import (
+    MATCH_TYPES_KEY,
     AgentAttached,
     AgentDetached,
     AgentEnded,
@@ -103,6 +104,7 @@ from nbddp.wire.requests import (
 )
 
 __all__ = [
+    "MATCH_TYPES_KEY",
     "PROTOCOL_VERSION",
     "AbortOperations",
     "AdmitAgent",

@@ -1,9 +1,9 @@
 """Cells in which a rank would wait forever, and the diagnosis that each must get.
 
 The tables are in `hung_collectives`, `hung_wrapped`, `hung_iterations`, `hung_conditions`,
-`hung_modules`, `hung_mismatches`, `hung_messages`, `hung_cycles`, `hung_failures` and
-`hung_suspects`; what is there before each cell is in `lasting_pool`. Expectations
-are of the first proven finding.
+`hung_modules`, `hung_mismatches`, `hung_strides`, `hung_messages`, `hung_cycles`,
+`hung_failures` and `hung_suspects`; what is there before each cell is in `lasting_pool`.
+Expectations are of the first proven finding.
 """
 
 from collections.abc import Mapping

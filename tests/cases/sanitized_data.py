@@ -167,7 +167,10 @@ WRONG_DATA = [
         "subsets that overlap",
         "part = Subset(data, range(4 * rank, 4 * rank + 6))\n" + _PLAIN.replace("data", "part"),
         "samples-twice",
-        ("Ranks 0-1 read 2 of the 10 samples of Subset more than once (indices 4, 5)", "overlap"),
+        (
+            "Ranks 0-1 read 2 of the 10 samples of TensorDataset more than once (indices 4, 5)",
+            "overlap",
+        ),
         (2, 3),
         ("range(4 * rank, 4 * rank + 6)", "range(5 * rank, 5 * rank + 5)"),
         proven=False,
@@ -282,7 +285,7 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "own = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(own.parameters(), 0.1)\n"
         "fold = Subset(data, range(8) if rank == 0 else range(2, 10))\n"
         "for batch in DataLoader(fold, 4): own(batch[0]).sum().backward(); optimizer.step()\n",
-        ("ranks 0-1 read 6 of the 10 samples of Subset more than once; nothing that they trained",),
+        ("ranks 0-1 read 6 of the 10 samples of TensorDataset more than once; nothing that they",),
     ),
     "validation in each epoch": (
         replaced(EPOCHS, SET_EPOCH)
@@ -310,7 +313,7 @@ CORRECT_DATA: dict[str, tuple[str, tuple[str, ...]]] = {
         "for batch in DataLoader(mine, 3):\n"
         "    own(batch[0]).sum().backward(); optimizer.step()\n"
         "for one in own.parameters(): dist.all_reduce(one.data)\n",
-        ("rank 0 got 3 of 4 batches of TensorDataset; no operation in the loop waits",),
+        ("rank 0 got 3 batches, rank 1 got 4 batches of TensorDataset; no operation in",),
     ),
     "two models, one after another, in each epoch": (
         replaced(EPOCHS, SET_EPOCH) + "    for batch in loader:\n        fit(batch)\n",

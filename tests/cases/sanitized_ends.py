@@ -15,10 +15,11 @@ class EndCell(WrongCell):
 
 def _end(
     name: str, code: str, words: tuple[str, ...], lines: tuple[int, ...],
-    *fixes: tuple[str, str], next_words: tuple[str, ...] = (),
+    *fixes: tuple[str, str], next_words: tuple[str, ...] = (), culprits: str = "0-1",
 ) -> EndCell:  # fmt: skip
     fixed = replaced(code, *fixes)
-    return EndCell(name, code, fixed, "parted-replicas", words, lines, next_words=next_words)
+    kind = "parted-replicas"
+    return EndCell(name, code, fixed, kind, words, lines, culprits, next_words=next_words)
 
 
 _STEP = "    optimizer.step()\n"
@@ -165,6 +166,17 @@ train()
         next_words=("the state of SGD", "also after line 8"),
     ),
     _end(
+        "state of the optimizer that one rank drops after the last step",
+        TRAIN.replace("SGD(", "Adam(")
+        + "if rank == 1:\n    new = torch.optim.Adam(model.parameters())\n"
+        "    optimizer.load_state_dict(new.state_dict())\n",
+        ("Rank 1 has", "no 'step of 0.weight' and 11 more of Sequential", "Adam has on rank 0"),
+        (8,),
+        ("rank == 1", "True"),
+        next_words=("empties the state of Adam on rank 1", "after line 8"),
+        culprits="1",
+    ),
+    _end(
         "step before the gradients are averaged",
         _AVERAGED.replace(_STEP, "").replace("    for parameter", f"{_STEP}    for parameter"),
         (
@@ -189,6 +201,21 @@ train()
         ("    optimizer.step()\n", ""),
         ("(parameter.grad)\n", "(parameter.grad)\n    optimizer.step()\n"),
         next_words=("Step after the averaging",),
+    ),
+    _end(
+        "step before the gradients are averaged, which the optimizer drops",
+        _AVERAGED.replace(_STEP, "")
+        .replace("    optimizer.zero_grad()\n", "")
+        .replace("    for parameter", f"{_STEP}    for parameter")
+        + "    optimizer.zero_grad()\n",
+        (
+            "different values in 'weight' and 1 more of Linear",
+            "line 7 stepped the optimizer before",
+        ),
+        (7, 9),
+        (f"{_STEP}    for", "    for"),
+        ("(parameter.grad)\n", f"(parameter.grad)\n{_STEP}"),
+        next_words=("Step after the averaging", "line 9"),
     ),
     _end(
         "learning rate of one rank after steps without an average, whose weights were averaged",

@@ -200,7 +200,7 @@ def test_the_second_notebook_may_be_killed_too(site: KeptSite):
     second = site.start(_ATTACH + "time.sleep(1000)")
     second.wait_line("attached")
     refused = site.start("import nbddp\ntry: nbddp.attach()\nexcept Exception as e: print(e)")
-    assert re.search(r" (is|are) attached: %ddp pools says where", refused.finish())
+    assert re.search(r" (is|are) attached. Next: %ddp pools says where", refused.finish())
     second.kill()
     third = site.start(_ATTACH + "print(pool.rejoin()); print(pool.pull('rank')); pool.stop()")
     assert "ranks 0-1 ok" in (text := third.finish())

@@ -104,7 +104,7 @@ time.sleep(1000)
     ]
     second.wait_line("x [11, 12]")
     refused = scripts.start("try: nbddp.attach()\nexcept Exception as e: print(e)")
-    assert re.search(r" (is|are) attached: %ddp pools says where", refused.finish())
+    assert re.search(r" (is|are) attached. Next: %ddp pools says where", refused.finish())
     second.kill()
     third = scripts.start("pool = nbddp.attach(); print(pool.pull('x')); pool.stop()")
     assert "[11, 12]" in third.finish()

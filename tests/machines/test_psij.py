@@ -21,6 +21,7 @@ import pytest
 from nbddp.controller.launch import psij_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
+from nbddp.settings import Settings
 from nbddp.wire.launch_specs import Invitation
 from tests.support import psij_site, slurm_site
 from tests.support.polling import poll_until
@@ -31,8 +32,6 @@ from tests.support.slurm_site import SlurmSite
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: Nothing is left of a pool this long after its notebook was killed.
 _GONE_S = 30.0
-#: A node whose job goes on is lost after 60 s of silence.
-_LOST_S = 100.0
 _NOTEBOOK = """
 import nbddp
 pool = nbddp.start(1, nnodes=2, launcher="psij", job={"executor": "slurm", "duration": "5min"})
@@ -214,11 +213,12 @@ def test_a_lost_agent_is_replaced_by_a_job_of_one_node(home: Path):
 
 
 def test_a_lost_agent_of_a_job_of_slurm_is_replaced_by_another_job(slurm: SlurmSite):
-    pool = start(PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "slurm"}))
+    options = PoolOptions.checked(1, nnodes=2, launcher="psij", job={"executor": "slurm"})
+    pool = start(options, Settings(silent_after_s=3.0, node_timeout_s=10.0))
     try:
         pool.run("x = rank + 10")
         os.kill(pool._processes.hub.nodes.pids[1], signal.SIGKILL)
-        poll_until(lambda: pool.snapshot.lost_agents == {1}, _LOST_S)
+        poll_until(lambda: pool.snapshot.lost_agents == {1}, 60.0)  # the job goes on
         pool.restart(1)
         assert len(slurm.jobs()) == 2
         pool.run("dist.barrier()")

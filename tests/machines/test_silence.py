@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import CellInterruptedError, PoolBrokenError, PoolInterruptedError
 from nbddp.notebook.render import timeline
 from nbddp.notebook.render.status_table import survey
@@ -157,6 +158,24 @@ def test_the_stop_button_ends_the_wait_for_a_sign_of_life_of_a_killed_agent(list
         pool.restart(0)
     button.join()
     assert pool.pull("x", ranks=0) == 10
+
+
+def test_a_restart_of_all_ranks_replaces_an_agent_that_was_killed_just_now(listening: Listening):
+    pool = listening.start(settings=Settings(silent_after_s=3.0))
+    first = agent_of(pool, 0).pid
+    agent_of(pool, 1).kill()
+    shown: list[str] = []
+
+    def show(snapshot: PoolSnapshot) -> None:
+        if not shown:
+            listening.start_agents(1)
+        shown.append(snapshot.waits_for)
+
+    pool.listeners.replacing = show
+    pool.restart()
+    assert shown[0].startswith("waits for another agent in the place of node 1")
+    assert agent_of(pool, 0).pid == first
+    run_cell(pool, "dist.barrier()")
 
 
 def test_a_pull_says_at_once_that_it_waits_for_a_silent_node(site: SshSite):

@@ -8,6 +8,7 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
+from tests.cases.sanitized_dropped_gradients import CORRECT_DROPPED_GRADIENTS
 from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
 from tests.cases.sanitized_other_models import CORRECT_OTHER_MODELS, OTHER_MODELS
@@ -34,6 +35,7 @@ SILENT = {
     **CORRECT_PUT_BACK,
     **CORRECT_STEPS_ALONE,
     **CORRECT_OTHER_MODELS,
+    **CORRECT_DROPPED_GRADIENTS,
 }
 
 

@@ -27,6 +27,14 @@ def test_the_debugger_of_one_rank_ends_no_cell(pool: Pool, lines: list[str], tex
     assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
 
 
+@pytest.mark.parametrize("line", ["run raise KeyboardInterrupt", "p stop()"])
+def test_an_interrupt_that_is_typed_ends_no_cell(pool: Pool, line: str):
+    code = f"def stop():\n    raise KeyboardInterrupt\n{SUM}"
+    view = run_cell(pool, code, step=True, answers=[line, "c"])
+    assert view.error is None
+    assert view.text(1) == "KeyboardInterrupt\n[3.0, 3.0]\n"
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -42,6 +50,16 @@ def test_a_line_at_a_breakpoint_ends_no_cell(pool: Pool, line: str, text: str):
     view = run_cell(pool, "if rank == 1:\n    breakpoint()\nprint('end')", answers=answers)
     assert text in view.text(1)
     assert view.text(1).endswith("end\n")
+
+
+def test_what_is_assigned_at_a_prompt_stays(pool: Pool):
+    lines = ["!z = 5", "!z += 1", "interact", "a = z + 1", "new = 9", "exit()", "c"]
+    code = "def f(a):\n    z, h = 1, lambda: a\n    breakpoint()\n    return z, a, h()\n"
+    view = run_cell(pool, f"{code}if rank == 1:\n    print(f(0))", answers=lines)
+    assert view.text(1).endswith("(6, 7, 7)\n")
+    lines = ["!z = 5", "interact", "a = z + 1", "del gone", "exit()", "c"]
+    run_cell(pool, "a = z = gone = 0\nif rank == 1:\n    breakpoint()\n", answers=lines)
+    assert pool.pull("(a, z, 'gone' in globals())") == [(0, 0, True), (6, 5, False)]
 
 
 @pytest.mark.parametrize("opening", [["rank 1"], []], ids=["rank 1", "breakpoint()"])

@@ -6,7 +6,9 @@ Runs in: the notebook's process. Pure.
     cell_names    CellNames     the names that a cell binds, changes and reads
     plan          make_plan     names that are lacking -> cells to run again, in order
     roles         choose_roles  the ranks that catch up, and those whose variables they get
+    result        CatchUp       what fresh ranks have got
     held_values   HeldValues    the values of fresh ranks that stay
+    unfinished    Unfinished    cells that failed when they ran again, and those that use theirs
     compared_variables  ComparedVariables  values of fresh ranks beside those of the others
 """
 
@@ -14,10 +16,13 @@ from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan
+from nbddp.controller.catch_up.result import CatchUp
 from nbddp.controller.catch_up.roles import Roles, choose_roles
+from nbddp.controller.catch_up.unfinished import Unfinished
 from nbddp.controller.state import LeftOut, Reason
 
 __all__ = [
+    "CatchUp",
     "CatchUpPlan",
     "CellHistory",
     "ComparedVariables",
@@ -26,6 +31,7 @@ __all__ = [
     "PastCell",
     "Reason",
     "Roles",
+    "Unfinished",
     "choose_roles",
     "make_plan",
 ]

@@ -6,7 +6,7 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -54,14 +54,10 @@ class PastCell:
     @cached_property
     def names_run(self) -> CellNames:
         """The names of the statements that a rank, which keeps its variables, surely has run."""
-        if self.is_ok or self.run_above == math.inf:
+        if self.is_ok:
             return self.names
-        statements = Code(self.python, self.first_line).statements if self.run_above else []
+        statements = Code(self.python, self.first_line).statements
         return cell_names([each for each in statements if (each.end_lineno or 0) < self.run_above])
-
-    def has_bound(self, name: str) -> bool:
-        """Whether it is known that a rank has a name from this cell."""
-        return name in self.names_run.binds
 
     def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
         """The names that it has bound on a rank, and those of which that is not known.
@@ -91,6 +87,7 @@ class ReplacedProcesses:
         self._whole: set[_Process] = set()
         self._tried: set[_Process] = set()  # have caught up, at least in part
         self._living: set[_Process] = set()
+        self._unfinished: dict[_Process, frozenset[int]] = {}  # numbers of cells
 
     def note_cell(self, processes: Iterable[_Process], cell: PastCell) -> None:
         """Note a cell of the user that has ended well in processes."""
@@ -100,9 +97,27 @@ class ReplacedProcesses:
             defines = bool(names.binds or names.changes or names.has_star)
             self._living |= new if defines else new & self._tried
 
-    def note_catch_up(self, processes: Iterable[_Process], *, is_whole: bool) -> None:
-        """Note processes that have caught up: wholly, or in part."""
+    def note_catch_up(
+        self,
+        processes: Sequence[_Process],
+        *,
+        is_whole: bool,
+        unfinished: frozenset[int] = frozenset(),
+    ) -> None:
+        """Note processes that have caught up: wholly, or in part.
+
+        Args:
+            processes: those of the ranks that have caught up.
+            is_whole: they have all that they lacked.
+            unfinished: numbers of the cells that run again in their next catch-up.
+        """
         (self._whole if is_whole else self._tried).update(processes)
+        self._unfinished.update(dict.fromkeys(processes, unfinished))
+
+    def unfinished(self, processes: Iterable[_Process]) -> frozenset[int]:
+        """The numbers of the cells that failed in the last catch-up of processes, or used such."""
+        none: frozenset[int] = frozenset()
+        return none.union(*(self._unfinished.get(process, none) for process in processes))
 
     def is_whole(self, rank: Rank, pid: int) -> bool:
         """Whether a process has caught up."""
@@ -238,7 +253,7 @@ class CellHistory:
                 if not set(holders).intersection(ranks):
                     is_theirs = not set(cell.ranks).isdisjoint(ranks)
                     made = cell.number if cell.is_ok and is_theirs else made
-                    missed.append((cell.has_bound(name), is_theirs, index, cell, holders))
+                    missed.append((name in cell.names_run.binds, is_theirs, index, cell, holders))
         if not missed:
             return None
         *_, last, holders = max(missed, key=lambda each: each[:3])

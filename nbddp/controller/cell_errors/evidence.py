@@ -315,8 +315,8 @@ def _place_of_wait(outcome: RunOutcome, rank: Rank, site: Site | None) -> PerRan
         if finding.kind != "first-error" or (members and rank not in members):
             continue
         for place in (report.ranks[other] for other in finding.waiting if other in report.ranks):
-            there = place.site
-            is_same = there is not None and (there.cell, there.line) == (site.cell, site.line)
+            there = [each for each in (place.site, place.waits_at) if each is not None]
+            is_same = (site.cell, site.line) in [(each.cell, each.line) for each in there]
             if is_same and place.predicate.verb is RankVerb.WAITS and place.predicate.peer < 0:
                 return place
     return None
@@ -363,13 +363,14 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
             return _Consequence(f"came to monitored_barrier{at}")
         if result.error.ename != _LOST_ERROR:
             return _Consequence(f"raised {result.error.ename} too{at}")
-        # Gloo told it that a peer is gone, before nbddp freed it: that is luck, see `exited_ranks`.
+        # Gloo told it that a peer is gone, before nbddp freed it: see `exited_ranks`.
     place = _place_of_wait(outcome, rank, site)
     if place is not None:
-        site = place.site or site
-        at = f" ({site.place})" if site is not None else ""
+        site, predicate = place.site or site, place.predicate
+        wait_line = predicate.aside[0].strip(" ()")  # of an operation that another line has begun
+        parts = [*([site.place] if site is not None else []), *([wait_line] if wait_line else [])]
+        at = f" ({'; '.join(parts)})" if parts else ""
         freed = f"freed{_raised_in_turn(result.error)}"
-        predicate = place.predicate
         return _Consequence(f"waited{predicate.spoken or predicate.rest}{at}", freed)
     if result.error is not None and result.error.ename == "KeyboardInterrupt":
         return _Consequence(passive=f"interrupted{at}")  # perhaps it waited for no other rank

@@ -215,7 +215,7 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     if error is not None and _was_interrupted(result):  # perhaps it waited for no other rank
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, aside=_INTERRUPTED), site)
     if evidence.is_consequence(outcome, rank):
-        # Whether nbddp freed a rank, or Gloo told it before that a peer is gone, is luck.
+        # nbddp freed this rank, or Gloo told it before that a peer is gone: that depends on time.
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, "waited", _FREED), site)
     if error is not None:
         return PerRank(rank, "raised", Predicate(RankVerb.RAISED, f" {error.ename}"), site)
@@ -261,7 +261,7 @@ def freed_memory(outcome: RunOutcome, exited: RankExited) -> str:
 
     Empty: no sanitizer has seen such a line, or the rank has ended in another way.
     """
-    # What a rank has not told before its end, others tell that ran the same lines.
+    # Other ranks that ran the same lines tell what this one has not told before its end.
     own = outcome.results[exited.rank].sanitizer
     reports = [own] if own is not None else [each.sanitizer for each in outcome.results.values()]
     for report in reports if is_of_memory(exited) else ():

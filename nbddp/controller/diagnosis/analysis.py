@@ -11,8 +11,9 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
+from nbddp.controller.diagnosis.causes import Cause, find_causes, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
+from nbddp.controller.diagnosis.guard import ErrorHandler, Guard
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
@@ -23,10 +24,10 @@ from nbddp.controller.diagnosis.silent_mismatches import (
     find_silent_mismatches,
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.controller.diagnosis.words import write_finding
+from nbddp.controller.diagnosis.words import plain_finding, write_finding
 from nbddp.wire.rank_set import Rank
 
-#: What is compared after a cell; each contains the next.
+#: The records that are compared after a cell; each contains the next.
 CompareScope: TypeAlias = Literal["all", "messages", "sanitizer"]
 
 #: Findings with which a report has the different iterations of ranks as evidence.
@@ -34,7 +35,12 @@ _WITH_SHIFTS = ("Deadlock", "Mismatch")
 
 
 def diagnose(
-    ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str, sources: Sources = no_sources
+    ranks: Mapping[Rank, RankView],
+    *,
+    now_ns: int,
+    run_id: str,
+    sources: Sources = no_sources,
+    on_error: ErrorHandler | None = None,
 ) -> Report:
     """Report which ranks wait for which, and what of it is proven.
 
@@ -47,6 +53,8 @@ def diagnose(
         now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
         run_id: names the run of the cell.
         sources: the code of the user, from which findings quote the `if` around a line.
+        on_error: is called with an error of nbddp in one finding, which costs the others nothing;
+            None: it is raised.
 
     Returns:
         The findings, the stuck ranks, and where each rank is.
@@ -56,9 +64,13 @@ def diagnose(
     ranks = RankViews(ranks)
     graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = [*find_causes(graph), *find_notices(graph, now_ns)]
+    guard = Guard(on_error)
+    causes = [
+        *guard.found(lambda: find_causes(graph, guard)),
+        *guard.found(lambda: find_notices(graph, now_ns, guard)),
+    ]
     if any(cause.proven and TITLES[cause.kind] in _WITH_SHIFTS for cause in causes):
-        causes += shifted_causes(graph, run_id, is_evidence=True)
+        causes += guard.found(lambda: shifted_causes(graph, run_id, is_evidence=True))
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     blocked = [
@@ -69,7 +81,7 @@ def diagnose(
     ]
     return Report(
         run_id=run_id,
-        findings=tuple(write_finding(cause, reports) for cause in causes),
+        findings=tuple(_written(cause, reports, guard) for cause in causes),
         stuck=stuck,
         involved=graph.involved(),
         pg_ids=tuple(dict.fromkeys(each.pg_id for each in blocked if each.pg_id)),
@@ -93,6 +105,7 @@ def compare_records(
     sources: Sources = no_sources,
     scope: CompareScope = "all",
     has_failed: bool = False,
+    on_error: ErrorHandler | None = None,
 ) -> tuple[Finding, ...]:
     """Find errors that showed no sign, after a cell has ended.
 
@@ -104,20 +117,35 @@ def compare_records(
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
         sources: the code of the user, from which findings name lines.
-        scope: what the marks of groups tell of; the others would be looked for in vain.
+        scope: what the marks of groups tell of; the others cannot be found.
         has_failed: the cell has not ended well: the records of its ranks end at different places.
+        on_error: is called with an error of nbddp in one finding, which costs the others nothing;
+            None: it is raised.
 
     Returns:
         Findings of the kind ``silent-mismatch``, and those that only a sanitized cell has.
     """
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = sanitizer_causes(graph, run_id, has_failed=has_failed, sources=sources)
+    guard = Guard(on_error)
+    causes = guard.found(
+        lambda: sanitizer_causes(graph, run_id, has_failed=has_failed, sources=sources, guard=guard)
+    )
     if scope == "all":
-        causes = [*find_silent_mismatches(graph, run_id), *causes]
+        causes = [*guard.found(lambda: find_silent_mismatches(graph, run_id)), *causes]
     elif scope == "messages":
-        causes = [*find_mismatched_messages(graph, run_id), *causes]
-    return tuple(write_finding(cause, reports) for cause in causes)
+        causes = [*guard.found(lambda: find_mismatched_messages(graph, run_id)), *causes]
+    return tuple(_written(cause, reports, guard) for cause in causes)
+
+
+def _written(cause: Cause, reports: RankReports, guard: Guard) -> Finding:
+    """The finding that reports a cause; most of the code that may fail reads the user's source."""
+    graph, now_ns, run_id = reports.graph, reports.now_ns, reports.run_id
+    without_source = RankReports(graph, now_ns, run_id)
+    for described in (reports, without_source):
+        with guard:
+            return write_finding(cause, described)
+    return plain_finding(cause)
 
 
 def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:

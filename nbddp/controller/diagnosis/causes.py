@@ -10,15 +10,14 @@ from dataclasses import dataclass, field, replace
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
 from nbddp.controller.diagnosis.data_reads import DataFault
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
 from nbddp.wire.flight_recorder import Mismatch, Operation, SanitizerFault
-from nbddp.wire.flight_recorder.matching import Differences
+from nbddp.wire.flight_recorder.matching import MESSAGES, Differences
 from nbddp.wire.rank_set import Rank, RankSet
-
-_MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True)
@@ -46,22 +45,26 @@ class Cause:
     is_consequence: bool = False  #: evidence of another cause, or its result
 
 
-def find_causes(graph: WaitForGraph) -> list[Cause]:
+def find_causes(graph: WaitForGraph, guard: Guard = NO_GUARD) -> list[Cause]:
     """The causes of stuck ranks; also dead ranks, and mismatches that ended a cell by themselves.
+
+    Args:
+        graph: the ranks at one moment.
+        guard: of each search: ranks that a failed one would explain are left for the others.
 
     Returns:
         Causes that keep ranks waiting first, then in the order of `KINDS`.
     """
     search = _Search(graph)
     causes = [
-        *search.dead(),
-        *search.raised(),
-        *search.mismatched(),
-        *_merge_alike(search.cycles()),
-        *search.never_came("p2p-unmatched", _MESSAGES),
-        *search.never_came("store-wait", ("creation",)),
-        *search.never_came("missing-rank", ("collective",)),
-        *search.never_came("store-wait", ("store",)),
+        *guard.found(search.dead),
+        *guard.found(search.raised),
+        *guard.found(search.mismatched),
+        *guard.found(lambda: _merge_alike(search.cycles())),
+        *guard.found(lambda: search.never_came("p2p-unmatched", MESSAGES)),
+        *guard.found(lambda: search.never_came("store-wait", ("creation",))),
+        *guard.found(lambda: search.never_came("missing-rank", ("collective",))),
+        *guard.found(lambda: search.never_came("store-wait", ("store",))),
     ]
     causes.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
     return causes
@@ -262,7 +265,7 @@ class _Search:
                 if not obstacle.needs_anyone and ring.intersection(obstacle.missing)
             )
             kind, culprits = _kind_of(circle)
-            operation_kinds = ("collective",) if kind == "group-cycle" else _MESSAGES
+            operation_kinds = ("collective",) if kind == "group-cycle" else MESSAGES
             direct = [
                 (rank, operation)
                 for rank, operation, _ in circle
@@ -395,13 +398,13 @@ def _kind_of(circle: tuple[tuple[Rank, Operation, RankSet], ...]) -> tuple[Kind,
     everyone = RankSet.of(rank for rank, *_ in circle)
     if any(operation.signature.kind == "creation" for _, operation, _ in circle):
         return "store-wait", everyone
-    messages = [operation for _, operation, _ in circle if operation.signature.kind in _MESSAGES]
+    messages = [operation for _, operation, _ in circle if operation.signature.kind in MESSAGES]
     if not messages:
         return "group-cycle", everyone
     if len(messages) < len(circle) or len(everyone) == 1:
         return "p2p-unmatched", everyone
     # Of two ranks one sends and one receives, but the messages do not match.
-    is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(_MESSAGES)
+    is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(MESSAGES)
     return ("p2p-unmatched" if is_facing else "p2p-cycle"), everyone
 
 

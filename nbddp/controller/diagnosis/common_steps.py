@@ -104,6 +104,8 @@ class CommonSteps:
         None: there are no hashes from before them.
         """
         steps_of = {rank: of[0] for rank, of in self._steps_of.items()}
+        if any(steps.later_steps for steps in steps_of.values()):
+            return None  # the last ones that are known are not the last ones
         rows = {rank: self._all_places(steps) for rank, steps in steps_of.items()}
         if len({steps.tensors for steps in steps_of.values()}) > 1:
             return None
@@ -257,7 +259,7 @@ def _with_numbers(
     begun = [(step, text) for step, text in begun if step < len(chosen)]
     return replace(
         steps,
-        digests=start.digest + b"".join(_part(steps.digests, step) for step in numbers),
+        digests=start.digest + b"".join(part_of(steps.digests, step) for step in numbers),
         details=start.details
         + b"".join(steps.details[step * size : (step + 1) * size] for step in kept),
         settings=tuple(text for _, text in begun),
@@ -266,6 +268,7 @@ def _with_numbers(
         site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
         callers=(),
         state_digests=b"",  # steps alone explain states that differ at the end
+        lost_states=(),
         starts=tuple(
             replace(each, step=numbers.index(each.step) + 1)
             for each in steps.starts
@@ -295,7 +298,7 @@ def _around(steps: ReplicaSteps, step: int, index: int) -> tuple[bytes, bytes]:
     start, size = start_of(steps, step), len(steps.newest)
     before = steps.details[(step - 1) * size : step * size] if start is None else start.details
     after = steps.details[step * size : (step + 1) * size]
-    return _part(before, index), _part(after, index)
+    return part_of(before, index), part_of(after, index)
 
 
 def _place(steps: ReplicaSteps, index: int) -> _Place:
@@ -311,5 +314,6 @@ def _shown(steps: ReplicaSteps, index: int, others: set[tuple[str, int, int]]) -
     return own[-1] if own else lines[0]
 
 
-def _part(digests: bytes, index: int) -> bytes:
+def part_of(digests: bytes, index: int) -> bytes:
+    """Return one hash of several that stand behind each other."""
     return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

@@ -14,9 +14,9 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import BARRIERS
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-_BARRIERS = ("barrier", "monitored_barrier")
 #: A rank that has no more data makes the calls of the others at the end of its `with` block.
 _JOIN = "Join"
 #: A tensor that has a name: ``x``, ``model.weight.grad``, ``parts[0]``.
@@ -51,7 +51,7 @@ def find_crossed_lines(graph: WaitForGraph, run_id: str) -> list[CrossedLines]:
     for rank, history in graph.histories.items():
         for operation in history.operations.values():
             signature = operation.signature
-            is_call = signature.kind == "collective" and signature.op not in _BARRIERS
+            is_call = signature.kind == "collective" and signature.op not in BARRIERS
             is_call = is_call and operation.origin != _JOIN
             if is_call and not is_local_failure(operation) and run_id in ("", operation.run_id):
                 by_rank = calls.setdefault(operation.pg_id, {})

@@ -7,9 +7,9 @@ import ast
 
 from nbddp.controller.diagnosis.code_places import called
 from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.loop_lengths import unwrapped
 from nbddp.controller.diagnosis.report import ChangedLine
 
-_WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 _IMPORT = "from torch.utils.data import DistributedSampler"
 
 
@@ -68,9 +68,7 @@ def with_set_epoch(code: Code, line: int) -> tuple[ChangedLine, ...]:
     if len(loops) < 2 or code.mentions("batch_sampler"):
         return ()
     outer, inner = loops[-2:]
-    items = inner.iter
-    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
-        items = items.args[0]
+    items = unwrapped(inner.iter)
     target = outer.target
     is_named = isinstance(target, ast.Name) and target.id != "_"
     if not isinstance(items, ast.Name) or not is_named or inner not in outer.body:

@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -47,6 +47,7 @@ class DataFault:
     is_all: bool = False  #: each of the ranks read all samples
     is_open: bool = False  #: it may be on purpose: the code may use a part of each batch
     before: int = 0  #: of ``same-order``: the earlier pass, from 1
+    dataset: str = ""  #: the class of the one that ``length`` is of: below subsets, their base
 
     @property
     def epochs(self) -> _Pass:
@@ -61,9 +62,11 @@ class DataNote:
     kind: NoteKind
     reads: _Reads
     ranks: RankSet
-    count: int
-    length: int
+    count: int = 0
+    length: int = 0
     is_all: bool = False  #: each of the ranks read all samples
+    dataset: str = ""  #: see `DataFault`
+    batches: Mapping[int, RankSet] = field(default_factory=dict)  #: of ``uneven``
 
 
 def compare_reads(
@@ -167,6 +170,7 @@ class _Compared:
     sets: Mapping[Rank, bytes]
     length: int
     reason: Reason  #: if a sample is in two of them
+    dataset: str  #: the class of the one that is numbered
 
 
 def _compared(reads: _Reads, epochs: _Pass) -> _Compared | None:
@@ -176,10 +180,10 @@ def _compared(reads: _Reads, epochs: _Pass) -> _Compared | None:
         return None
     if len({(each.contents, each.length) for each in reads.values()}) == 1:
         sets = {rank: epoch.indices for rank, epoch in epochs.items()}
-        compared = _Compared(sets, some.length, _reason(reads, epochs))
+        compared = _Compared(sets, some.length, _reason(reads, epochs), some.dataset)
     elif some.base_contents and len({each.base_contents for each in reads.values()}) == 1:
         sets = {rank: epoch.base_indices for rank, epoch in epochs.items()}
-        compared = _Compared(sets, some.base_length, "subsets")
+        compared = _Compared(sets, some.base_length, "subsets", some.base_dataset)
     else:
         return None
     # A sampler of the user's own may go on forever, and share nothing.
@@ -194,6 +198,7 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
     if compared is None:
         return None
     sets, length, reason = compared.sets, compared.length, compared.reason
+    dataset = compared.dataset
     is_one_share = _is_one_share(reads)
     trains = any(epoch.trains for epoch in epochs.values())
     groups = combining_groups(epochs)
@@ -216,15 +221,15 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         reason == "sampler" and _is_filled_up(epochs, count)
     )
     if is_padded and not is_one_share:
-        notes.append(DataNote("padding", reads, RankSet.of(reads), count, length))
+        notes.append(DataNote("padding", reads, RankSet.of(reads), count, length, dataset=dataset))
         return None
     if is_one_share or (is_open and not trains):
-        notes.append(DataNote("read-by-all", reads, culprits, count, length, is_all))
+        notes.append(DataNote("read-by-all", reads, culprits, count, length, is_all, dataset))
         return None
     if is_open and not groups:
         # Other operations may hold one model together, whose parts ranks have.
         if not any(epoch.combines for epoch in epochs.values()):
-            notes.append(DataNote("trained-alone", reads, culprits, count, length, is_all))
+            notes.append(DataNote("trained-alone", reads, culprits, count, length, is_all, dataset))
         return None
     return DataFault(
         "samples-twice",
@@ -238,6 +243,7 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         proven=not is_open and bool(next(iter(reads.values())).contents),
         is_all=is_all,
         is_open=is_open,
+        dataset=dataset,
     )
 
 
@@ -348,7 +354,8 @@ def _unread(
     if some.drop_last:
         tail += len(reads) * max(0, some.batch_size - 1)
     if count <= tail:
-        notes.append(DataNote("dropped", reads, RankSet.of(reads), count, some.length))
+        ranks = RankSet.of(reads)
+        notes.append(DataNote("dropped", reads, ranks, count, some.length, dataset=some.dataset))
         return None
     return DataFault(
         "samples-unread",
@@ -368,6 +375,7 @@ def _uneven(
     reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote], *, has_failed: bool
 ) -> DataFault | None:
     """A rank came to the end of its data, and another one has got more batches."""
+    some = next(iter(reads.values()))
     ended = [epoch.batches for epoch in epochs.values() if epoch.is_complete]
     most = max(epoch.batches for epoch in epochs.values())
     if not ended or min(ended) == most or any(epoch.joins for epoch in epochs.values()):
@@ -379,7 +387,8 @@ def _uneven(
     combines = any(epoch.combines for epoch in epochs.values())
     if not (trains and combines) and not has_failed:
         kind: NoteKind = "uneven-alone" if trains else "uneven"
-        notes.append(DataNote(kind, reads, fewest, min(ended), most))
+        batches = batches_by_count(epochs)
+        notes.append(DataNote(kind, reads, fewest, dataset=some.dataset, batches=batches))
         return None
     return DataFault("uneven-batches", reads, number, fewest, proven=has_failed)
 

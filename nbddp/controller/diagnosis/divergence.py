@@ -55,7 +55,7 @@ class PossibleSkip:
 
 @dataclass(frozen=True)
 class Unsettled:
-    """What may have kept ranks from a call in a loop, where nothing tells which."""
+    """Possible reasons why ranks did not reach a call in a loop; nothing tells which."""
 
     caller: int  #: a line in the loop by which ranks come to the call; 0: the line of the call
     skips: tuple[PossibleSkip, ...]
@@ -462,18 +462,22 @@ def _in_one_function(
 
 
 def sole_branch(
-    places: Sequence[tuple[RankSet, Divergence]], world_size: int
+    places: Sequence[tuple[RankSet, Divergence]], calls: Mapping[Rank, Operation], world_size: int
 ) -> tuple[RankSet, Divergence] | None:
     """Return the one place that ranks came to by a condition about ranks, which all others left.
 
     Args:
         places: the lines of different calls.
+        calls: these calls.
         world_size: the number of ranks of the pool.
 
     Returns:
         The ranks there, and their line; None: it is not known that these ranks made one call more.
     """
     inside = [(ranks, place) for ranks, place in places if place.branches]
+    conditions = [each for each in inside if each[1].branches[0].kind == "condition"]
+    if len(conditions) == 1 and _have_passed(conditions[0], inside, calls):
+        inside = conditions
     if len(inside) != 1:
         return None
     ((ranks, place),) = inside
@@ -485,3 +489,29 @@ def sole_branch(
     if any(is_met(branch, rank, world_size) is not False for rank in others):
         return None
     return ranks, replace(place, is_certain=True)
+
+
+def _have_passed(
+    there: tuple[RankSet, Divergence],
+    inside: Sequence[tuple[RankSet, Divergence]],
+    calls: Mapping[Rank, Operation],
+) -> bool:
+    """Whether the ranks in other loops are in a later iteration of the loops around a line.
+
+    Args:
+        there: the ranks at the line, and the line.
+        inside: these, and the ranks in other loops.
+        calls: the call of each rank.
+    """
+    mine = calls[there[0].ranks[0]].iteration
+    names, values = [each.name for each in mine], [each.value for each in mine]
+    for ranks, place in inside:
+        for rank in ranks:
+            call = calls[rank]
+            if call.site.position != place.site.position:
+                return False  # its iterations are those of loops in another function
+            outer = call.iteration[: len(mine)]
+            is_same = names == [each.name for each in outer]
+            if ranks is not there[0] and not (is_same and [each.value for each in outer] > values):
+                return False
+    return bool(mine)

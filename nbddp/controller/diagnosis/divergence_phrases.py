@@ -19,6 +19,7 @@ from nbddp.controller.diagnosis.loop_lengths import LoopLength
 from nbddp.controller.diagnosis.loop_phrases import left_out_call, left_out_step, length_step
 from nbddp.controller.diagnosis.phrases import (
     MAX_SOURCE,
+    capitalized,
     describe_branch,
     origin_of,
     quote_branch,
@@ -78,7 +79,7 @@ def next_step(
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
         inside = _inside_step(divergence, culprits, can_move=change is not None)
-        return f"{_capital(line)} is {inside}"
+        return f"{capitalized(line)} is {inside}"
     if change is not None and (divergence.exits or divergence.branches):
         return _changed_step(divergence, operation, culprits, change, skipped)
     if divergence.branches or divergence.loop is None:
@@ -102,7 +103,7 @@ def helper_step(helper: HelperCall, culprits: RankSet) -> str:
             f"of `{name}`, to a line after the `if` block, {runs}."
         )
     return (
-        f"{_capital(_call(divergence))}, is inside {inside}, and `{name}` calls "
+        f"{capitalized(_call(divergence))}, is inside {inside}, and `{name}` calls "
         f"{operation.signature.op} ({place}). Move that call out of `{name}` and of the `if`, "
         f"{runs}; the rest of `{name}` may stay inside."
     )
@@ -142,7 +143,7 @@ def _guarded_step(divergence: Divergence, culprits: RankSet, skipped: LoopVariab
     at = f" at {skipped}" if skipped else ""
     caught = culprits.verb("its exception", "their exceptions")
     return (
-        f"{_capital(culprits.describe())} skipped {_place(divergence)}{at}: "
+        f"{capitalized(culprits.describe())} skipped {_place(divergence)}{at}: "
         f"{_handlers(divergence.branches[0])} perhaps caught {caught}. Let all ranks skip it "
         "together."
     )
@@ -153,8 +154,8 @@ def _together_step(divergence: Divergence, culprits: RankSet, skipped: LoopVaria
     leaving, at = divergence.exits[0], f", at {skipped}" if skipped else ""
     the = "" if leaving.line == leaving.condition.line else "the "
     return (
-        f"{_capital(culprits.describe())} took {the}{describe_leaving(leaving)}{at}. Let all ranks "
-        f"skip {_place(divergence)} together."
+        f"{capitalized(culprits.describe())} took {the}{describe_leaving(leaving)}{at}. Let all "
+        f"ranks skip {_place(divergence)} together."
     )
 
 
@@ -238,8 +239,8 @@ def extra_call_step(divergence: Divergence, operation: Operation) -> str:
     name = f"{operation.signature.op}{origin_of(operation)}"
     run = "run" if operation.is_by_library else "call"
     return (
-        f"{_capital(_call(divergence))}, has called {name} more often on {callers}{inside}: {run} "
-        "it on all ranks, or not at all."
+        f"{capitalized(_call(divergence))}, has called {name} more often on {callers}{inside}: "
+        f"{run} it on all ranks, or not at all."
     )
 
 
@@ -460,10 +461,6 @@ def _times(count: int) -> str:
     return f"{count} time{'s' * (count != 1)}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def differing_lines(places: Places) -> str:
     r"""``Line 4 (rank 0) is inside \`if rank == 0:\` (line 3).``; empty without a branch."""
     parts = [
@@ -471,7 +468,7 @@ def differing_lines(places: Places) -> str:
         for ranks, divergence in places
         if divergence.branches
     ][:3]
-    return f"{_capital(', '.join(parts))}." if parts else ""
+    return f"{capitalized(', '.join(parts))}." if parts else ""
 
 
 def _within(branch: Branch) -> str:

@@ -21,8 +21,8 @@ from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.divergence import Divergence
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange
 from nbddp.wire.flight_recorder import Operation, shortened
+from nbddp.wire.flight_recorder.matching import BARRIERS
 
-_BARRIERS = ("barrier", "monitored_barrier")
 #: Functions whose effect is meant to happen once: they write files, or to a log.
 _ONCE = re.compile(
     r"_?(save|dump|write|log|export|upload|checkpoint|record)\w*|\w+_(save|dump|write|checkpoint)|"
@@ -45,7 +45,7 @@ class HelperCall:
     def is_barrier(self) -> bool:
         """Whether the collective can move without the function around it."""
         alone = [node for node in nodes_of(self.function.body) if communicates_itself(node)]
-        return self.operation.signature.op in _BARRIERS and len(alone) == 1
+        return self.operation.signature.op in BARRIERS and len(alone) == 1
 
     @property
     def call(self) -> str:

@@ -15,9 +15,9 @@ from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.message_calls import MessageCall, message_calls, runs
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.wire.flight_recorder import Operation, OperationKind
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank
 
-_MESSAGES = ("send", "recv")
 #: Functions that return at once.
 _STARTS = ("isend", "irecv")
 #: Attributes that call no operation of torch.distributed: ``req.wait()``, ``x.clone()``.
@@ -240,7 +240,7 @@ def _script(rank: Rank, reports: RankReports) -> Script:
     open_ = [
         each
         for each in graph.histories[rank].operations.values()
-        if each.signature.kind in _MESSAGES and each.state == "scheduled" and each.peer >= 0
+        if each.signature.kind in MESSAGES and each.state == "scheduled" and each.peer >= 0
         if each.run_id == reports.run_id and graph.absent(rank, each) != ()
     ]
     waits = graph.waits[rank]
@@ -264,7 +264,7 @@ def _later(rank: Rank, reports: RankReports) -> tuple[Sequence[Step], bool]:
     newest = next(
         each
         for each in reversed(reports.graph.histories[rank].operations.values())
-        if each.signature.kind in _MESSAGES
+        if each.signature.kind in MESSAGES
     )
     site = newest.site
     code = reports.sources(site) if site.line else None

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, ThreadLook
@@ -43,12 +44,13 @@ WAITING_CALL: Final = re.compile(
 )
 
 
-def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
+def find_notices(graph: WaitForGraph, now_ns: int, guard: Guard = NO_GUARD) -> list[Cause]:
     """Find ranks that others wait for and that may still come, and keys that may still be set.
 
     Args:
         graph: the ranks at one moment.
         now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
+        guard: of the search for each kind.
     """
     stuck = set(graph.stuck)
     waits = {
@@ -60,12 +62,12 @@ def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
         and graph.waits[rank][0].thread.is_main
     }
     return [
-        *_polls(graph),
-        *_slow_ranks(graph, waits),
-        *_unset_keys(waits),
-        *_unknown_members(graph, waits),
-        *_slow_operations(graph, waits, now_ns),
-        *_silent_mismatches(graph, waits),
+        *guard.found(lambda: _polls(graph)),
+        *guard.found(lambda: _slow_ranks(graph, waits)),
+        *guard.found(lambda: _unset_keys(waits)),
+        *guard.found(lambda: _unknown_members(graph, waits)),
+        *guard.found(lambda: _slow_operations(graph, waits, now_ns)),
+        *guard.found(lambda: _silent_mismatches(graph, waits)),
     ]
 
 

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, start_of
+from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, part_of, start_of
 from nbddp.controller.diagnosis.replica_comparison import (
     PartedReplicas,
     clusters_of,
-    differing_tensors,
+    differing,
     first_parting,
     length,
+    made,
     minority,
-    part_of,
     site_of,
+    tensor_digests,
     unequal,
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -124,9 +125,7 @@ def _step_counts(
     """The steps that each rank has made; empty: a rank has not ended the cell well."""
     if not steps_of.keys() <= ends.keys():
         return {}
-    return {
-        rank: sum(len(each.site_of_step) - 1 for each in steps_of.get(rank, ())) for rank in ends
-    }
+    return {rank: sum(map(made, steps_of.get(rank, ()))) for rank in ends}
 
 
 def _explained(
@@ -180,12 +179,11 @@ def _at_end(
     followers: RankSet,
 ) -> PartedReplicas:
     """Replicas with the tensors that differ at the end of the cell."""
-    names = differing_tensors(ends, 1, is_late=True)
+    some = next(iter(ends.values()))
     return replace(
         parted,
         step=0,
-        tensor="".join(names[:1]),
-        others=len(names) - 1,
+        **differing(some.tensors, tensor_digests(ends, 1, is_late=True)),
         is_late=True,
         clusters=clusters_of({rank: part_of(each.digests, 1) for rank, each in ends.items()}),
         followers=followers,
@@ -257,23 +255,19 @@ def _from_start(
         return parted
     if parted.last:
         early = _alone_before_last(common, details if names else states)
-        if early is not None and names:
-            index = parted.steps.tensors.index(names[0])
-            values = {rank: part_of(part, index) for rank, part in details.items()}
-            early = common.alone_with_value(names[0], values)
-    elif early is None and parted.in_common and names:
+    is_sought = early is not None if parted.last else early is None and bool(parted.in_common)
+    if is_sought and names:
         index = parted.steps.tensors.index(names[0])
         values = {rank: part_of(part, index) for rank, part in details.items()}
         early = common.alone_with_value(names[0], values)
-    elif early is None and parted.in_common:
+    elif is_sought and not parted.last:
         early = common.alone_before(by_rank, step, states)
     return replace(
         parted,
         step=step,
         is_before=True,
         is_late=False,
-        tensor="".join(names[:1]),
-        others=len(names) - 1,
+        **differing(parted.steps.tensors, details),
         clusters=clusters_of(details if names else states),
         states=tuple(state_names),
         alone=early,
@@ -334,7 +328,7 @@ def _explained_at_end(
     begin_equal: bool,
 ) -> PartedReplicas | None:
     """Add what the steps show about replicas that differ at the end."""
-    longest = max((each for steps in steps_of.values() for each in steps), key=length)
+    longest = max((each for steps in steps_of.values() for each in steps), key=made)
     last = {rank: max(steps, key=length) for rank, steps in steps_of.items()}
     parted = replace(
         parted,
@@ -347,13 +341,15 @@ def _explained_at_end(
     if len(set(counts.values())) > 1:
         lists = {tuple(each.tensors for each in steps) for steps in steps_of.values()}
         is_compared = len(lists) == 1 and len(next(iter(lists))) == 1
-        fewest = min(counts.values()) if is_compared else 0
+        # Of later steps there are no hashes.
+        fewest = min(*counts.values(), length(longest) - 1) if is_compared else 0
         parted = replace(parted, step_counts=counts, equal_steps=fewest)
         return _with_own_lines(parted, steps_of)
     stepped = {
         rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
     }
-    for name in differing_tensors(ends, 1, is_late=False):
+    names = next(iter(ends.values())).tensors
+    for name in unequal(names, tensor_digests(ends, 1, is_late=False)):
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)

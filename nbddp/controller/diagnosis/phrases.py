@@ -312,6 +312,11 @@ def rank_at(distance: int) -> str:
             return f"the rank {abs(distance)} {'above' if distance > 0 else 'below'}"
 
 
+def capitalized(text: str) -> str:
+    """``rank 1``: ``Rank 1``; the other letters stay."""
+    return text[:1].upper() + text[1:]
+
+
 def subject(ranks: RankSet) -> str:
     """``Rank 2`` or ``Ranks 0,2-3``: the subject at the beginning of a sentence."""
     return ranks.describe().capitalize()

@@ -3,13 +3,22 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from nbddp.controller.diagnosis.common_steps import StepAlone, start_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.controller.diagnosis.common_steps import StepAlone, part_of, start_of
+from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+
+@dataclass(frozen=True)
+class DifferingTensors:
+    """Tensors of which the same ranks have equal values."""
+
+    first: str
+    count: int
+    clusters: tuple[RankSet, ...]  #: ranks with equal values, most ranks first
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The tensors that differ, in several parts if other ranks differ in each; empty: not known.
+    parts: tuple[DifferingTensors, ...] = ()
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
     beside: Literal["", "buffer", "state"] = ""
     #: A setting of the optimizer that was not equal in this step: its name, the value of each rank.
@@ -49,14 +60,17 @@ class PartedReplicas:
     alone: StepAlone | None = None
     #: ``step`` counts these last steps of each rank: nothing else tells which are the same. 0: all.
     last: int = 0
+    #: The line of the cell that has called the function which steps, if it is one on all ranks.
+    caller: Site | None = None
     begins_equal: bool = False  #: they were equal right before ``step``
     is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
+    lost_by: RankSet = NO_RANKS  #: ranks whose optimizers have lost the state ``tensor``
 
     @property
     def culprits(self) -> RankSet:
         """The minority; without one, all ranks."""
-        return minority(self.clusters)
+        return self.lost_by or minority(self.clusters)
 
     @property
     def site(self) -> Site:
@@ -98,31 +112,45 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         begins_equal = None not in begun and len({each.digest for each in begun if each}) == 1
         if begins_equal:
             break
+    is_cut = any(each.later_steps for each in by_rank.values())
+    if is_cut and len({each.newest for each in by_rank.values()}) == 1:
+        step = count  # they are equal again, after steps of which nothing is known
     if step == count:
         return _parted_beside(by_rank, count)
     if not step and any(each.may_be_own for each in by_rank.values()):
         return None  # models of each rank, which look at the gradients of others
     is_late = any(len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values())
-    names = differing_tensors(by_rank, step, is_late=is_late)
     optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
     is_one = len(set(optimizers.values())) == 1
     return PartedReplicas(
         some,
         step,
-        "".join(names[:1]),
-        len(names) - 1,
-        is_late,
-        clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        is_late=is_late,
+        clusters=clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        **differing(some.tensors, tensor_digests(by_rank, step, is_late=is_late)),
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         sites={rank: site_of(each, step) for rank, each in by_rank.items()},
+        caller=_caller(by_rank.values(), step),
         begins_equal=begins_equal,
     )
+
+
+def _caller(each_steps: Iterable[ReplicaSteps], step: int) -> Site | None:
+    """The outermost line that called a step; None: there is none, or ranks have several."""
+    callers = set()
+    for steps in each_steps:
+        index = steps.site_of_step[step]
+        around = steps.callers[index] if index < len(steps.callers) else ()
+        callers.add(around[-1] if around else None)
+    return callers.pop() if len(callers) == 1 else None
 
 
 def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
     """Compare the buffers and the states of optimizers, where the parameters are equal."""
     some = next(iter(by_rank.values()))
+    if some.later_steps and len({each.newest for each in by_rank.values()}) > 1:
+        return None  # the parameters have parted since
     beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
     beside.append(
         (
@@ -130,7 +158,7 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
         )
     )
-    if all(len(each.site_of_step) == count for each in by_rank.values()):
+    if len({made(each) for each in by_rank.values()}) == 1:
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
             (
@@ -146,7 +174,24 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
                 return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
-    return None
+    return _lost_state(by_rank, count) if len(beside) > 1 else None
+
+
+def _lost_state(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+    """A state that the optimizers of some ranks have lost since their first step."""
+    some = next(iter(by_rank.values()))
+    lost: dict[str, tuple[RankSet, RankSet]] = {}
+    for name in dict.fromkeys(name for each in by_rank.values() for name in each.states):
+        without = RankSet.of(rank for rank, each in by_rank.items() if name in each.lost_states)
+        others = RankSet.of(rank for rank, each in by_rank.items() if name in each.states)
+        if without:
+            lost[name] = others, without
+    if not lost:
+        return None
+    name, clusters = next(iter(lost.items()))
+    return PartedReplicas(
+        some, count - 1, name, len(lost) - 1, True, clusters, beside="state", lost_by=clusters[1]
+    )
 
 
 def _differing_setting(
@@ -171,16 +216,35 @@ def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
     return {name: part_of(digests, index) for index, name in enumerate(names)}
 
 
-def differing_tensors(
+def tensor_digests(
     by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
-) -> list[str]:
-    """The tensors that differ after a step, or at the end."""
-    digests = [
-        each.newest if is_late else each.details[step * len(each.newest) :]
-        for each in by_rank.values()
-    ]
-    some = next(iter(by_rank.values()))
-    return unequal(some.tensors, dict(zip(by_rank, digests, strict=True)))
+) -> Mapping[Rank, bytes]:
+    """The hashes of single tensors after a step, or at the end."""
+    return {
+        rank: each.newest if is_late else each.details[step * len(each.newest) :]
+        for rank, each in by_rank.items()
+    }
+
+
+def differing(names: Sequence[str], digests: Mapping[Rank, bytes]) -> dict[str, Any]:
+    """Return the fields of `PartedReplicas` about the tensors that differ.
+
+    Args:
+        names: of the tensors.
+        digests: their hashes on each rank.
+    """
+    by_clusters: dict[tuple[RankSet, ...], list[str]] = {}
+    for index, name in enumerate(names):
+        clusters = clusters_of({rank: part_of(one, index) for rank, one in digests.items()})
+        if len(clusters) > 1:
+            by_clusters.setdefault(clusters, []).append(name)
+    return {
+        "tensor": next((each[0] for each in by_clusters.values()), ""),
+        "others": sum(map(len, by_clusters.values())) - 1,
+        "parts": tuple(
+            DifferingTensors(each[0], len(each), clusters) for clusters, each in by_clusters.items()
+        ),
+    }
 
 
 def unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
@@ -202,6 +266,11 @@ def length(steps: ReplicaSteps) -> int:
     return len(steps.site_of_step)
 
 
+def made(steps: ReplicaSteps) -> int:
+    """Return the number of steps, also of those of which no hashes were taken."""
+    return length(steps) - 1 + steps.later_steps
+
+
 def clusters_of(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
     """Return the ranks with equal hashes, most ranks first."""
     clusters = ranks_by_value(digests).values()
@@ -212,8 +281,3 @@ def minority(clusters: Sequence[RankSet]) -> RankSet:
     """The ranks outside of the largest cluster; all, if it is not larger than others."""
     has_majority = len(clusters[0]) > len(clusters[1])
     return RankSet.of(rank for ranks in clusters[has_majority:] for rank in ranks)
-
-
-def part_of(digests: bytes, index: int) -> bytes:
-    """Return one hash of several that stand behind each other."""
-    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

@@ -11,6 +11,7 @@ from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
 from nbddp.controller.diagnosis.data_reads import DataFault, compare_reads
+from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import Kind
@@ -23,7 +24,12 @@ _ACCESSES = ("write", "read", "resize")
 
 
 def sanitizer_causes(
-    graph: WaitForGraph, run_id: str, *, has_failed: bool, sources: Sources = no_sources
+    graph: WaitForGraph,
+    run_id: str,
+    *,
+    has_failed: bool,
+    sources: Sources = no_sources,
+    guard: Guard = NO_GUARD,
 ) -> list[Cause]:
     """The causes of findings that only ``--sanitize`` gives.
 
@@ -32,6 +38,7 @@ def sanitizer_causes(
         run_id: names the run of the cell.
         has_failed: the cell has not ended well: the records of ranks end at different places.
         sources: the code of the user, which may take a part of each batch by rank.
+        guard: of the search for each kind.
 
     Returns:
         Faults of single operations in the order of time, then what only the whole cell shows.
@@ -46,28 +53,39 @@ def sanitizer_causes(
         for fault in view.sanitizer.faults
     ]
     only_data = all(view.sanitizer is None or view.sanitizer.only_data for view in views)
+    values = [each for each in faults if each[1].kind == "not-finite"]
+    buffers = [each for each in faults if each[1].kind != "not-finite"]
     causes = [
-        *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
-        *_buffers([each for each in faults if each[1].kind != "not-finite"]),
+        *guard.found(lambda: _first_not_finite(values)),
+        *guard.found(lambda: _buffers(buffers)),
     ]
     accesses = [fault for _, fault in faults if fault.kind in _ACCESSES]
     races = {fault.site.position for fault in accesses}
     raced = {fault.operation.site.position for fault in accesses}
     return [
         *sorted(causes, key=_began_ns),
-        *(
-            Cause(
-                "parted-replicas",
-                parted.culprits,
-                RankSet(),
-                parted=parted,
-                is_consequence=_is_of_race(parted, graph, races, raced),
+        *guard.found(
+            lambda: (
+                Cause(
+                    "parted-replicas",
+                    parted.culprits,
+                    RankSet(),
+                    parted=parted,
+                    is_consequence=_is_of_race(parted, graph, races, raced),
+                )
+                for parted in find_parted_replicas(graph)
             )
-            for parted in find_parted_replicas(graph)
         ),
-        *_data(graph, sources, has_failed=has_failed),
-        *([] if has_failed or only_data else shifted_causes(graph, run_id, is_evidence=False)),
-        *([] if has_failed or only_data else _crossed(graph, run_id)),
+        *guard.found(lambda: _data(graph, sources, has_failed=has_failed)),
+        *([] if has_failed or only_data else _orders(graph, run_id, guard)),
+    ]
+
+
+def _orders(graph: WaitForGraph, run_id: str, guard: Guard) -> list[Cause]:
+    """Operations that ranks called in other iterations, at other lines, or in another order."""
+    return [
+        *guard.found(lambda: shifted_causes(graph, run_id, is_evidence=False)),
+        *guard.found(lambda: _crossed(graph, run_id)),
     ]
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import BARRIERS
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: Collectives without data, which mix nothing.
-_BARRIERS = ("barrier", "monitored_barrier")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def find_shifted_loops(graph: WaitForGraph, run_id: str) -> list[ShiftedLoop]:
 def _counts(operation: Operation) -> bool:
     return (
         operation.signature.kind == "collective"
-        and operation.signature.op not in _BARRIERS
+        and operation.signature.op not in BARRIERS
         and not is_local_failure(operation)
     )
 

@@ -36,7 +36,7 @@ EarlyEvent: TypeAlias = tuple[int, Event, list[bytes]]
 
 @dataclass
 class Attachment:
-    """What the agents have said so far.
+    """The answers of the agents so far.
 
     Another agent may be waited for meanwhile, for a minute: ages grow.
     """
@@ -44,16 +44,23 @@ class Attachment:
     by_node: dict[int, AgentAttached] = field(default_factory=dict)
     _early: list[tuple[float, EarlyEvent]] = field(default_factory=list)
     _came_at: dict[int, float] = field(default_factory=dict)
+    _to_come: dict[int, int] = field(default_factory=dict)  #: kept events of a node
 
     def put_answer(self, node: int, answer: AgentAttached, frames: list[bytes], now: float) -> None:
         """Take the answer of an agent."""
         self.by_node[node] = answer
         self._came_at[node] = now
-        self.put_event(node, answer, frames, now)
+        self._early.append((now, (node, answer, frames)))
+        self._to_come[node] = answer.kept_events
 
     def put_event(self, node: int, event: Event, frames: list[bytes], now: float) -> None:
-        """Take an event for the hub."""
+        """Take an event for the hub; the first ones are those that the agent has kept."""
         self._early.append((now, (node, event, frames)))
+        self._to_come[node] = max(0, self._to_come.get(node, 0) - 1)
+
+    def has_come(self, node: int) -> bool:
+        """Whether a node has answered, and has sent the events that it kept."""
+        return node in self.by_node and not self._to_come[node]
 
     def agents(self, now: float) -> list[AgentAttached]:
         """The answers, by node, with the ages that cells have now."""
@@ -89,7 +96,7 @@ def attach_agents(
         channel: at the address and with the token that the agents know; closed after a failure.
         agents: those that live.
         notebook: this process; the agents follow its end from now on.
-        keep_s: for so long they go on if not all of them answer.
+        keep_s: seconds for which they go on if not all of them answer.
         limit_s: time for that, in seconds.
         is_interrupted: asked again and again.
 
@@ -132,6 +139,9 @@ def _attach(
         if is_interrupted():
             raise KeyboardInterrupt
         if now >= give_up_at:
+            missing -= attachment.by_node.keys()
+            if not missing:
+                break
             nodes = ", ".join(map(str, sorted(missing)))
             raise PoolAttachError(
                 f"the agent of node {nodes} does not answer in {limit_s:g} s. Next: try again; "
@@ -139,7 +149,7 @@ def _attach(
             )
         if now >= ask_at:
             ask_at = now + _ASK_S
-            for node in missing:
+            for node in missing - attachment.by_node.keys():
                 request = AttachAgent(
                     number=number, controller_pid=notebook.pid, started=notebook.started
                 )
@@ -150,9 +160,9 @@ def _attach(
                 if event.number == number:
                     check_version(event)
                     attachment.put_answer(node, event, frames, time.monotonic())
-                    missing.discard(node)
             elif node in attachment.by_node:  # else it was sent to the last notebook
                 attachment.put_event(node, event, frames, time.monotonic())
+        missing = {node for node in missing if not attachment.has_come(node)}
     if not attachment.by_node:
         raise PoolAttachError("the agents of the pool have ended. Next: %ddp start")
 

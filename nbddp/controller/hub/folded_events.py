@@ -24,9 +24,9 @@ from nbddp.wire.messages import (
     StackDumped,
 )
 
-#: What `folded` joins as `RanksAnswered`.
+#: Events that `folded` joins as `RanksAnswered`.
 ANSWERS: Final = (RankDescribed, OperationsAborted, StackDumped)
-#: What it gives for events of several nodes.
+#: Its result for events of several nodes.
 FoldedEvent = RunsStarted | RunsFinished | RanksAnswered
 #: An event as it arrives, or several.
 AnyEvent = Event | FoldedEvent

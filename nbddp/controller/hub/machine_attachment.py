@@ -44,7 +44,7 @@ def attach_machines(
         channel: at the address and with the keys that the agents know; closed after a failure.
         token: agents show it.
         agents: host and process of each, by node; another one had its node before.
-        keep_s: for so long the agents go on if this fails.
+        keep_s: seconds for which the agents go on if this fails.
         first_s: time for the first agent, in seconds.
         all_s: time for all of them; those that have not come then are lost.
         is_interrupted: asked again and again.
@@ -93,7 +93,7 @@ class _Arrivals:
 
     @property
     def _missing(self) -> list[int]:
-        return [node for node, _ in enumerate(self._agents) if node not in self.attachment.by_node]
+        return [node for node, _ in enumerate(self._agents) if not self.attachment.has_come(node)]
 
     def wait(
         self,

@@ -46,7 +46,7 @@ CellEvent = (
     | VerdictReached
     | RanksHeld
 )
-#: What the hub puts into a run: equal answers of a node come together.
+#: Events that the hub puts into a run: equal answers of a node come together.
 HubEvent = CellEvent | RunsStarted | RunsFinished
 
 

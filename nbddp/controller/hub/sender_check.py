@@ -1,4 +1,4 @@
-"""Which events of agents are accepted.
+"""Refuses events that their agent may not send.
 
 Runs in: the hub thread.
 """

@@ -24,7 +24,7 @@ class Program(Protocol):
         """End the standard input, and with it the agents."""
 
     def stop(self, patience_s: float) -> None:
-        """End the program, with so many seconds before each stronger means."""
+        """End the program, with these seconds before each stronger means."""
 
 
 class Commands(Protocol):

@@ -29,7 +29,7 @@ from nbddp.wire.launch_specs import Invitation
 #: While a pod waits, and later.
 _LOOK_S = 1.0
 _CALM_LOOK_S = 3.0
-#: Events are asked for about so many pods at most: one request for each.
+#: Pods for whose events we ask, at most: one request for each.
 _MAX_ASKED = 4
 _DELETE_TRIES = 3
 #: Statuses of HTTP that stay as they are, unlike those of a server that is busy.

@@ -22,7 +22,7 @@ from nbddp.controller.launch.k8s_pods import (
 from nbddp.settings import NODE_ENV
 
 _MANAGED = {"app.kubernetes.io/managed-by": "nbddp"}
-#: So long a job that has ended can be looked at.
+#: Seconds for which a job that has ended stays, to be looked at.
 _KEPT_S = 300
 #: The TrainingRuntime of Kubeflow Trainer, its only job, and the container in it.
 _RUNTIME = "torch-distributed"

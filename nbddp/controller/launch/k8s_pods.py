@@ -83,7 +83,7 @@ def pod_template(pods: AgentPods, name: str, labels: Mapping[str, str]) -> KubeO
     """Return the template of the pods: the user's, with the agent.
 
     Args:
-        pods: options of the user. What their template says wins over the defaults.
+        pods: options of the user. Their template wins over the defaults.
         name: of the objects.
         labels: for the pods.
     """

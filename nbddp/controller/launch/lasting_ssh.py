@@ -19,7 +19,7 @@ from nbddp.errors import PoolStartError
 
 #: The other end takes the notebook for gone. A beat can wait behind 2 MB of values on a slow line.
 PATIENCE_S = 60.0
-#: After a crash of the notebook's machine the other end may have the port for so long.
+#: Seconds for which the other end may keep the port after a crash of the notebook's machine.
 REACH_S = 70.0
 #: ssh takes a line for cut after 3 times 5 s: the hub gives a silent node up after 60 s.
 SILENCE = (5, 3)
@@ -29,8 +29,10 @@ _LOOK_S = 0.5
 _PAUSE_S = (1.0, 30.0)
 #: The pause grows by this part of the time for which there was no connection.
 _GROWTH = 0.1
-_SSH_FAILED = 255
-_END = "nbddp.agent.tunnel_end"
+#: The exit code of ssh itself.
+SSH_FAILED = 255
+#: The program at the other end of a tunnel.
+TUNNEL_END = "nbddp.agent.tunnel_end"
 
 
 class RunningSsh(Program, Protocol):
@@ -111,7 +113,7 @@ class LastingSsh:
         self._down_since = self._down_since or now
         self._is_ending = bool(self._holder)
         if self._is_ending:
-            words = [self._python, "-P", "-m", _END, "--end", *self._holder.split()]
+            words = [self._python, "-P", "-m", TUNNEL_END, "--end", *self._holder.split()]
             self._ssh = self.run(f"exec {shlex.join(words)}")
         else:
             self._ssh = self.connect()
@@ -133,7 +135,7 @@ class LastingSsh:
         pause_s = min(most, least + _GROWTH * (now - self._down_since))
         if not self._is_ending:
             self._how = how
-        elif ssh.exit_code != _SSH_FAILED:
+        elif ssh.exit_code != SSH_FAILED:
             self._holder, pause_s = "", 0.0
         self._start_at = now + pause_s
 

@@ -19,7 +19,7 @@ from nbddp.controller.launch import lasting_ssh, relay_messages, ssh_words
 from nbddp.controller.launch.commands import Commands, OwnCommands, Program
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_process import EngineProcess, ask
-from nbddp.controller.launch.lasting_ssh import LastingSsh, RunningSsh, SshKeeper
+from nbddp.controller.launch.lasting_ssh import SSH_FAILED, LastingSsh, RunningSsh, SshKeeper
 from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relay_messages import (
     Answer,
@@ -40,10 +40,8 @@ _RELAY = "nbddp.controller.launch.relay"
 _STOP_S = 8.0
 _ANSWER_S = 5.0
 _POLL_S = 0.02
-#: The notebook is heard so many times in the patience of the relay.
+#: Signs of life of the notebook in the patience of the relay.
 _BEATS = 12
-#: The exit code of ssh itself.
-_SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ class RelayedCommands:
             )
         if "cannot listen" in how:
             return f"--address IP and --port N are those of {login}, for the nodes"
-        if exit_code == _SSH_FAILED and not self._read().place:
+        if exit_code == SSH_FAILED and not self._read().place:
             return f"try `ssh {login}` in a terminal"
         if not self._read().place:
             return f"--python PATH names the Python of {login}; now it is {self._python}"

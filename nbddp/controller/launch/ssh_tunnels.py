@@ -11,10 +11,15 @@ from collections.abc import Callable, Sequence
 
 from nbddp.controller.launch import lasting_ssh
 from nbddp.controller.launch.engine_process import EngineProcess
-from nbddp.controller.launch.lasting_ssh import SILENCE, LastingSsh, RunningSsh, SshKeeper
+from nbddp.controller.launch.lasting_ssh import (
+    SILENCE,
+    TUNNEL_END,
+    LastingSsh,
+    RunningSsh,
+    SshKeeper,
+)
 from nbddp.controller.launch.ssh_words import ssh_words
 
-_END = "nbddp.agent.tunnel_end"
 #: Follows the words of that program about its own end of the connection.
 _HELD = ": holds the tunnel of sshd "
 #: A connection of its own: one that the user shares must not end with the tunnel.
@@ -43,7 +48,7 @@ class Tunnel(LastingSsh):
 
     def connect(self) -> RunningSsh:
         """Start the tunnel."""
-        words = [self._python, "-P", "-m", _END, "--patience", f"{lasting_ssh.PATIENCE_S:g}"]
+        words = [self._python, "-P", "-m", TUNNEL_END, "--patience", f"{lasting_ssh.PATIENCE_S:g}"]
         return self.run(f"exec {shlex.join(words)}", self._forward)
 
     def run(self, command: str, forward: str = "") -> RunningSsh:

@@ -26,8 +26,8 @@ def ssh_words(
         forward: ``FAR:HOST:PORT``: connections to ``FAR`` there come out at ``HOST:PORT``, from
             here; empty: none.
         more: words before the host.
-        silence: ssh asks the host each so many seconds, and ends after so many questions without
-            an answer.
+        silence: seconds between the questions of ssh to the host, and how many may stay
+            unanswered.
 
     >>> ssh_words("a", "hostname")[-2:]
     ['a', 'hostname']

@@ -15,7 +15,7 @@ from nbddp.durations import parse_duration, write_duration
 from nbddp.errors import BadOptionError, NoTorchError
 from nbddp.system import process_tree
 
-_MAX_PORT = 65535
+MAX_PORT = 65535
 _MAX_THREADS = 4096
 #: Of a pool that the user lets go without saying for how long.
 DEFAULT_KEEP_S = 2 * 3600.0
@@ -107,7 +107,10 @@ def checked_folder(cwd: Any) -> str:
         raise BadOptionError(f"cwd is {cwd!r}; legal: a path")
     folder = _current_folder() if not cwd else Path(cwd).expanduser()
     if not folder.is_dir():
-        raise BadOptionError(f"--cwd {str(cwd)!r} is not a folder that exists")
+        raise BadOptionError(
+            f"--cwd {str(cwd)!r} is not a folder that exists on this machine. Next: name another, "
+            "or leave --cwd out: the ranks then begin in the current folder"
+        )
     return str(folder.resolve())
 
 
@@ -133,8 +136,8 @@ def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
     check_number("threads", threads, _MAX_THREADS)
     if _THREADS_ENV in env and _first_number(env[_THREADS_ENV]) != threads:
         raise BadOptionError(
-            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree; "
-            "leave out one of the two"
+            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree. "
+            "Next: leave out one of the two"
         )
     return int(threads)
 
@@ -179,8 +182,8 @@ def _check_variable(name: Any, value: Any) -> None:
         raise BadOptionError(
             f"--env {_THREADS_ENV}={value} is not a number of threads; legal: 1 to {_MAX_THREADS}"
         )
-    if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= _MAX_PORT):
-        raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {_MAX_PORT}")
+    if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= MAX_PORT):
+        raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {MAX_PORT}")
 
 
 def check_switch(name: str, value: Any) -> None:
@@ -223,7 +226,7 @@ def check_devices(devices: Any, device: str) -> None:
     if devices and device == "cpu":
         raise BadOptionError(
             f"--devices {','.join(map(str, devices))} names CUDA devices, and --device cpu "
-            "uses none; leave out one of the two"
+            "uses none. Next: leave out one of the two"
         )
     if not all(isinstance(number, int) and number >= 0 for number in devices):
         raise BadOptionError(

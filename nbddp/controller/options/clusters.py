@@ -114,7 +114,9 @@ def cluster_options(name: Any, line_options: Mapping[str, LineOption]) -> dict[s
             choices = legal_words(key.replace("-", "_"), legal)
             raise BadOptionError(f"{where}: there is no option {key!r}{choices}")
     if _HOSTS in table and _HOSTFILE in table:
-        raise BadOptionError(f"{where} has {_HOSTS} and {_HOSTFILE}; leave out one of the two")
+        raise BadOptionError(
+            f"{where} has {_HOSTS} and {_HOSTFILE}. Next: leave out one of the two"
+        )
     if not _are_names(hosts := table.get(_HOSTS, [])):
         raise BadOptionError(f'{where}: {_HOSTS} is {hosts!r}; legal: names, such as ["a", "b"]')
     return {

@@ -108,8 +108,8 @@ def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
     asked = given.get("nproc_per_node")
     if asked not in (None, ranks):
         raise BadOptionError(
-            f"{written} means {ranks} ranks on each node, and -n is {asked}; leave out one of the "
-            "two"
+            f"{written} means {ranks} ranks on each node, and -n is {asked}. Next: leave out "
+            "one of the two"
         )
     return {**given, "hosts": tuple(names), "nproc_per_node": ranks}
 

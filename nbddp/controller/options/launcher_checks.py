@@ -83,7 +83,7 @@ def check_launcher(
             goes_with = f"{option} goes with --launcher {' or '.join(takers)}"
             if is_given:
                 raise BadOptionError(
-                    f"{goes_with}, and the launcher is {launcher}; leave out one of the two"
+                    f"{goes_with}, and the launcher is {launcher}. Next: leave out one of the two"
                 )
             named = f"--launcher {' or '.join(takers)}"
             if of_cluster:
@@ -91,8 +91,8 @@ def check_launcher(
             raise BadOptionError(f"{goes_with}, and there is no launcher. Next: add {named}")
     if options.get("via") and options.get("tunnel"):
         raise BadOptionError(
-            "--via and --tunnel are two ways for agents to reach the notebook; leave out one of "
-            "the two"
+            "--via and --tunnel are two ways for agents to reach the notebook. Next: "
+            "leave out one of the two"
         )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(

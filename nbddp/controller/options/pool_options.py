@@ -15,6 +15,7 @@ from typing import Any, get_args
 from nbddp.controller.options import line_option
 from nbddp.controller.options.checks import (
     DEFAULT_KEEP_S,
+    MAX_PORT,
     check_backend,
     check_choice,
     check_devices,
@@ -44,9 +45,8 @@ from nbddp.controller.options.line_option import LineOption
 from nbddp.errors import BadOptionError
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
-#: More ranks than this on one machine are a slip of the finger.
+#: More ranks than this on one machine are taken for a typing error.
 MAX_RANKS = 1024
-_MAX_PORT = 65535
 _DEFAULT_RANKS = 2
 #: Long, or perhaps secret: not for one line.
 _NOT_DESCRIBED = ("env", "cwd")
@@ -274,7 +274,7 @@ class PoolOptions:
             metavar="TIME",
             read=line_option.duration,
             write=line_option.write_duration_word,
-            help="goes on for so long after the end of the kernel, such as 4h",
+            help="how long it goes on after the end of the kernel, such as 4h",
         ),
     )
     plain: bool = field(
@@ -330,7 +330,7 @@ class PoolOptions:
         check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
         check_number("nnodes", asked.nnodes, MAX_RANKS)
         check_number("nproc_per_node x nnodes", asked.world_size, MAX_RANKS)
-        check_number("port", asked.port, _MAX_PORT, low=0)
+        check_number("port", asked.port, MAX_PORT, low=0)
         check_choice("device", asked.device, get_args(Device))
         check_choice("init", asked.init, get_args(InitMethod))
         check_backend(asked.backend, asked.device)

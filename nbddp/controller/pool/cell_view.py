@@ -42,7 +42,7 @@ class CellView(Protocol):
         """Note that a rank, of which `show` got this request, is at no prompt any more."""
 
     def tell(self, text: str) -> None:
-        """Show lines of nbddp's own, after all output so far."""
+        """Show nbddp's own lines, after all output so far."""
 
     def show_steps(self, table: str, rows: Sequence[OperationRow]) -> None:
         """Show what each rank does, as lines and as the last operations."""

@@ -1,9 +1,10 @@
-"""Diagnoses ranks so that an error in a finding costs the finding, and not the hub's thread.
+"""Diagnoses ranks so that an error in a finding costs its words, and not the hub's thread.
 
 Runs in: the notebook's process, the hub thread.
 """
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -22,9 +23,10 @@ _Answer = TypeVar("_Answer")
 
 
 class GuardedDiagnosis:
-    """`diagnose` and `compare_records`; an error in them is a bug of nbddp, and is logged.
+    """`diagnose` and `compare_records`; an error in them is a bug of nbddp, and is logged once.
 
-    Most of their code reads the user's source. Without it, findings name the ranks and operations.
+    An error in one finding leaves all others. Most of their code reads the user's source: without
+    it, findings name the ranks and operations.
 
     Args:
         sources: the code of the user.
@@ -32,6 +34,7 @@ class GuardedDiagnosis:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
+        self._told: set[tuple[object, ...]] = set()  #: places of errors that were logged
 
     def diagnose(
         self, ranks: Mapping[int, RankView], *, now_ns: int = 0, run_id: str = ""
@@ -49,7 +52,16 @@ class GuardedDiagnosis:
     ) -> _Answer:  # fmt: skip
         for sources in (self._sources, no_sources):
             try:
-                return explain(ranks, sources=sources, **facts)
-            except Exception:  # noqa: BLE001 - a bug in nbddp: the cell is to end all the same
-                _log.exception("nbddp could not explain what the ranks do; please report this")
+                return explain(ranks, sources=sources, on_error=self._tell, **facts)
+            except Exception as error:  # noqa: BLE001 - a bug in nbddp: the cell is to end anyway
+                self._tell(error)
         return otherwise
+
+    def _tell(self, error: Exception) -> None:
+        """Log an error with its traceback, unless one of the same place was logged."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = type(error), frames[-1].filename, frames[-1].lineno
+        if place not in self._told:
+            self._told.add(place)
+            message = "nbddp could not explain what the ranks do; please report this"
+            _log.error(message, exc_info=error)

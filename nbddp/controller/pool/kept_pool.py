@@ -104,7 +104,7 @@ def _others(pools: Sequence[KnownPool]) -> str:
     attached = [pool for pool in pools if pool.state == "attached"]
     if attached:
         are = "is" if len(attached) == 1 else "are"
-        return f", and {_names(attached)} {are} attached: %ddp pools says where"
+        return f", and {_names(attached)} {are} attached. Next: %ddp pools says where"
     if not pools:
         return ". Next: %ddp start"
     ends = {"ended": "has ended", "elsewhere": "connects elsewhere"}

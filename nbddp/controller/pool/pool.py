@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from nbddp.controller.catch_up import CellHistory
+from nbddp.controller.catch_up import CatchUp, CellHistory
 from nbddp.controller.cell_errors import cell_error
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -30,7 +30,7 @@ from nbddp.controller.pool.exits import explained
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool_processes import PoolProcesses
-from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
+from nbddp.controller.pool.rank_catch_up import catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import (
@@ -484,13 +484,15 @@ class Pool:
         variables stay as they are. Values that no cell makes, such as those of `push`, are copied
         before. Then modules, optimizers and the like get the state of a rank that has lived longer,
         as by `nbddp.sync`. Numbers, texts, containers of such, and tensors on a CPU that are equal
-        on several other ranks are copied. A value that a rank has stays. A random generator that is
-        in one state on several other ranks gets that state; else a fresh rank begins at its seed.
+        on several other ranks are copied. A value that a rank has stays. A cell that failed in the
+        last catch-up of a rank runs again, and replaces what it defines when it ends well. A random
+        generator that is in one state on several other ranks gets that state; else a fresh rank
+        begins at its seed.
 
         Args:
             ranks: the ranks that lack variables; default: those that took the place of others, lack
                 a variable, and have no values of cells that ran since.
-            cells: numbers of cells that run again in any case, and replace values. A loop with
+            cells: numbers of cells that run again, too, and replace values. A loop with
                 collectives, such as a training loop, is left out without it.
 
         Returns:
@@ -639,7 +641,7 @@ class Pool:
         in time, the pool ends by itself.
 
         Args:
-            keep: for so long, such as ``"4h"`` or a number of seconds; default: as `nbddp.start`
+            keep: how long, such as ``"4h"`` or a number of seconds; default: as `nbddp.start`
                 was told, or 2 hours.
 
         Returns:

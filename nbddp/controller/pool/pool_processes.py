@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
@@ -21,6 +22,7 @@ from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.refusals import (
     not_alone_text,
+    not_begun_text,
     not_replaced_text,
     silent_text,
     unanswered_text,
@@ -48,6 +50,9 @@ from nbddp.wire.messages import InterruptCallback
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values import shared_memory
 
+#: A node that gives no sign of life counts as silent this long after its time at the latest.
+_HEARD_S = 3.0
+
 
 class PoolProcesses:
     """Agents, ranks and the hub of one `nbddp.controller.pool.pool.Pool`, which owns it.
@@ -74,6 +79,7 @@ class PoolProcesses:
         self._settings = settings
         self._keep_s = options.keep
         self._is_plain = options.plain
+        self._has_machines = options.has_machines
         self._run_numbers = itertools.count(1)
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
@@ -197,6 +203,7 @@ class PoolProcesses:
             if len(ranks) < len(self._all_ranks):
                 ranks = self._with_agents(ranks, interrupts)
                 return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
+            self._wait_for_silence(interrupts)
             if nodes := self._startup.nodes_to_replace():
                 self.hub.awaited = nodes  # what becomes of them is told by this restart
                 self.hub.give_up(nodes)
@@ -206,6 +213,21 @@ class PoolProcesses:
             with self._stopped_on_failure(interrupts, "restart", after):
                 self._use(self._startup.restart(lambda: interrupts.count > 0))
         return "all ranks are fresh processes: their variables are gone"
+
+    def _wait_for_silence(self, interrupts: EarlyInterrupts) -> None:
+        """Wait until each node on another machine has given a sign of life, or counts as silent.
+
+        Else all agents would be started again where one was killed seconds ago.
+        """
+        give_up_at = time.monotonic() + self._settings.silent_after_s + _HEARD_S
+        while self._has_machines and self.hub.is_alive and time.monotonic() < give_up_at:
+            unheard = self.talk.survey().silent
+            snapshot = self.snapshot
+            nodes = {info.node for info in snapshot.ranks if info.rank in unheard}
+            if nodes <= snapshot.silent_nodes | snapshot.lost_agents:
+                return
+            if interrupts.count:
+                raise PoolInterruptedError(not_begun_text(self._all_ranks))
 
     def _with_agents(self, ranks: RankSet, interrupts: EarlyInterrupts) -> RankSet:
         """Put other agents in the places of lost ones of these ranks.
@@ -241,11 +263,7 @@ class PoolProcesses:
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
         if done.is_withdrawn:
-            raise PoolInterruptedError(
-                f"the restart of {ranks.describe()} was interrupted before a process was ended: "
-                "all ranks keep their variables. Next: %ddp status shows whether all nodes are "
-                "heard; the same command tries again"
-            )
+            raise PoolInterruptedError(not_begun_text(ranks))
         if done.unanswered:
             raise PoolBrokenError(unanswered_text(ranks, done.unanswered, self.snapshot))
         if done.obstacle:

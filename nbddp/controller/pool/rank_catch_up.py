@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from nbddp.controller.catch_up import (
+    CatchUp,
     CatchUpPlan,
     ComparedVariables,
     HeldValues,
@@ -19,6 +20,7 @@ from nbddp.controller.catch_up import (
     PastCell,
     Reason,
     Roles,
+    Unfinished,
     choose_roles,
     make_plan,
 )
@@ -58,63 +60,6 @@ _NO_REPLAY = Replay("", NO_RANKS)
 _Run: TypeAlias = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class CatchUp:
-    """The variables that fresh ranks have got, as `Pool.catch_up` returns them.
-
-    Example:
-        >>> pool.catch_up(1).source
-        0
-    """
-
-    ranks: RankSet  #: the fresh ranks
-    others: RankSet  #: the ranks that have lived longer
-    source: int  #: the rank whose names and states they got
-    cells: tuple[int, ...] = ()  #: numbers of the cells that ran again
-    aside: RankSet = NO_RANKS  #: ranks that ran these cells aside
-    synced: tuple[str, ...] = ()  #: names of the objects whose state was given
-    left_out: tuple[LeftOut, ...] = ()  #: names that the ranks still lack
-    #: The numbers of cells that failed on these ranks, or made not all that these lack, when they
-    #: ran again, and the ends of their errors.
-    failed: tuple[tuple[int, str], ...] = ()
-    failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
-    #: Names of objects whose state could not be given, and the ends of the errors.
-    not_synced: tuple[tuple[str, str], ...] = ()
-    #: Names of plain data that was copied: it is equal on all other ranks, or was pushed to all.
-    copied: tuple[str, ...] = ()
-    #: Other names whose values are equal on all other ranks, and different on a fresh one.
-    different: tuple[str, ...] = ()
-    #: Names that have the value of their first cell again, while the others have gone on, each to a
-    #: value of its own.
-    initial: tuple[str, ...] = ()
-    #: Names that have the value of their cell again, each with the number of a later cell that has
-    #: changed it on other ranks before it failed, and did not run again.
-    overtaken: tuple[tuple[str, int], ...] = ()
-    #: Names that the cells defined, and that were deleted again as on the other ranks.
-    deleted: tuple[str, ...] = ()
-    #: Generators of random numbers that have the state of ``source``, since all other ranks are in
-    #: that state: ``torch``, ``random``, ``numpy``, ``cuda``.
-    alike_random: tuple[str, ...] = ()
-    seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
-    #: Generators that begin again at these seeds: the others are not all in one state.
-    reseeded: tuple[str, ...] = ()
-    #: Variables that are generators, and are as the cells make them: they draw their first numbers.
-    restarted: tuple[str, ...] = ()
-    #: Variables whose values the cells drew without a seed: other random numbers than before.
-    drawn: tuple[str, ...] = ()
-    regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
-    #: The numbers of the cells, of those that ran, that made or changed these names and ``synced``;
-    #: the others make or change what these use, or seed random numbers.
-    makers: tuple[int, ...] = ()
-    #: Each name of ``regained`` and ``synced`` with those of ``makers`` that made or changed it.
-    makers_by_name: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    #: Names that the ranks still lack, since only cells of other ranks define them, each with the
-    #: number of the last of these cells.
-    elsewhere: tuple[tuple[str, int], ...] = ()
-    #: Ranks that were replaced, lack something, too, and have values of cells that ran since.
-    passed_over: RankSet = NO_RANKS
-
-
 def catch_up(
     pool: "Pool",
     ranks: Sequence[int] | str | int | None,
@@ -151,12 +96,16 @@ def catch_up(
     lacking = {
         name: kind for name, kind in kinds.items() if any(name not in had[rank] for rank in fresh)
     }
-    plan = make_plan(pool.history, lacking, fresh, cells)
+    processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
+    before = pool.history.replaced.unfinished(processes)
+    plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}))
     copied = _bring(pool, plan, roles, had, lacking)
-    held = _held_values(plan, roles, had, lacking, cells)
     with _holding(plan, roles, run):
         replayed = _replay(pool, plan, fresh, make_view, run)
         now = _names(pool)
+        unfinished = Unfinished(plan.cells, replayed.failed_on_fresh, kinds)
+        renewed = _renewed(plan, cells, before - unfinished.cells)
+        held = _held_values(plan, roles, had, lacking, renewed)
         held.see(now, copied)
         if held.names:
             values = f"{held.names!r}, only_plain={held.only_plain}"
@@ -173,7 +122,7 @@ def catch_up(
         synced = tuple(name for name in synced if name not in dict(not_synced))
         asked = [
             name
-            for name in sorted(missing | (kinds.keys() & made_again))
+            for name in sorted(missing | (kinds.keys() & (made_again | unfinished.names)))
             if kinds[name] in ("plain", "data") and name not in copied
         ]
         compared = _compared(pool, roles, asked)
@@ -196,13 +145,23 @@ def catch_up(
     left_out = _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds)
     mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
-    processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
-    pool.history.replaced.note_catch_up(processes, is_whole=not (failed or not_synced))
+    pool.history.replaced.note_catch_up(
+        processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
+    )
     pool.history.note_left_out(fresh, left_out)
+    doubtful = tuple(
+        (name, number)
+        for name, number in unfinished.cell_by_name.items()
+        if name in asked
+        and name not in {*copied, *missing, *({*own} & {*random.own_alike})}
+        and not compared.is_equal(name)
+    )
     overtaken = tuple(
         (name, number)
         for name, number in plan.overtaken
-        if name in asked and name not in {*copied, *behind, *still} and not compared.is_equal(name)
+        if name in asked
+        and name not in {*copied, *behind, *still, *dict(doubtful)}
+        and not compared.is_equal(name)
     )
     makers = _makers(plan, {*regained, *synced} - set(copied))
     return CatchUp(
@@ -221,13 +180,13 @@ def catch_up(
         different=tuple(
             name
             for name in behind
-            if name not in {*copied, *missing} and not (name in own and name in random.own_alike)
+            if name not in {*copied, *missing, *dict(doubtful)}
+            and not (name in own and name in random.own_alike)
         ),
         initial=tuple(
             name
             for name in regained
-            if name not in copied
-            and name not in dict(overtaken)
+            if name not in {*copied, *dict(overtaken), *dict(doubtful)}
             and compared.is_initial(name, plan)
         ),
         overtaken=overtaken,
@@ -240,13 +199,13 @@ def catch_up(
             name
             for name in random.drawn
             if name in regained
-            and name not in copied
+            and name not in {*copied, *dict(doubtful)}
             and kinds[name] in ("plain", "data")
             and not compared.is_alike(name)
         ),
         regained=regained,
-        makers=tuple(sorted({number for _, numbers in makers for number in numbers})),
         makers_by_name=makers,
+        doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,
     )
@@ -256,10 +215,30 @@ def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:
     known = {cell.number for cell in pool.history}
     if unknown := sorted(set(cells) - known):
         since = " since it was taken back" if pool.history.is_partial else ""
+        ran = ", ".join(map(str, sorted(known)))
+        step = "name some of these" if known else "leave out the cells"
         raise BadOptionError(
-            f"the pool has not run {cell_name(unknown[0])}{since}; it has run "
-            f"{', '.join(map(str, sorted(known))) or 'no cell'}"
+            f"the pool has not run {cell_name(unknown[0])}{since}; it has run {ran or 'no cell'}. "
+            f"Next: {step}"
         )
+
+
+def _renewed(plan: CatchUpPlan, wanted: Collection[int], finished: Collection[int]) -> set[str]:
+    """The names whose values cells replace, on fresh ranks that have them already.
+
+    Args:
+        plan: the cells that ran again.
+        wanted: the numbers of those that the user has named.
+        finished: the numbers of those that failed in the last catch-up, or used what such a cell
+            makes, and are well now. If one failed again, what the user has made meanwhile stays.
+    """
+    renewed: set[str] = set()
+    for cell in plan.cells:
+        if cell.number in wanted or cell.number in finished:
+            renewed |= cell.names.binds
+        if cell.number in finished:
+            renewed |= cell.names.changes | cell.names.touches
+    return renewed
 
 
 def _held_values(
@@ -267,12 +246,11 @@ def _held_values(
     roles: Roles,
     had: Mapping[int, Mapping[str, NameKind]],
     lacking: Mapping[str, NameKind],
-    wanted: Sequence[int],
+    renewed: Collection[str],
 ) -> HeldValues:
-    """The values of fresh ranks that stay: not those of ``wanted`` cells."""
+    """The values of fresh ranks that stay: not the renewed ones."""
     bound = {name for cell in plan.cells for name in cell.names.binds}
-    renewed = {name for cell in plan.cells if cell.number in wanted for name in cell.names.binds}
-    names = sorted({name for rank in roles.fresh for name in had[rank]} & bound - renewed)
+    names = sorted(({name for rank in roles.fresh for name in had[rank]} & bound) - {*renewed})
     return HeldValues(names, bound, had, roles, lacking)
 
 

@@ -80,6 +80,15 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
     )
 
 
+def not_begun_text(ranks: RankSet) -> str:
+    """Say that the user has interrupted a restart before it ended a process."""
+    return (
+        f"the restart of {ranks.describe()} was interrupted before a process was ended: all ranks "
+        "keep their variables. Next: %ddp status shows whether all nodes are heard; the same "
+        "command tries again"
+    )
+
+
 def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
     """Say why ranks did not get fresh processes, and what to do.
 

@@ -117,8 +117,10 @@ class BreakPoints:
         """
         unknown = sorted(set(numbers) - self._points.keys())
         if unknown:
-            legal = ", ".join(map(str, self._points)) or "there are none"
-            raise BadOptionError(f"%ddp clear: no break point {unknown[0]}; legal: {legal}")
+            legal = f"legal: {', '.join(map(str, self._points))}. Next: %ddp breaks lists them"
+            if not self._points:
+                legal = "none is set. Next: %ddp break all_reduce, for example, sets one"
+            raise BadOptionError(f"%ddp clear: no break point {unknown[0]}; {legal}")
         chosen = dict.fromkeys(numbers) or list(self._points)
         return tuple(self._points.pop(number) for number in chosen)
 

@@ -35,7 +35,7 @@ class Damage:
 
     @property
     def scope(self) -> CompareScope | None:
-        """Which records of a cell that ended well are to be compared; None: none."""
+        """The records to compare after a cell that ended well; None: none."""
         if self.is_silent:
             return "all"
         if self.is_far_odd:

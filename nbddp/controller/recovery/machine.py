@@ -182,7 +182,7 @@ class RecoveryMachine:
         return min((at for at in times if at is not None), default=None)
 
     def put_off(self, busy_s: float) -> None:
-        """Give ranks more time to answer, since nothing was read for so long: the hub was busy."""
+        """Give ranks more time to answer: the hub was busy, and read nothing."""
         self._questions.put_off(busy_s)
 
     # --- the only entry ------------------------------------------------------------------------

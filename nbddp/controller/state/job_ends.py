@@ -6,10 +6,8 @@ Runs in: the hub thread. Pure.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, NodeFacts
+from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, JOB_WARNINGS_S, NodeFacts
 
-#: Seconds before the end of a job at which the user is warned.
-_WARN_S = (600.0, 300.0, 60.0)
 _MINUTE_S = 60.0
 #: Answers that differ by less are of one end: Slurm counts in whole seconds, a job in minutes.
 _CHANGED_S = 30.0
@@ -50,7 +48,7 @@ class JobEnd:
 
     def latest_warning(self, now: float) -> float:
         """Return which warning is due, as seconds before the end; infinite: none is."""
-        return min((s for s in _WARN_S if self.ends_at - now <= s), default=float("inf"))
+        return min((s for s in JOB_WARNINGS_S if self.ends_at - now <= s), default=float("inf"))
 
 
 class JobEnds:
@@ -69,7 +67,7 @@ class JobEnds:
             now: `time.monotonic`.
 
         Returns:
-            What the user should know; empty: the end is as it was.
+            A notice for the user; empty: the end is as it was.
         """
         job = facts.job
         known, end = self._by_job.get(job), JobEnd(facts.scheduler, job, now + left_s)

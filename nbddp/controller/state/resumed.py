@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
     AgentAttached of each agent --resumed_pool--> PoolMachine, whose cell goes on
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -44,9 +44,12 @@ def resumed_pool(
     machine.master = (first.master_addr, first.master_port)
     machine.store_is_lost = any(agent.store_is_lost for agent in attached)
     kept = {each.rank: each for agent in attached for each in agent.ranks}
+    lost = _lost(machine, kept, {agent.node for agent in attached}, execute)
     for rank in machine.ranks:
-        _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
-    lost = _put_lost(machine, {agent.node for agent in attached}, execute)
+        if execute is not None and rank in lost:
+            _enter(machine, rank, execute.run_id)
+        else:
+            _put(machine, kept.get(rank) or KeptRank(rank=rank, pid=0))
     hosts = {each.node: each.facts.host for each in attached if each.facts is not None}
     addresses = [each.facts.address for each in attached if each.facts and each.node == 0]
     cell = _last_cell(machine, attached, execute, lost, now)
@@ -92,22 +95,32 @@ def _put(machine: PoolMachine, kept: KeptRank) -> None:
         ranks.move(rank, RankState.BUSY, _WHY, run_id=kept.run_id)
 
 
-def _put_lost(machine: PoolMachine, came: Collection[int], execute: Execute | None) -> RankSet:
-    """Put ranks whose agents have not come into the cell that they were sent; return them.
+def _lost(
+    machine: PoolMachine,
+    kept: Mapping[int, KeptRank],
+    came: Collection[int],
+    execute: Execute | None,
+) -> RankSet:
+    """The ranks that were sent a cell in which others are, and whose agents have not come.
 
     The loss of their agent ends it for them: its end there is not known.
     """
-    if execute is None or not any(i.run_id == execute.run_id for i in machine.ranks.values()):
+    if execute is None or not any(_is_inside(each, execute) for each in kept.values()):
         return NO_RANKS
     sent = execute.ranks or RankSet.all(machine.spec.world_size).ranks
-    lost = RankSet.of(
+    return RankSet.of(
         rank for rank in sent if machine.ranks[rank].node not in came and rank not in execute.dead
     )
-    for rank in lost:
-        for state in (RankState.STARTING, RankState.IDLE):
-            machine.ranks.move(rank, state, _WHY)
-        machine.ranks.move(rank, RankState.BUSY, _WHY, run_id=execute.run_id)
-    return lost
+
+
+def _is_inside(kept: KeptRank, execute: Execute) -> bool:
+    return bool(kept.pid) and kept.is_ready and kept.run_id == execute.run_id
+
+
+def _enter(machine: PoolMachine, rank: int, run_id: str) -> None:
+    for state in (RankState.STARTING, RankState.IDLE):
+        machine.ranks.move(rank, state, _WHY)
+    machine.ranks.move(rank, RankState.BUSY, _WHY, run_id=run_id)
 
 
 def _last_cell(

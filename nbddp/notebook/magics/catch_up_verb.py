@@ -80,7 +80,7 @@ def answer(result: CatchUp) -> Answer:
 def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
-    doubtful = {*result.different, *result.initial}
+    doubtful = {*result.different, *result.initial, *dict(result.doubtful)}
     doubtful |= {name for name, _ in (*result.not_synced, *result.overtaken)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
@@ -132,8 +132,8 @@ def _problems(result: CatchUp) -> list[str]:
         left = names_by_cell.get(cell)
         lacks = f"{_still_lacks(left, ranks)}{_names(left.names)}: " if left else ""
         lines.append(
-            f"{lacks}{cell_name(cell)} failed now: {error}. Next: give {ranks.verb('it', 'them')} "
-            f"what the cell needs, then %ddp catchup -r {ranks}"
+            f"{lacks}{cell_name(cell)} failed now: {error}{_doubts(result, cell)}. Next: give "
+            f"{ranks.verb('it', 'them')} what the cell needs, then %ddp catchup -r {ranks}"
         )
     lines += _still_lacking(result)
     lines += [
@@ -166,6 +166,15 @@ def _problems(result: CatchUp) -> list[str]:
             f"Next: %ddp catchup -r {over}"
         )
     return lines
+
+
+def _doubts(result: CatchUp, cell: int) -> str:
+    """The names that have a value of a cell that failed, or of one that used what it makes."""
+    names = tuple(name for name, number in result.doubtful if number == cell)
+    if not names:
+        return ""
+    value, ones = ("has a value", "one") if len(names) == 1 else ("have values", "ones")
+    return f"; {_names(names)} {value}, perhaps not the right {ones}"
 
 
 def _overtaken(result: CatchUp) -> list[str]:

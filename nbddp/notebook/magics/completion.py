@@ -33,7 +33,7 @@ from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.magics.cell_line import CELL, parse_cell
 from nbddp.notebook.magics.verbs import VERBS
 from nbddp.wire.mesh_ranks import mesh_names, offers
-from nbddp.wire.messages import Completed, Inspected
+from nbddp.wire.messages import MATCH_TYPES_KEY, Completed, Inspected
 
 #: Seconds after which a rank is not waited for any longer.
 LIMIT_S = 0.25
@@ -42,7 +42,6 @@ LIMIT_S = 0.25
 _CELL_LINE = re.compile(r"(?:\s*#[^\n]*\n)*\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
 _MAGIC = re.compile(r"\s*(?:[\w, ]+=\s*)?(?P<name>%%?\w*)\Z")
-_TYPES_KEY = "_jupyter_types_experimental"
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def _add_magics(completed: Completed, name: str, cursor: int) -> Completed:
         matches=tuple(sorted({*completed.matches, *magics}, key=_magic_order)),
         start=start,
         end=cursor,
-        metadata={_TYPES_KEY: [*completed.metadata.get(_TYPES_KEY, []), *types]},
+        metadata={MATCH_TYPES_KEY: [*completed.metadata.get(MATCH_TYPES_KEY, []), *types]},
     )
 
 
@@ -189,7 +188,7 @@ def _target_rank(body: Body) -> tuple[RankRequests, int] | None:
 
 def _shift(completed: Completed, by: int) -> Completed:
     """Move all places of a rank's answer by ``by`` code points."""
-    types = completed.metadata.get(_TYPES_KEY, [])
+    types = completed.metadata.get(MATCH_TYPES_KEY, [])
     shifted_types = [
         info | {"start": info["start"] + by, "end": info["end"] + by} for info in types
     ]
@@ -197,7 +196,7 @@ def _shift(completed: Completed, by: int) -> Completed:
         completed,
         start=completed.start + by,
         end=completed.end + by,
-        metadata={_TYPES_KEY: shifted_types},
+        metadata={MATCH_TYPES_KEY: shifted_types},
     )
 
 
@@ -227,7 +226,12 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
     matches = tuple(match for match in legal if match.startswith(word))
     types = [_type_info(match, start, cursor) for match in matches]
     return Completed(
-        number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
+        number=0,
+        rank=0,
+        matches=matches,
+        start=start,
+        end=cursor,
+        metadata={MATCH_TYPES_KEY: types},
     )
 
 

@@ -27,7 +27,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
 
     Args:
         shell: not used.
-        keep: for so many seconds; None: as the pool was started, or 2 hours.
+        keep: seconds; None: as the pool was started, or 2 hours.
 
     Raises:
         BadOptionError: the time is not legal, or the agents end with this kernel.
@@ -147,10 +147,9 @@ def end_text(
         verb = "was interrupted"
     else:
         verb = "failed" if has_error or outcome.ranks("ok") != left.run.ranks else "was done"
-    ended = left.began + outcome.elapsed_s
-    before = ", before this %ddp attach" if ended < attached else ""
-    at = moment(clock - (now - ended), clock)
-    return f"{left.name} {verb} at {at}, after {outcome.elapsed_s:.1f} s{before}"
+    at, is_before = _time_of_end(left, outcome, attached, now, clock)
+    before = ", before this %ddp attach" if is_before else ""
+    return f"{left.name} {verb} {at}, after {outcome.elapsed_s:.1f} s{before}"
 
 
 def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
@@ -161,11 +160,16 @@ def when_text(left: LeftCell, attached: float, outcome: RunOutcome) -> str:
         attached: when the pool was taken back, by `time.monotonic`.
         outcome: the end of the cell.
     """
+    at, is_before = _time_of_end(left, outcome, attached, time.monotonic(), kept_pools.now())
+    return f" {at}, before this %ddp attach," if is_before and not outcome.ended_by else ""
+
+
+def _time_of_end(
+    left: LeftCell, outcome: RunOutcome, attached: float, now: float, clock: float
+) -> tuple[str, bool]:
+    """``at 14:02``, and whether that was before the attach; for the arguments, see `end_text`."""
     ended = left.began + outcome.elapsed_s
-    if outcome.ended_by or ended >= attached:
-        return ""
-    clock = kept_pools.now()
-    return f" at {moment(clock - (time.monotonic() - ended), clock)}, before this %ddp attach,"
+    return f"at {moment(clock - (now - ended), clock)}", ended < attached
 
 
 def _wait_for(pool: Pool, left: LeftCell) -> None:

@@ -46,13 +46,15 @@ def show_output(shell: InteractiveShell, *, cell: int | None, ranks: str | None)
 def _kept(cell: int | None) -> KeptOutput:
     cells = session.kept_outputs.cells
     if not cells:
-        raise BadOptionError("no %%ddp cell has run yet, so that there is no output to show")
+        raise BadOptionError(
+            "no %%ddp cell has run yet, so that there is no output to show. Next: run one"
+        )
     kept = session.kept_outputs.get(cells[-1] if cell is None else cell)
     if kept is None:
         legal = ", ".join(f"[{number}]" for number in cells)
         raise BadOptionError(
             f"the output of cell [{cell}] is not kept: it was no %%ddp cell, or more than "
-            f"{MAX_CELLS} have run since. Kept: {legal}"
+            f"{MAX_CELLS} have run since. Kept: {legal}. Next: %ddp output {cells[-1]}"
         )
     return kept
 

@@ -185,7 +185,7 @@ def _catch_up_parser() -> Parser:
         type=catch_up_verb.cell_numbers,
         metavar="N,...",
         default=[],
-        help="run these cells again in any case, such as a training loop",
+        help="run these cells again, too, such as a training loop; with -r where no rank is fresh",
     )
     return parser
 
@@ -383,7 +383,8 @@ _SECTIONS = (
         ),
         Verb(
             Parser("%ddp pools"),
-            "your pools on this machine: which has a kernel, which goes on until when",
+            "your pools on this machine: which has a kernel, which goes on until when; the "
+            "environment variable NBDDP_POOLS_DIR names the one folder in which they are",
             action=keep_verbs.pools,
         ),
         Verb(

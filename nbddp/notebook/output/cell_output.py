@@ -4,7 +4,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (m
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 from nbddp.notebook.output.rank_grid import RankGrid
@@ -18,6 +18,15 @@ from nbddp.wire.rank_set import RankSet
 Out: TypeAlias = Literal["folded", "merged", "ranks", "quiet"]
 #: The same for cells that nbddp runs for itself.
 AnyOut: TypeAlias = Out | Literal["nothing"]
+
+#: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
+_FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
+
+
+def paced(settings: Settings, ranks: int) -> Settings:
+    """Return the settings with the time in which so many ranks print a line."""
+    fold_s = min(settings.output_fold_s * ranks / _FOLD_RANKS, _MAX_FOLD_S)
+    return replace(settings, output_fold_s=max(settings.output_fold_s, fold_s))
 
 
 @dataclass(frozen=True)

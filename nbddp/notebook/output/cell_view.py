@@ -18,7 +18,7 @@ from nbddp.controller.state import Diagnosed, NoticeChanged, RanksHeld, RunOutco
 from nbddp.controller.trace import TraceRow
 from nbddp.controller.values import Difference
 from nbddp.notebook.output import per_rank_blocks, rank_states, user_input
-from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
+from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec, paced
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
 from nbddp.notebook.output.line_bundles import label_bundle, quiet_bundle
@@ -65,8 +65,6 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 #: Asks what all ranks do that have stopped before an operation.
 _STEP_PROMPT = "(step) "
 _NO_CLICKS = "this front end sends no clicks while a cell runs, so the prompt takes the commands\n"
-#: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
-_FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
     "folded": MergedOutput,
     "merged": MergedOutput,
@@ -126,9 +124,7 @@ class View:
         shows_pictures: bool = True,
         is_background: bool = False,
     ) -> None:
-        patience = len(run.ranks) / _FOLD_RANKS
-        fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
-        settings = replace(settings, output_fold_s=max(settings.output_fold_s, fold_s))
+        settings = paced(settings, len(run.ranks))
         self._run = run
         self._sink = sink
         self._out = out
@@ -179,6 +175,8 @@ class View:
         self._judged_at: dict[str, float] = {}  # the time of each
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
+        #: Operations with partial results, known when the ranks were freed.
+        self._torn: Mapping[str, RankSet] | None = None
 
     def show(self, event: KeptEvent) -> None:
         """See `CellView.show`. An event that cannot be folded is shown as it came."""
@@ -358,7 +356,7 @@ class View:
         if self._out != "nothing":
             for line in sanitizer_lines(outcome):
                 self._sink.display(quiet_bundle(line), {}, None, False)
-        torn = not_kept(outcome, self._judged.values())  # known only after the ranks were freed
+        torn = self._torn = not_kept(outcome, self._judged.values())
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
@@ -402,6 +400,8 @@ class View:
         self._shown_cards[card_id] = data
         if self._kept is not None:
             self._kept.add(KeptCard(card_id, data))
+        if self._out == "nothing" and not is_update:
+            self._sink.display(quiet_bundle("during %ddp catchup:"), {}, None, False)
         self._sink.display(data, {}, card_id, is_update)
 
     def _card(self, judged: VerdictReached, outcome: RunOutcome | None = None) -> dict[str, str]:
@@ -411,7 +411,7 @@ class View:
             acted=judged.acted,
             views=judged.views,
             means=means,
-            torn=None if outcome is None else not_kept(outcome, self._judged.values()),
+            torn=self._torn,
             is_over=outcome is not None,
             own_timeout_s=self._settings.own_timeout_s,
             timeout_s=outcome.timeout_s if outcome is not None and outcome.timed_out else None,

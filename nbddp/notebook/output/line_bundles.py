@@ -1,4 +1,4 @@
-"""Lines of nbddp's own among the output of ranks, as MIME bundles.
+"""nbddp's own lines among the output of ranks, as MIME bundles.
 
 Runs in: the notebook's process. No I/O.
 """

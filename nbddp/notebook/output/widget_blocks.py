@@ -22,8 +22,8 @@ from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
+from nbddp.wire.widget_references import REFERENCE
 
-_REFERENCE = "IPY_MODEL_"
 #: The height of the scrolled window for many rows.
 _WINDOW_HEIGHT = "512px"
 #: The height of a widget of one line, such as a progress bar, with its margins.
@@ -85,23 +85,23 @@ class WidgetBlock:
         open_model = self._relay.open_model
         text = {"value": _label(self._labels, rank)["text/html"]}
         text_id = open_model("controls", "HTML", text, self._parent)
-        children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
+        children = [f"{REFERENCE}{text_id}", f"{REFERENCE}{model_id}"]
         if not self._layout_id:
             self._layout_id = self._open_row_layout()
-        state = {"children": children, "layout": _REFERENCE + self._layout_id}
+        state = {"children": children, "layout": REFERENCE + self._layout_id}
         row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
         if self._root_id:
             self._show_rows()
         else:
-            rows = {"children": [_REFERENCE + row.top_id]}
+            rows = {"children": [REFERENCE + row.top_id]}
             self._root_id = open_model("controls", "VBox", rows, self._parent)
 
     def _show_rows(self) -> None:
-        state: dict[str, Any] = {"children": [_REFERENCE + row.top_id for row in self._rows]}
+        state: dict[str, Any] = {"children": [REFERENCE + row.top_id for row in self._rows]}
         if len(self._rows) > static_text.MAX_OPEN_ROWS:
             if not self._window_id:
                 self._window_id = self._open_layout(max_height=_WINDOW_HEIGHT, overflow="auto")
-            state["layout"] = _REFERENCE + self._window_id
+            state["layout"] = REFERENCE + self._window_id
         self._relay.update_soon(self._root_id, state)
 
     def _open_row_layout(self, **state: str) -> str:
@@ -138,8 +138,8 @@ class WidgetBlock:
         shown = (row.own_ids[1], row.model_id) if row.model_id else (row.own_ids[1],)
         layout_id = self._layout_id if row.model_id else self._unseen_id
         state = {
-            "children": [_REFERENCE + each for each in shown],
-            "layout": _REFERENCE + layout_id,
+            "children": [REFERENCE + each for each in shown],
+            "layout": REFERENCE + layout_id,
         }
         self._relay.update_soon(row.own_ids[0], state)
 
@@ -185,7 +185,7 @@ class WidgetBlock:
             if row.own_ids:
                 text = {"value": preformatted(html.escape(row.final_text), PRE_STYLE)}
                 text_id = self._relay.open_model("controls", "HTML", text, self._parent)
-                children = [_REFERENCE + row.own_ids[1], _REFERENCE + text_id]
+                children = [REFERENCE + row.own_ids[1], REFERENCE + text_id]
                 self._relay.update_model(row.own_ids[0], {"children": children})
                 row.own_ids += (text_id,)
         if all(row.final_text is not None or not row.model_id for row in self._rows):

@@ -523,7 +523,7 @@ def _now_sentence(
 
 
 def _mismatched(report: Report) -> list[int]:
-    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck.
+    """Ranks whose calls do not match: those that raised, and those that waited and are freed.
 
     A rank on which the call has ended is freed only if it waits elsewhere.
     """

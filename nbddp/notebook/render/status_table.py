@@ -39,7 +39,7 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
-#: The folded part below has a row for so many ranks at most: a browser has to draw it.
+#: Rows of the folded part below, at most: a browser has to draw them.
 _MAX_EVERY = 512
 _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60

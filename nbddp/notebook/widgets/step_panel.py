@@ -18,7 +18,7 @@ from nbddp.controller.prompts import OperationRow
 from nbddp.notebook.widgets.relay import Relay
 from nbddp.notebook.widgets.static_text import WIDGET_ID_SUFFIX
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.widget_references import WIDGET_MIME
+from nbddp.wire.widget_references import REFERENCE, WIDGET_MIME
 
 Bundle = Mapping[str, str]
 
@@ -182,7 +182,7 @@ class StepPanel:
         return model_id
 
     def _open_box(self, name: str, model_ids: list[str], **state: Any) -> str:
-        children = [f"IPY_MODEL_{model_id}" for model_id in model_ids]
+        children = [REFERENCE + model_id for model_id in model_ids]
         return self._open(name, children=children, **state)
 
     def _layout(self, **state: str) -> str:
@@ -190,7 +190,7 @@ class StepPanel:
             "base", "Layout", {"_view_name": "LayoutView", **state}, self._parent
         )
         self._models.append(model_id)
-        return f"IPY_MODEL_{model_id}"
+        return REFERENCE + model_id
 
     def _set_disabled(self, is_disabled: bool) -> None:
         if not self._table:

@@ -5,12 +5,14 @@ Runs in: the rank process.
 
 from nbddp.rank.cells.breakpoints import end_steps, open_stop_debugger
 from nbddp.rank.cells.executor import CellExecutor, Interrupts
+from nbddp.rank.cells.glances import CODE_TYPES
 from nbddp.rank.cells.import_guard import ImportReports, imported_library
 from nbddp.rank.cells.name_lookup import NameLookupThread
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.stdin import Stdin
 
 __all__ = [
+    "CODE_TYPES",
     "CellExecutor",
     "ImportReports",
     "Interrupts",

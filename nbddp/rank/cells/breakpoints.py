@@ -8,7 +8,9 @@ and the return of a statement, and the code between two of them.
 
 import bdb
 import cmd
+import code
 import contextlib
+import ctypes
 import functools
 import pdb
 import sys
@@ -66,9 +68,15 @@ class UserStack(debugger.Pdb):
             self._show(error)
             return False
 
+    def default(self, line: str) -> None:
+        """Run a line of Python; what it assigns stays, also in a function."""
+        super().default(line)
+        _keep_locals(self.curframe)
+
     def do_interact(self, arg: str) -> None:
         """Open a prompt for Python; ``exit()`` comes back, as Ctrl-D does.
 
+        What its lines assign stays, other than with pdb, whose prompt has a namespace of its own.
         Errors of its lines are shown there, and forgotten: IPython's hook for errors would keep
         them as errors of the cell, and ``%debug`` opens the last error of the cell.
         """
@@ -76,12 +84,28 @@ class UserStack(debugger.Pdb):
         sys.excepthook = sys.__excepthook__
         try:
             with contextlib.suppress(SystemExit):
-                super().do_interact(arg)
+                self._interact(self.curframe)
         finally:
             sys.excepthook = hook
             for name in _LAST:
                 vars(sys).pop(name, None)
             vars(sys).update(last)
+
+    def _interact(self, frame: types.FrameType | None) -> None:
+        if frame is None:
+            return
+        own: Any = frame.f_locals if sys.version_info >= (3, 13) else self.curframe_locals
+        names = {**frame.f_globals, **own}
+        before = dict(names)
+        try:
+            code.interact("*interactive*", local=names)
+        finally:
+            changed = {n for n in names if n not in before or names[n] is not before[n]}
+            own.update({name: names[name] for name in changed - {"__builtins__"}})
+            if own is frame.f_globals:
+                for name in before.keys() - names.keys():
+                    own.pop(name, None)
+            _keep_locals(frame)
 
     def do_run(self, arg: str) -> None:
         """Refuse to start the program again: pdb would end the cell."""
@@ -247,6 +271,16 @@ def asking_debugger(frame: types.FrameType) -> Site | None:
         return None
     at, line = asking.stack[asking.curindex]
     return code_sites.site_at(at.f_code, line, code_sites.cell_of(at.f_code.co_filename))
+
+
+def _keep_locals(frame: types.FrameType | None) -> None:
+    """Give the variables of a function the values that they have in its `f_locals`.
+
+    Python before 3.13 does that after a trace function only, and a prompt opens in `breakpoint()`.
+    """
+    if sys.version_info < (3, 13) and frame is not None:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        _ = frame.f_locals  # without this, the next call would do nothing
 
 
 def _set_trace(

@@ -24,7 +24,8 @@ _MAX_CHARS = 200
 _MAX_DEPTH = 3
 _MAX_NAMES = 60
 _NUMBERS_AND_TEXTS = (bool, int, float, complex, str, bytes, type(None))
-_NO_DATA = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+#: Values of imports and definitions: `%who` lists them, and users do not compare them.
+CODE_TYPES = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 _BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
 #: Reading one of these attributes of a class through an instance calls no code in Python.
 _SAFE_DESCRIPTORS = (
@@ -85,7 +86,7 @@ def _of_user(shell: RankShell, names: Mapping[str, Any]) -> Iterable[tuple[str, 
         for name, value in names.items()
         if not name.startswith("_")
         and not (name in hidden and hidden[name] is value)
-        and not issubclass(type(value), _NO_DATA)
+        and not issubclass(type(value), CODE_TYPES)
     ]
 
 

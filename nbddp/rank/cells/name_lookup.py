@@ -26,11 +26,9 @@ from nbddp.rank.agent_link import Link
 from nbddp.rank.cells.glances import NoGlanceError, glance
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.user_code_context import Question
-from nbddp.wire.messages import Complete, Completed, Inspect, Inspected
+from nbddp.wire.messages import MATCH_TYPES_KEY, Complete, Completed, Inspect, Inspected
 from nbddp.wire.rank_set import RankSet
 
-#: ipykernel's key for the types of matches.
-_TYPES_KEY = "_jupyter_types_experimental"
 #: IPython never gets attributes of objects with a `__getattr__` of their own. The one of a module
 #: returns its parameters and sub-modules, and runs no user code.
 _MODULES = (nn.Module,)
@@ -89,7 +87,7 @@ def _complete(shell: RankShell, question: Complete) -> Completed | Inspected:
         start=matches[0].start,
         end=matches[0].end,
         metadata={
-            _TYPES_KEY: [
+            MATCH_TYPES_KEY: [
                 {
                     "start": match.start,
                     "end": match.end,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.distributed.constants import default_pg_timeout
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.signatures import CallSignature
@@ -69,7 +70,7 @@ def _gather(group: Any, mine: torch.Tensor) -> list[torch.Tensor]:
     gathered = [torch.empty_like(mine) for _ in range(group.size())]
     work = group.inner.allgather([gathered], [mine], _options())
     if work is not None:
-        work.wait(timedelta(milliseconds=group.counters.info.timeout_ms or 1_800_000))
+        work.wait(timedelta(milliseconds=group.counters.info.timeout_ms) or default_pg_timeout)
     return gathered
 
 

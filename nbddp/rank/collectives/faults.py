@@ -95,7 +95,7 @@ class _Armed:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is no news that it did not strike on a rank."""
+        """Whether nobody is told that it did not strike on a rank."""
         return self.fault.act in ("link", "store", "random")
 
 

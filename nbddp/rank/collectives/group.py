@@ -461,7 +461,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             work = inner(tensors, *args)
         except BaseException as error:
             if self.is_refused(record, error):
-                recorder.withdraw_message(counters, direction, peer, int(args[-1]))
+                recorder.withdraw_message(counters, call, direction, peer, int(args[-1]))
             raise
         kind = AnySourceWork if is_any else MessageWork
         traced = self._handle(work, record, kind, uses=uses)

@@ -170,7 +170,7 @@ class GroupFactory:
         """The group that a cell made when it ran first, if it runs again for a fresh rank.
 
         All members have it still, the fresh one since the groups were rebuilt. With another group
-        it would wait in vain for ranks that use the first one.
+        it would wait until the timeout for ranks that use the first one.
         """
         if not self._replay:
             return None

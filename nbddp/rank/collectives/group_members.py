@@ -58,7 +58,7 @@ class MemberList:
         """
         key, card = self.keys[self._index], f"{pool} {rank} {secrets.token_hex(8)}"
         if is_new:
-            # The place is taken in one step: C++ would wait in vain for the member that is missing.
+            # The place is taken in one step: C++ would wait for a missing member.
             first = bytes(self._store.compare_set(key, "", card)).decode(errors="replace").split()
             if first[:1] == [pool] and first[1:2] != [str(rank)]:
                 raise CollectiveRefusedError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore
 
 from nbddp.errors import CollectiveAbortedError
@@ -26,8 +27,6 @@ from nbddp.wire.messages import RebuildGroups
 
 #: Timeout of each step, so that a peer that died meanwhile does not block the others for long.
 _TIMEOUT_S = 15.0
-#: Timeout of the store that groups have afterwards; torch's default for process groups.
-_STORE_TIMEOUT_S = 1800.0
 
 
 class GroupRebuild:
@@ -105,7 +104,9 @@ class GroupRebuild:
     def _store(self, number: int) -> Any:
         if self._client is None:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            self._client = torch_private.new_store_client(host, port, _STORE_TIMEOUT_S)
+            self._client = torch_private.new_store_client(
+                host, port, default_pg_timeout.total_seconds()
+            )
         return PrefixStore(f"{self._prefix}/rebuild/{number}", self._client)
 
     def _rebuild_group(self, info: GroupInfo, store: Any, number: int) -> None:

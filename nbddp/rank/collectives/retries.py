@@ -49,7 +49,8 @@ class Retries:
             withdraw: uncounts it; None: it cannot be uncounted.
 
         Returns:
-            What stands for the stopped operation; None: nothing was done, and the user knows why.
+            The result in place of the stopped operation; None: nothing was done, and the user is
+            told why.
 
         Raises:
             BaseException: the new operation raises it.

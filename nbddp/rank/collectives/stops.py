@@ -310,7 +310,8 @@ class Stops:
         """Show what the user wants to see."""
         match reply.verb:
             case StepVerb.RUN | StepVerb.PRINT:
-                self._look(lambda: _run(reply, place.frame, {**self.names, **self._passed}))
+                known = {**self.names, **self._passed}
+                self._look(lambda: _run(reply, place.frame, known, self.interrupts))
             case StepVerb.WHERE:
                 self._look(place.print_stack)
             case StepVerb.DEBUG:
@@ -361,7 +362,7 @@ class Stops:
         """
         if reply.verb in RUNS:
             known = {**self.names, **names} if frame is None else self.names
-            self._look(lambda: _run(reply, frame, known, changes=False))
+            self._look(lambda: _run(reply, frame, known, self.interrupts, changes=False))
         else:
             self._look(LookedPlace(self._recorder.sites, frame).print_stack)
 
@@ -388,6 +389,7 @@ def _run(
     reply: StepReply,
     frame: types.FrameType | None,
     known: Mapping[str, Any],
+    interrupts: Callable[[], int],
     *,
     changes: bool = True,
 ) -> None:
@@ -400,6 +402,7 @@ def _run(
     code, name = reply.code, f"<step {reply.count}>"
     names: dict[str, Any] = dict(known) if frame is None else frame.f_globals
     local_names = names if frame is None else frame.f_locals
+    count = interrupts()
     try:
         try:
             compiled = compile(code, "<step>", "eval").replace(co_name=name)
@@ -413,9 +416,9 @@ def _run(
         value = eval(compiled, names, ChainMap(local_names, names, dict(known)))  # noqa: S307 - the user's code
         if value is not None or reply.verb is StepVerb.PRINT:
             print(repr(value))  # noqa: T201 - output of the cell
-    except KeyboardInterrupt:  # the stop button
-        raise
-    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and interrupts() != count:  # the stop button
+            raise
         text = "".join(traceback.format_exception_only(error)).strip()
         name = str(error.name) if isinstance(error, NameError) and changes else ""
         print(f"{text}{_why_not_passed(name, known)}")  # noqa: T201 - output of the cell

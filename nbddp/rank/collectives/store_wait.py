@@ -12,6 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from torch.distributed.constants import default_pg_timeout
+
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.backoff import pause_s
@@ -26,7 +28,6 @@ _now = time.monotonic_ns
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.05
 #: Number of keys of one wait that are recorded.
 _MAX_KEYS = 16
-_DEFAULT_TIMEOUT = timedelta(seconds=1800)
 
 
 class StoreWait:
@@ -101,7 +102,7 @@ class StoreWait:
         Short waits in C++ would do too, but torch warns of each that times out.
         """
         wait = original or torch_private.original_store_wait
-        total_s = (timeout or _DEFAULT_TIMEOUT).total_seconds()
+        total_s = (timeout or default_pg_timeout).total_seconds()
         if self._are_set(store, keys, total_s):
             return
         try:
@@ -194,4 +195,4 @@ def _timeout_of(store: Any) -> timedelta:
     try:
         return timedelta(seconds=store.timeout.total_seconds())
     except (AttributeError, RuntimeError):
-        return _DEFAULT_TIMEOUT
+        return default_pg_timeout

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives import failure_cause
@@ -25,7 +26,6 @@ from nbddp.rank.collectives.rollback import WrittenCopies
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
-_NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 
 
 class EndedWork:
@@ -305,7 +305,7 @@ class AnySourceWork(MessageWork):
         began = _now()
         if timeout:
             recorder.writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
-        limit = timeout or timedelta(milliseconds=counters.info.timeout_ms or _NO_LIMIT_MS)
+        limit = timeout or timedelta(milliseconds=counters.info.timeout_ms) or default_pg_timeout
         slot = recorder.writer.begin_wait(_ident(), record, began)
         try:
             elapsed = self._wait_for_message(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nbddp.rank.cells import RankShell
+from nbddp.rank.cells import CODE_TYPES, RankShell
 from nbddp.rank.collectives import state_sync
 from nbddp.rank.values import plain_values, tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
@@ -27,8 +27,6 @@ _MAX_TEXT = 60
 _MAX_NUMBERS = 4
 #: The mean of more elements is not computed.
 _MAX_MEAN = 64 * 1024 * 1024
-#: Values of imports and definitions: `%who` lists them, and users do not compare them.
-_NO_DATA = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
@@ -78,7 +76,7 @@ def _kind(value: Any) -> NameKind:
 
 def _has_data(value: Any) -> bool:
     try:
-        return not isinstance(value, _NO_DATA)
+        return not isinstance(value, CODE_TYPES)
     except Exception:  # noqa: BLE001 - `__class__` of the user's class
         return True
 

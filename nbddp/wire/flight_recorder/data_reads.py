@@ -59,4 +59,5 @@ class LoaderReads(_Part, frozen=True):
     drop_last: bool
     base_contents: bytes = b""  #: of the dataset of a `Subset`
     base_length: int = 0
+    base_dataset: str = ""  #: its class
     epochs: tuple[ReadEpoch, ...] = ()

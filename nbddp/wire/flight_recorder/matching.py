@@ -181,6 +181,10 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "reduce_scatter_tensor_coalesced": (*_INPUTS, REDUCE_OP),
     "scatter": (*_OUTPUTS, *_PLACES, *_STRIDES, *_ROOT),
 }
+#: Operations that move no data.
+BARRIERS: Final = ("barrier", "monitored_barrier")
+#: Operations of two ranks.
+MESSAGES: Final = ("send", "recv")
 #: Operations that send their tensors in the order of memory.
 IN_MEMORY_ORDER: Final = frozenset(
     op for op, rules in RULES.items() if any(rule in rules for rule in _STRIDES)

@@ -83,6 +83,11 @@ class ReplicaSteps(_Part, frozen=True):
     is_ddp: bool = False  #: it is a DDP model
     #: The line that has stepped it in this cell before its gradients were reduced first.
     early_site: Site = Site()
+    #: Later steps, of which no hashes were taken: there were too many. Then ``newest`` is of the
+    #: end of the cell.
+    later_steps: int = 0
+    #: States that the optimizer kept after its first step, and keeps no more at the end.
+    lost_states: tuple[str, ...] = ()
 
 
 #: Length of a digest.

@@ -1,1 +1,1 @@
-"""Values between processes: pickling, shared memory, fingerprints, previews."""
+"""Values between processes: pickling, shared memory, previews."""

@@ -48,7 +48,7 @@ def test_a_cell_with_an_error_in_its_records_has_failed():
     history = CellHistory()
     run(history, 1, "x = 1", replace(outcome("a", 2, 2), is_wrong=True))
     (cell,) = history
-    assert (cell.is_ok, cell.has_bound("x")) == (False, True)
+    assert (cell.is_ok, "x" in cell.names_run.binds) == (False, True)
 
 
 def test_a_cell_without_an_end_and_an_end_that_is_told_twice():

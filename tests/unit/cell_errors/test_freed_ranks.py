@@ -12,7 +12,16 @@ from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellError, DeadlockError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
-from tests.support.cell_errors import cell_error, freed, ok, raised, rendered, report, text
+from tests.support.cell_errors import (
+    cell_error,
+    freed,
+    ok,
+    raised,
+    rendered,
+    report,
+    site,
+    text,
+)
 
 
 def test_a_deadlock_that_the_timeout_of_the_cell_ended():
@@ -152,6 +161,17 @@ def test_a_rank_that_came_to_the_wait_after_the_verdict_has_the_same_line(place:
     assert text(cell_error(*results, report=late)) == told
     elsewhere = text(cell_error(*results[:2], freed(2, 8), report=late))
     assert "rank 2 waited (cell [7], line 8) and was freed" in elsewhere
+
+
+def test_the_wait_of_an_asynchronous_operation_has_its_own_line():
+    """Also on a rank that came to the wait after the verdict."""
+    early = report("first-error")
+    waits = Predicate(RankVerb.WAITS, " in reduce #1", aside=(" (wait() in line 7)",) * 2)
+    places = {0: PerRank(0, "running", waits, site(5), 1.5, site(7))} | {1: early.ranks[1]}
+    finding = replace(early.findings[0], waiting=RankSet.of([0]), ranks=places)
+    verdict = replace(early, ranks=places, findings=(finding,))
+    message = text(cell_error(freed(0, 7), raised(1, at_ns=1), freed(2, 7), report=verdict))
+    assert "ranks 0,2 waited in reduce #1 (cell [7], line 5; wait() in line 7) and were" in message
 
 
 def test_freed_ranks_have_their_line_from_the_traceback_where_there_is_no_report():

@@ -1,7 +1,10 @@
 """The terminal on a rank: what an interrupt ends."""
 
+import json
+import os
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +13,19 @@ import pytest
 from nbddp.cli import console
 from nbddp.cli.console import Console, NotebookPool, choose_rank
 from nbddp.errors import BadOptionError
-from nbddp.settings import CONSOLE_REQUEST
+from nbddp.settings import CONSOLE_REQUEST, NOTEBOOK_FILE
+from nbddp.system import pool_folder
+
+
+def test_pools_are_found_in_all_folders_of_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fields = {"world_size": 2, "pid": os.getpid(), "cwd": "/", "connection_file": "c.json"}
+    parents = [str(tmp_path / name) for name in ("first", "second")]
+    for parent in parents:
+        folder = Path(parent, f"nbddp-{Path(parent).name}")
+        folder.mkdir(parents=True)
+        (folder / NOTEBOOK_FILE).write_text(json.dumps(fields))
+    monkeypatch.setattr(pool_folder, "parents", lambda: parents)
+    assert [pool.name for pool in console.find_pools()] == ["nbddp-first", "nbddp-second"]
 
 
 class Kernel:

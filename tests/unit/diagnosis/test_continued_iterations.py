@@ -1,4 +1,4 @@
-"""A mismatch behind a `continue`: the ranks that it has not sent on have left out nothing."""
+"""A mismatch of ranks in different iterations: which have left out a call, or passed one."""
 
 import pytest
 from msgspec.structs import replace
@@ -141,3 +141,20 @@ def test_a_break_is_taken_by_all_ranks_together():
         "torch.tensor(1.0 if rank == 1 else 0.0, device=device)` and `dist.all_reduce(stop)` above "
         "the `if`, and `if stop: break` in its place."
     )
+
+
+@pytest.mark.parametrize(("epoch", "has_passed"), [(1, True), (0, False)])
+def test_a_call_that_others_have_passed_before_an_inner_loop(epoch: int, has_passed: bool):
+    pool = Ranks(2)
+    pool.code[CELL] = (
+        "for epoch in range(3):\n    for i in range(2):\n        dist.all_reduce(x)\n"
+        "    if rank == 0:\n        dist.barrier()"
+    )
+    first = pool[0].blocked("barrier", line=5, iteration=[("epoch", 0)])
+    record = pool[1].issue(line=3, iteration=[("epoch", epoch), ("i", 0)])
+    pool[1].more["mismatches"] = (pool[1].saw(record, pool[0], first, "op"),)
+    pool[1].raised("CollectiveMismatchError: no", line=3)
+    (finding,) = pool.diagnose().findings
+    move = "Line 5 is inside `if rank == 0:` (line 4): move it out, so that rank 1 runs it, too."
+    assert (finding.next_step == move) is has_passed
+    assert (finding.change is not None) is has_passed

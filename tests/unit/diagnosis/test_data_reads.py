@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from nbddp.controller.diagnosis.data_reads import DataFault, DataNote, compare_reads
+from nbddp.controller.diagnosis.words.data_reads import data_notes
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site
 from nbddp.wire.flight_recorder.schema import spans_of
 
@@ -187,6 +188,20 @@ def test_shares_of_ranks_that_are_not_in_the_cell_are_not_missed():
     assert kinds(*two) == [("samples-unread", "")]
 
 
+def test_subsets_that_overlap_are_told_with_the_dataset_below_them():
+    two = [
+        loader(
+            PLAIN, epoch(range(4), base_indices=bits(range(rank * 3, rank * 3 + 4))), length=4,
+            contents=bytes([rank]), dataset="Subset",
+            base_contents=b"same", base_length=8, base_dataset="Data",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    (fault,) = compared(*two)[0]
+    assert (fault.reason, fault.dataset, fault.length) == ("subsets", "Data", 8)
+    assert fault.indices == (3,)
+
+
 def test_numbers_of_batches():
     two = [loader(PLAIN, epoch(range(4))), loader(PLAIN, epoch(range(4, 7)))]
     (fault,) = compared(*two)[0]
@@ -197,7 +212,10 @@ def test_numbers_of_batches():
         for one in two
     ]
     faults, (note,) = compared(*alone)
-    assert (faults, note.kind, note.count, note.length) == ([], "uneven-alone", 3, 4)
+    assert (faults, note.kind) == ([], "uneven-alone")
+    assert {count: str(ranks) for count, ranks in note.batches.items()} == {4: "0", 3: "1"}
+    (line,) = data_notes(dict(enumerate((one,) for one in alone)), has_failed=False)
+    assert "rank 1 got 3 batches, rank 0 got 4 batches of Data; no operation" in line
     left = msgspec.structs.replace(two[1], epochs=(epoch(range(4, 7), is_complete=False),))
     assert kinds(two[0], left) == []
 

@@ -24,6 +24,18 @@ def test_ranks_on_which_the_call_has_ended_are_named():
     )
 
 
+def test_calls_that_ended_on_no_rank_are_not_said_to_wait_on_all_of_them():
+    """With [3], [3] and [5] elements two ranks of Gloo end, with wrong sums, and one waits."""
+    pool = Ranks(3)
+    for rank, size in enumerate((3, 3, 5)):
+        pool[rank].blocked("all_reduce", input_sizes=((size,),))
+    (finding,) = pool.diagnose().findings
+    assert finding.reason == (
+        "these calls belong together and do not match, so they cannot all end well: without nbddp "
+        "some ranks would wait for a timeout, abort, or end with wrong values."
+    )
+
+
 def test_the_source_of_a_broadcast_that_has_ended_keeps_its_values():
     pool = Ranks(2)
     pool[0].done("broadcast", root=0)

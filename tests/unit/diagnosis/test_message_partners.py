@@ -1,4 +1,4 @@
-"""Rings in which a rank receives from a rank that sends to another one."""
+"""Rings in which a rank receives from a rank that sends to another one, or in a group."""
 
 import pytest
 
@@ -133,3 +133,20 @@ def test_the_assignment_that_gave_a_message_another_partner_is_named():
         "changed `dst` in line 3, inside `if rank == 1:` (line 2)."
     )
     assert [line.site.line for line in finding.code] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("source", "group"),
+    [
+        ("dist.recv(x, 1 - rank, group=g)", "`group=g`"),
+        ("dist.recv(x, 1 - rank, pair)", "their group"),
+        ("dist.recv(x, 1 - rank, group=groups[0])", "their group"),
+    ],
+)
+def test_messages_of_a_group_keep_it_in_a_batch(source: str, group: str):
+    pool = Ranks(2)
+    pg_id = pool.group("pair", 0, 1)
+    for rank in range(2):
+        pool[rank].blocked("recv", peer=1 - rank, line=3, source=source, group=pg_id)
+    step = f"Let rank 0 send first, or use batch_isend_irecv, with {group} in each P2POp."
+    assert only(pool).next_step.startswith(step)

@@ -2,59 +2,9 @@
 
 from msgspec.structs import replace
 
-from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
-from nbddp.controller.diagnosis.rank_view import RankView, RankViews
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
-from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
+from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS
-
-
-def _digest(number: int) -> bytes:
-    return number.to_bytes(DIGEST_BYTES)
-
-
-def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaSteps:
-    """A row has a number for each of two tensors; equal numbers, equal tensors."""
-    details = [b"".join(map(_digest, row)) for row in rows]
-    digests = [_digest(hash(row) & 0xFFFF) for row in rows]
-    return ReplicaSteps(
-        pg_id="0",
-        number=number,
-        optimizer_number=0,
-        model="Net",
-        optimizer="SGD",
-        tensors=("weight", "bias"),
-        digests=b"".join(digests),
-        details=b"".join(details[:kept]),
-        newest=details[-1],
-        buffers=(),
-        states=(),
-        state_digests=b"",
-        settings=(),
-        setting_steps=(),
-        buffer_digests=b"",
-        sites=(Site(line=7),),
-        site_of_step=bytes(len(rows)),
-        starts=(StepStart(step=1, digest=digests[0], details=details[0], states=b""),),
-    )
-
-
-def whole(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
-    """All parameters, when gradients were sent first and at the end of the cell."""
-    return replace(steps(first, last), optimizer="", is_ddp=True)
-
-
-def found(*each: ReplicaSteps) -> list[PartedReplicas]:
-    return found_in(*((one,) for one in each))
-
-
-def found_in(*each: tuple[ReplicaSteps, ...]) -> list[PartedReplicas]:
-    views = {
-        rank: RankView(rank, "finished", sanitizer=SanitizerReport(replicas=replicas))
-        for rank, replicas in enumerate(each)
-    }
-    return find_parted_replicas(WaitForGraph(RankViews(views)))
+from tests.support.parted_steps import digest, found, found_in, steps, whole, words_of
 
 
 def test_equal_replicas_are_no_finding():
@@ -331,7 +281,7 @@ def test_a_state_that_differs_before_a_step():
         return replace(
             of,
             states=("momentum_buffer of weight",),
-            starts=tuple(replace(each, states=_digest(number)) for each, number in starts),
+            starts=tuple(replace(each, states=digest(number)) for each, number in starts),
         )
 
     alone = with_state(warmed_up((2, 2), (3, 3), start=(2, 2)), 0, 5)
@@ -370,3 +320,96 @@ def test_gradients_of_ddp_at_different_weights_that_nothing_updates():
     (parted,) = found(whole((1, 1), (1, 1)), whole((2, 1), (2, 1)))
     assert (parted.step, parted.tensor) == (0, "weight")
     assert found(averaged((1, 1), (1, 1)), averaged((2, 1), (2, 1))) == []
+
+
+# --- more steps than hashes are taken of ----------------------------------------------------------
+
+
+def cut(*rows: tuple[int, int], end: tuple[int, int], later: int) -> ReplicaSteps:
+    """Steps after ``rows`` are only counted."""
+    return replace(steps(*rows), newest=b"".join(map(digest, end)), later_steps=later)
+
+
+def test_replicas_that_part_in_a_step_without_hashes():
+    rows = (1, 1), (2, 2)
+    (parted,) = found_in(
+        (cut(*rows, end=(8, 8), later=5), whole((1, 1), (8, 8))),
+        (cut(*rows, end=(9, 8), later=5), whole((1, 1), (9, 8))),
+    )
+    assert (parted.is_after, parted.tensor, parted.steps.later_steps) == (True, "weight", 5)
+    words = words_of(parted)
+    end = "at the end of the cell: its replicas were equal after step 1 of SGD."
+    assert words.headline.endswith(end)
+    assert "the first 1 steps" in words.reason
+
+
+def test_replicas_that_are_equal_again_after_steps_without_hashes():
+    right = cut((1, 1), (2, 2), end=(8, 8), later=5)
+    assert found(right, cut((1, 1), (2, 5), end=(8, 8), later=5)) == []
+
+
+def test_ranks_that_make_other_numbers_of_steps_without_hashes():
+    rows = (1, 1), (2, 2)
+    end = whole((1, 1), (8, 8))
+    states = {"states": ("momentum_buffer of weight",), "state_digests": digest(1)}
+    few = replace(cut(*rows, end=(8, 8), later=5), **states)
+    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_digests": digest(2)})
+    assert found_in((few, end), (more, end)) == []
+
+    (parted,) = found_in((few, end), (cut(*rows, end=(9, 8), later=6), whole((1, 1), (9, 8))))
+    assert parted.step_counts == {0: 6, 1: 7}
+    assert parted.equal_steps == 1
+
+
+# --- the next step --------------------------------------------------------------------------------
+
+
+def test_the_next_step_names_the_steps_between_which_replicas_have_parted():
+    right = replace(steps((1, 1), (2, 2), (3, 3)), is_ddp=True)
+    wrong = replace(steps((1, 1), (2, 2), (9, 9)), is_ddp=True)
+    (parted,) = found(right, wrong)
+    step = words_of(parted).next_step
+    assert "loads or changes between steps 1 and 2, both in line 7. `%ddp diff`" in step
+    assert "one that leaves out parameters without `find_unused_parameters=True`" in step
+    (parted,) = found(right, wrong, right)
+    odd = "Look for what perhaps only rank 1 did between steps 1 and 2, both in line 7: a backward"
+    assert words_of(parted).next_step.startswith(odd)
+    lines = Site(line=7), Site(line=9)
+    right, wrong = (
+        replace(each, sites=lines, site_of_step=bytes([0, 0, 1])) for each in (right, wrong)
+    )
+    (parted,) = found(right, wrong, right)
+    assert "rank 1 did between step 1 (line 7) and step 2 (line 9): " in words_of(parted).next_step
+
+
+def test_a_step_in_a_function_is_told_with_the_line_that_calls_it():
+    right, wrong = steps((1, 1), (2, 2)), steps((1, 1), (9, 9))
+    around = (Site(line=5, function="update"), Site(line=12))
+    right, wrong = (replace(each, callers=(around,)) for each in (right, wrong))
+    (parted,) = found(right, wrong)
+    words = words_of(parted)
+    assert "not averaged before line 7 (called in line 12), or" in words.next_step
+    assert [line.site.line for line in words.code] == [7, 12]
+
+    right_of_cell, wrong_of_cell = (
+        replace(each, callers=((Site(line=2, cell=9, file="<cell 9>"),),))
+        for each in (right, wrong)
+    )
+    (parted,) = found(right_of_cell, wrong_of_cell)
+    assert "before line 7 (called at cell [9], line 2), or" in words_of(parted).next_step
+
+    other = replace(wrong, callers=((Site(line=14),),))
+    (parted,) = found(right, other)
+    assert "not averaged before line 7, or" in words_of(parted).next_step
+
+
+def test_steps_of_one_rank_alone_change_the_state_of_the_optimizer():
+    end = whole((1, 1), (8, 8)), whole((1, 1), (9, 8))
+    few, more = steps((1, 1), (2, 2)), steps((1, 1), (2, 2), (9, 8))
+    ((parted,), (stateless,)) = (
+        found_in((replace(few, states=names), end[0]), (replace(more, states=names), end[1]))
+        for names in (("momentum_buffer of weight",), ())
+    )
+    meant = "the same state of SGD ('momentum_buffer of weight') after them."
+    assert meant in words_of(parted).next_step
+    assert "state of SGD" not in words_of(stateless).next_step

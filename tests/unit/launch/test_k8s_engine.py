@@ -68,7 +68,7 @@ def test_the_objects_are_written_without_the_credentials():
     ("launcher", "more"), [("local", {}), ("ssh", {"hosts": ["a"]}), ("listen", {})]
 )
 def test_other_launchers_have_no_objects(launcher: str, more: dict[str, Any]):
-    with pytest.raises(BadOptionError, match=f"k8s, and the launcher is {launcher}; leave out"):
+    with pytest.raises(BadOptionError, match=f"and the launcher is {launcher}. Next: leave out"):
         objects_text(PoolOptions.checked(2, launcher=launcher, **more))
 
 

@@ -68,11 +68,22 @@ def test_a_cell_that_failed_has_changed_names_since():
     ]
 
 
+def test_a_name_of_a_cell_that_failed_is_not_said_to_be_there_again():
+    failed = ((4, "rank 1 raised OSError: bad"),)
+    one = said(regained=("a", "w"), failed=failed, doubtful=(("w", 4),))
+    assert one.lines[:2] == [
+        "Rank 1 has again: a (from cells [2], [3]).",
+        "cell [4] failed now: rank 1 raised OSError: bad; w has a value, perhaps not the right "
+        "one. Next: give it what the cell needs, then %ddp catchup -r 1",
+    ]
+    two = said(cells=(4, 5), regained=("v", "w"), failed=failed, doubtful=(("v", 4), ("w", 4)))
+    assert two.lines[0] == "Rank 1 ran cells [4], [5] again."
+    assert "; v and w have values, perhaps not the right ones. Next: " in two.lines[1]
+
+
 def test_the_cells_of_a_name_are_not_those_of_names_that_are_told_apart():
     made = (("u", (9,)), ("v", (3,)))
-    lines = said(
-        cells=(3, 9), regained=("u", "v"), initial=("v",), makers=(3, 9), makers_by_name=made
-    ).lines
+    lines = said(cells=(3, 9), regained=("u", "v"), initial=("v",), makers_by_name=made).lines
     assert lines[0] == "Rank 1 has again: u (from cell [9])."
 
 
@@ -190,7 +201,7 @@ def test_problems_have_a_next_step(facts: dict[str, Any], problem: str, end: str
 
 
 def test_cells_that_ran_for_others_are_told_apart():
-    whole = said(cells=(1, 2, 3, 4), regained=("x",), makers=(2, 4))
+    whole = said(cells=(1, 2, 3, 4), regained=("x",), makers_by_name=(("x", (2, 4)),))
     assert whole.lines[0] == "Rank 1 has again: x (from cells [2], [4])."
     assert whole.details == [
         "rank 1 ran cells [1], [2], [3], [4] again, with what they write and print",

@@ -56,7 +56,7 @@ def test_other_hosts_stay_as_they_are(hosts: list[str]):
         (
             2,
             ["a:4", "b:4"],
-            "--hosts a:4,b:4 means 4 ranks on each node, and -n is 2; leave out one of the two",
+            "a:4,b:4 means 4 ranks on each node, and -n is 2. Next: leave out one of the two",
         ),
         (
             None,
@@ -94,7 +94,7 @@ def test_a_cluster_may_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert PoolOptions.checked(3, cluster="lab").nproc_per_node == 3
     assert PoolOptions.checked(cluster="lab", hosts=["c:5"]).nproc_per_node == 5
     (tmp_path / "clusters.toml").write_text(f'{table}hosts = ["a"]\n')
-    with pytest.raises(BadOptionError, match=r"\[lab\] .* has hosts and hostfile; leave out one"):
+    with pytest.raises(BadOptionError, match=r"\[lab\] .* has hosts and hostfile. Next: leave"):
         PoolOptions.checked(cluster="lab")
     (tmp_path / "hosts").unlink()
     (tmp_path / "clusters.toml").write_text(table)

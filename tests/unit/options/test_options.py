@@ -257,7 +257,7 @@ def test_threads_are_as_many_as_with_torchrun(
     [
         (
             {"env": {"OMP_NUM_THREADS": "5"}, "threads": 4},
-            "--threads 4 and --env OMP_NUM_THREADS=5 disagree; leave out one of the two",
+            "--threads 4 and --env OMP_NUM_THREADS=5 disagree. Next: leave out one of the two",
         ),
         (
             {"env": {"OMP_NUM_THREADS": "x"}},
@@ -288,7 +288,7 @@ def test_threads_are_as_many_as_with_torchrun(
         ),
         (
             {"devices": [0, 1], "device": "cpu"},
-            "--devices 0,1 names CUDA devices, and --device cpu uses none; leave out one",
+            "--devices 0,1 names CUDA devices, and --device cpu uses none. Next: leave out",
         ),
         ({"timeout": 0.0}, "--timeout 0 is not a positive number of seconds"),
         ({"timeout": -1.5}, "--timeout -1.5 is not a positive number of seconds"),
@@ -313,7 +313,10 @@ def test_threads_are_as_many_as_with_torchrun(
             {"env": {"MASTER_PORT": "65536"}},
             "--env MASTER_PORT=65536 is not a port; legal: 0 to 65535",
         ),
-        ({"cwd": "/no/such/folder"}, "--cwd '/no/such/folder' is not a folder that exists"),
+        (
+            {"cwd": "/no/such/folder"},
+            "--cwd '/no/such/folder' is not a folder that exists on this machine. Next: name",
+        ),
         ({"cwd": __file__}, "is not a folder that exists"),
     ],
 )

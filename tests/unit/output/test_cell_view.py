@@ -13,6 +13,7 @@ from nbddp.controller.hub.run import Run
 from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.controller.state.actions import NoticeChanged, VerdictReached
 from nbddp.notebook.output import gatherer
+from nbddp.notebook.output.cell_output import AnyOut
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
 from nbddp.notebook.output.shows import Rich
@@ -56,6 +57,7 @@ def make_view(
     can_redraw: bool = False,
     clock: Callable[[], float] | None = None,
     began: float | None = None,
+    out: AnyOut = "folded",
     **settings: Any,
 ) -> View:
     return View(
@@ -69,6 +71,7 @@ def make_view(
         can_redraw=can_redraw,
         clock=clock,
         began=began,
+        out=out,
     )
 
 
@@ -352,6 +355,17 @@ def test_a_verdict_with_more_ranks_takes_the_place_of_its_card():
     view.show(VerdictReached("r", whole, acted=True, replaces=first.fingerprint))
     assert page.plain.count("Deadlock") == 1
     assert "ranks 1-2 are missing" in page.plain
+
+
+@pytest.mark.parametrize(("out", "count"), [("nothing", 1), ("folded", 0)])
+def test_a_card_of_a_cell_that_runs_again_says_so(out: AnyOut, count: int):
+    page = PageSink()
+    view = make_view(page, ranks=3, can_redraw=True, out=out)
+    first = verdict()
+    view.show(VerdictReached("r", first, acted=True))
+    whole = replace(first, findings=(replace(first.findings[0], headline="ranks 1-2 are out"),))
+    view.show(VerdictReached("r", whole, acted=True, replaces=first.fingerprint))
+    assert page.plain.count("during %ddp catchup:") == count
 
 
 def test_a_card_that_nobody_acted_upon_has_the_time_since_its_own_verdict():

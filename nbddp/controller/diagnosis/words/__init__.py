@@ -8,6 +8,7 @@ from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import used_as_scratch
+from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding, Kind
 from nbddp.controller.diagnosis.suspicions import suspicions
@@ -87,6 +88,30 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         is_consequence=cause.is_consequence,
         is_handled=cause.proven and _is_handled(cause, reports),
         begins_with_ranks=words.begins_with_ranks,
+    )
+
+
+def plain_finding(cause: Cause) -> Finding:
+    """Return the finding that reports a cause where `write_finding` fails, a bug of nbddp."""
+    waiting, culprits = cause.waiting, cause.culprits
+    others = culprits - waiting
+    headline = f"nbddp has found '{cause.kind}', and could not describe it."
+    if waiting:
+        for_others = f" for {others.describe()}" if others else ""
+        waits = f"{waiting.verb('waits', 'wait')}{for_others}"
+        headline = f"{subject(waiting)} {waits} ('{cause.kind}'), and nbddp could not say why."
+    elif culprits:
+        headline = f"{subject(culprits)}: {headline}"
+    return Finding(
+        kind=cause.kind,
+        proven=cause.proven,
+        culprits=culprits,
+        waiting=waiting,
+        headline=headline,
+        reason="an internal error of nbddp has cost the details of this finding.",
+        next_step="Please report this: the log of the notebook has the traceback.",
+        is_consequence=cause.is_consequence,
+        begins_with_ranks=bool(waiting or culprits),
     )
 
 

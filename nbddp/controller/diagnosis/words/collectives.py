@@ -254,7 +254,7 @@ def call_everywhere(
 
 
 def _loop_length(places: Places, operation: Operation, reports: RankReports) -> LoopLength | None:
-    """What sets the length of the loop around a line; None: not a loop keeps ranks from it."""
+    """The value that sets the length of the loop around a line; None: no loop is the reason."""
     ranks, divergence = places[0]
     is_loop = divergence.loop is not None and not divergence.branches and not divergence.exits
     if len(places) > 1 or divergence.is_extra or not is_loop or divergence.left_out is not None:

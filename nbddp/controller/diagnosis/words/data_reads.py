@@ -32,7 +32,7 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
     amount = (
         f"all {fault.length} samples" if is_all else f"{fault.count} of the {fault.length} samples"
     )
-    what = f"{amount} of {some.dataset}"
+    what = f"{amount} of {fault.dataset}"
     verb = "each read" if is_all else "read"
     again = "" if is_all else f" more than once ({_indices(fault)})"
     made, made_sampler = _line_of(some.site, "the loader"), _line_of(sampler.site, "the sampler")
@@ -109,9 +109,8 @@ def uneven_batches(cause: Cause, reports: RankReports) -> Words:
     """Ranks have got different numbers of batches in one pass."""
     fault = _fault(cause)
     some, loop = _some(fault), _loop(fault)
-    parts = sorted(batches_by_count(fault.epochs).items())
-    counts = [f"{ranks.describe()} got {_count(count, 'batch')}" for count, ranks in parts]
-    headline = f"{', '.join(counts)} of {some.dataset} in {_pass(fault)}."
+    counts = _batches(batches_by_count(fault.epochs))
+    headline = f"{counts} of {some.dataset} in {_pass(fault)}."
     ends = "" if cause.proven else "; no rank waited for another one in this cell"
     step = "A `DistributedSampler` gives all ranks equally much"
     if not cause.proven:  # a `break`, or an iterator that begins again, may make up for it
@@ -176,7 +175,7 @@ def data_notes(
 def _note_text(note: DataNote) -> str:
     some = next(iter(note.reads.values()))
     where = str(some.epochs[0].site)
-    of = f"of the {note.length} samples of {some.dataset}"
+    of = f"of the {note.length} samples of {note.dataset}"
     shared = f"{note.ranks.describe()} read {note.count} {of}"
     shared += " each" if note.is_all else " more than once"
     match note.kind:
@@ -187,14 +186,11 @@ def _note_text(note: DataNote) -> str:
         case "dropped":
             text = f"no rank read {note.count} {of}: drop_last leaves out the tail"
         case "uneven":
-            text = (
-                f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
-                f"{some.dataset}; nothing was trained in the loop"
-            )
+            text = f"{_batches(note.batches)} of {note.dataset}; nothing was trained in the loop"
         case "uneven-alone":
             text = (
-                f"{note.ranks.describe()} got {note.count} of {note.length} batches of "
-                f"{some.dataset}; no operation in the loop waits for other ranks"
+                f"{_batches(note.batches)} of {note.dataset}; no operation in the loop waits for "
+                "other ranks"
             )
         case "trained-alone":
             text = (
@@ -229,6 +225,12 @@ def _loop(fault: DataFault) -> Site:
 
 def _pass(fault: DataFault) -> str:
     return "one pass" if fault.number == 1 else f"pass {fault.number}"
+
+
+def _batches(ranks_by_count: Mapping[int, RankSet]) -> str:
+    """``rank 1 got 4 batches, rank 0 got 5 batches``."""
+    parts = sorted(ranks_by_count.items())
+    return ", ".join(f"{ranks.describe()} got {_count(count, 'batch')}" for count, ranks in parts)
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -32,7 +33,7 @@ from nbddp.controller.diagnosis.other_partners import (
     other_partner,
     partner_of_cycle,
 )
-from nbddp.controller.diagnosis.phrases import describe_branch, quote_branch
+from nbddp.controller.diagnosis.phrases import capitalized, describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.controller.diagnosis.suspicions import unmet_messages
@@ -46,6 +47,9 @@ from nbddp.controller.diagnosis.words.one_sided_messages import (
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
+
+#: The group that a line names.
+_GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+)(?=\s*[,)])")
 
 
 def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
@@ -77,18 +81,30 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
     ends = simulation.with_other_order(first_ranks).ends()
     who = f"rank {cause.circle[0][0]}" if not cause.alike else "one side"
     who = who if change is None else change.first
-    step = f"Let {who} {first} first, or use batch_isend_irecv."
+    batch = _batch(operations, reports)
+    step = f"Let {who} {first} first, or use {batch}."
     sources = [operation.site.source for operation in operations]
     has_source = all(reports.sources(each.site) is not None for each in operations)
     is_later = change is None or not change.first
     if is_later and any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."
     elif ends is False or (ends is None and change is None and has_source):
-        change, step = None, "Use batch_isend_irecv: each rank waits when all have begun."
+        change, step = None, f"Use {batch}: each rank waits when all have begun."
     if change is None and ends is None and len(kinds) == 1 and has_source:
         does, other = ("send", "recv") if "send" in kinds else ("recv", "send")
         step += f" A {does} without a {other} waits there, too: add it."  # it may be there, or not
     return cycle(cause, reports, problem, step, None if change is None else change.code_change)
+
+
+def _batch(operations: Sequence[Operation], reports: RankReports) -> str:
+    """``batch_isend_irecv``, with the group of the messages if it is not the default one."""
+    groups = [reports.graph.group(each) for each in operations]
+    if any(group is None or group.is_default for group in groups):
+        return "batch_isend_irecv"
+    written = {"".join(_GROUP.findall(operation.site.source)) for operation in operations}
+    group = written.pop() if len(written) == 1 else ""
+    argument = f"`group={group}`" if group else "their group"
+    return f"batch_isend_irecv, with {argument} in each P2POp"
 
 
 def _first_of_each(cause: Cause) -> list[Rank]:
@@ -300,7 +316,7 @@ def _give_partner(other: OtherPartner, assigned: Sequence[AssignedName]) -> str:
     other_way = "receive from" if is_send else "send to"
     or_other = f", or let rank {other.wrong} {other_way} rank {owner}" if other.may_stay else ""
     line = f" (line {message.site.line})" if message.site.line else ""
-    changed = "".join(f" {_capital(describe_assigned(each))}." for each in assigned[:1])
+    changed = "".join(f" {capitalized(describe_assigned(each))}." for each in assigned[:1])
     return (
         f"Give {message.signature.op} `{argument}={right}` on rank {owner}{line}, since rank "
         f"{right} {does} it{or_other}.{changed}"
@@ -317,10 +333,6 @@ def _lines_of(
         return ()
     places = [(each.ranks, each.place) for each in assigned[:1]]
     return differing_excerpt([*places, (RankSet.of([other.owner]), Divergence(site, code))])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _has_other_ends(cause: Cause, reports: RankReports) -> bool:

@@ -109,7 +109,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
             *_assigned_places(disagreement, assigned),
         ]
     )
-    extra = sole_branch(branches, len(reports.graph.views))
+    extra = sole_branch(branches, disagreement.operation_by_rank, len(reports.graph.views))
     skipped: Places = ()
     missed = cause
     if "op" in disagreement.differences.reported:
@@ -148,7 +148,10 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
 def _never_completes(disagreement: Disagreement, inside: RankSet) -> str:
     """The reason, with the ranks on which the operation has ended all the same."""
     if not disagreement.ended:
-        return "these calls belong together and do not match, so they can never complete."
+        return (
+            "these calls belong together and do not match, so they cannot all end well: without "
+            "nbddp some ranks would wait for a timeout, abort, or end with wrong values."
+        )
     return (
         "these calls belong together and do not match: they have ended on "
         f"{disagreement.ended.describe()}, and can never complete on {inside.describe()}."

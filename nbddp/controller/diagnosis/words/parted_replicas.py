@@ -10,16 +10,15 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence_phrases import sole_reason
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas, length
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.words.replica_phrases import (
     DIFF,
     code_lines,
+    differ,
     number_of_steps,
-    odd_rank_does,
-    owners,
+    odd_ranks,
     tensors,
-    values,
 )
 from nbddp.controller.diagnosis.words.replicas_in_step import before_step, in_step
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
@@ -76,6 +75,12 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
             if (parted.equal_steps)
             else "."
         )
+    own = ""
+    if fewest and steps.states:  # a broadcast of weights sends no momentum
+        own = (
+            f" If steps of one rank alone are meant, give all ranks the same weights and the same "
+            f"state of {steps.optimizer} ('{steps.states[0]}') after them."
+        )
     # An optimizer may have stepped another model there.
     of_model = "" if fewest else f" for {steps.model}"
     keeps = f"keeps {fewer.describe()} from {line}"
@@ -90,7 +95,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         f"{subject(odd)} made {number_of_steps(count)} of {steps.optimizer}{of_model} in this "
         f"cell, {others}: the replicas of {steps.model} are not equal.",
         reason,
-        f"Let all ranks step equally often: {reasons}. {DIFF}",
+        f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
     )
 
@@ -127,8 +132,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
             f"often. If they take turns, {again}"
         )
     return Words(
-        f"{owners(parted)} {values(parted)} in {tensors(parted)}: {made} of "
-        f"{parted.steps.optimizer} in this cell{where}.",
+        f"{differ(parted)}: {made} of {parted.steps.optimizer} in this cell{where}.",
         f"{reason}.",
         step,
         code=code_of(
@@ -154,16 +158,29 @@ def _other_tensors(parted: PartedReplicas) -> Words:
 
 def _after_last_step(parted: PartedReplicas) -> Words:
     """A DDP model was changed after the last step."""
-    optimizer = parted.steps.optimizer
+    optimizer, count = parted.steps.optimizer, length(parted.steps) - 1
     clause = f"its replicas were equal after the last step of {optimizer}"
+    taken = "with each step"
+    if parted.steps.later_steps:
+        taken = f"with each of the first {count} steps"
+        clause = f"its replicas were equal after step {count} of {optimizer}"
     if not parted.is_stepped:
         clause = f"{optimizer} does not step it"
+    elif parted.steps.later_steps:
+        return Words(
+            f"{differ(parted)} at the end of the cell: {clause}.",
+            f"hashes of all parameters were taken {taken}, and are equal; those at the end of the "
+            "cell differ.",
+            f"Divide the cell into several, each with at most {count} steps: the next one tells "
+            f"the step after which they differ. {DIFF}",
+            code=code_of((parted.site, parted.culprits)),
+        )
     return Words(
-        f"{owners(parted)} {values(parted)} in {tensors(parted)} at the end of the cell: {clause}.",
-        f"hashes of the parameters that {optimizer} steps were taken with each step, and are "
+        f"{differ(parted)} at the end of the cell: {clause}.",
+        f"hashes of the parameters that {optimizer} steps were taken {taken}, and are "
         "equal; those of all parameters, at the end of the cell, differ.",
-        f"Look for weights that {odd_rank_does(parted, 'changes', 'change')} alone without "
-        f"{optimizer}, also after the last step of {line_of(parted.site)}. {DIFF}",
+        f"Look for weights that change without {optimizer}, perhaps only on {odd_ranks(parted)}, "
+        f"also after the last step of {line_of(parted.site)}. {DIFF}",
         code=code_of((parted.site, parted.culprits)),
     )
 
@@ -171,6 +188,8 @@ def _after_last_step(parted: PartedReplicas) -> Words:
 def _beside(parted: PartedReplicas) -> Words:
     """Buffers, or the state of the optimizer, differ; the parameters are equal."""
     steps, line = parted.steps, line_of(parted.site)
+    if parted.lost_by:
+        return _lost_state(parted)
     if parted.beside == "state":
         step = (
             f"Look for what changes the state of {steps.optimizer} on "
@@ -192,11 +211,26 @@ def _beside(parted: PartedReplicas) -> Words:
         )
         what = "the buffers that this cell has not changed"
     return Words(
-        f"{owners(parted)}, at the end of the cell, {values(parted)} in {tensors(parted)}: its "
-        "parameters are still equal.",
+        f"{differ(parted, ', at the end of the cell,')}: its parameters are still equal.",
         f"hashes of {what} were taken at the end of the cell, and differ.",
         f"{step} {DIFF}",
         code=code_of((parted.site, parted.culprits)),
+    )
+
+
+def _lost_state(parted: PartedReplicas) -> Words:
+    """The optimizers of some ranks have lost a state that those of others keep."""
+    optimizer, line, ranks = parted.steps.optimizer, line_of(parted.site), parted.lost_by
+    return Words(
+        f"{subject(ranks)} {ranks.verb('has', 'have')}, at the end of the cell, no "
+        f"{tensors(parted)}, which {optimizer} has on {parted.clusters[0].describe()}: its "
+        "parameters are still equal.",
+        f"{optimizer} had it on {ranks.describe()} after the first step of this cell, and has it "
+        "no more at the end.",
+        f"Look for what empties the state of {optimizer} on {ranks.describe()}, also after {line}: "
+        "`state.clear()`, or a `load_state_dict()` of an optimizer that has not stepped. Give all "
+        f"ranks the same state. {DIFF}",
+        code=code_of((parted.site, ranks)),
     )
 
 
@@ -214,7 +248,7 @@ def _stepped_early(parted: PartedReplicas) -> Words:
         reason = f"{taken}: both differ."
         first = " Before the first step, give all ranks the same weights."
     return Words(
-        f"{owners(parted)} {values(parted)} in {tensors(parted)}: {early} stepped the optimizer "
+        f"{differ(parted)}: {early} stepped the optimizer "
         "before the gradients of this step were added up.",
         reason,
         f"Step after the averaging of the gradients, {averaging}in each iteration.{first} {DIFF}",
@@ -230,21 +264,19 @@ def _by_hand(parted: PartedReplicas) -> Words:
     taken = "hashes of all parameters were taken before the gradients were reduced first"
     if parted.step:
         clause = (
-            f"{ranks.verb('has', 'have')} {values(parted)} in {tensors(parted)} at the end of "
-            f"the cell, although {line} gives all ranks the same gradients."
+            f"{differ(parted)} at the end of the cell, although {line} gives all ranks the same "
+            "gradients."
         )
         reason = f"{taken}, and at the end of the cell: only the latter differ."
         step = f"Make the same update on all ranks after {line}, with the same learning rate."
     else:
         clause = (
-            f"had {values(parted)} in {tensors(parted)} before {line} gave all ranks the same "
+            f"{differ(parted, verb=('had', 'had'))} before {line} gave all ranks the same "
             "gradients."
         )
         reason = f"{taken}, and differ."
         step = f"Give all ranks the same weights first: `broadcast` each parameter before {line}."
-    return Words(
-        f"{subject(ranks)} {clause}", reason, f"{step} {DIFF}", code=code_of((parted.site, ranks))
-    )
+    return Words(clause, reason, f"{step} {DIFF}", code=code_of((parted.site, ranks)))
 
 
 def _rows(

@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.phrases import subject
-from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
+from nbddp.controller.diagnosis.replica_comparison import PartedReplicas, minority, site_of
 from nbddp.controller.diagnosis.words.shared import line_of
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet, ranks_by_value
@@ -30,6 +30,27 @@ def lines_of(parted: PartedReplicas) -> str:
     return " and ".join(f"{line} ({ranks.describe()})" for line, ranks in lines.items())
 
 
+def step_line(parted: PartedReplicas) -> str:
+    """``line 4``; of a step in a function also the line that calls it."""
+    if parted.caller is None:
+        return lines_of(parted)
+    caller, site = parted.caller, parted.site
+    is_here = caller.position[:2] == site.position[:2]
+    at = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
+    return f"{lines_of(parted)} (called {at})"
+
+
+def between_steps(parted: PartedReplicas) -> str:
+    """``between steps 2 and 3, both in line 4``; empty: nothing is known of the step before."""
+    step = parted.step
+    if step < 2 or parted.last or parted.begins_equal:
+        return ""
+    before, here = line_of(site_of(parted.steps, step - 1)), step_line(parted)
+    if before == line_of(parted.site) and lines_of(parted) == before:
+        return f"between steps {step - 1} and {step}, both in {here}"
+    return f"between step {step - 1} ({before}) and step {step} ({here})"
+
+
 def code_lines(parted: PartedReplicas, ranks: RankSet) -> list[tuple[Site, RankSet]]:
     """The lines in which ranks step, each with those of ``ranks``."""
     of_site = ranks_by_value({rank: site for rank, site in parted.sites.items() if site.line})
@@ -48,31 +69,83 @@ def counted_steps(parted: PartedReplicas) -> str:
     return f" that {ranks.describe()} have in common" if ranks else " in this cell"
 
 
-def owners(parted: PartedReplicas) -> str:
-    """``Rank 1 has``, at the end of the cell, if later hashes tell the tensor."""
-    is_late = parted.is_late and not parted.beside and not parted.is_after
-    late = ", at the end of the cell," if is_late else ""
-    return f"{subject(parted.culprits)} {parted.culprits.verb('has', 'have')}{late}"
+def differ(parted: PartedReplicas, late: str = "", verb: tuple[str, str] = ("has", "have")) -> str:
+    """``Rank 1 has other values than ranks 0,2 in 'bias' and 2 more of Linear``.
+
+    Each rank is named for the tensors in which it differs: ``Rank 3 has other values than ranks 0-2
+    in 'weight' of Linear, rank 2 than ranks 0-1,3 in 'bias'``.
+
+    Args:
+        parted: the replicas.
+        late: when they had these values, between commas; if later hashes tell the tensor, that is
+            the end of the cell.
+        verb: for one rank, and for several.
+    """
+    model = f" of {parted.steps.model}"
+    if parted.is_late and not parted.beside and not parted.is_after:
+        late = ", at the end of the cell,"
+    (name, others, clusters), *rest = _parts(parted)
+    ranks, values = _values(clusters)
+    text = f"{subject(ranks)} {ranks.verb(*verb)}{late} {values} in {_named(name, others)}{model}"
+    for name, others, clusters in rest[:1]:
+        ranks, values = _values(clusters)
+        text += f", {ranks.describe()} {values} in {_named(name, others)}"
+    left = sum(1 + others for _, others, _ in rest[1:])
+    return text + (f", and other ranks in {left} more" if left else "")
 
 
-def values(parted: PartedReplicas) -> str:
-    """``other values than rank 0``, or ``different values`` without a majority."""
-    others = parted.clusters[0] - parted.culprits
-    return f"other values than {others.describe()}" if others else "different values"
+def _parts(parted: PartedReplicas) -> list[tuple[str, int, tuple[RankSet, ...]]]:
+    """The first tensor, the number of others and the ranks with equal values, of each part."""
+    if parted.parts and not parted.beside:
+        return [(each.first, each.count - 1, each.clusters) for each in parted.parts]
+    return [(parted.tensor, parted.others, parted.clusters)]
+
+
+def _values(clusters: tuple[RankSet, ...]) -> tuple[RankSet, str]:
+    """The ranks that differ, and their ``other values than rank 0``, or ``different values``."""
+    ranks, others = sides(clusters)
+    if others:
+        return ranks, f"other values than {others.describe()}"
+    equal = [each.describe() for each in clusters if len(each) > 1]
+    among = f" (equal on {' and on '.join(equal)})" if equal else ""
+    return ranks, f"different values{among}"
+
+
+def sides(clusters: tuple[RankSet, ...]) -> tuple[RankSet, RankSet]:
+    """The ranks that differ from others, and these: of two equally large sides, the second.
+
+    The others are empty if more sides are as large, or all ranks differ.
+    """
+    if len(clusters) == 2 and len(clusters[0]) == len(clusters[1]) > 1:
+        return clusters[0], clusters[1]
+    odd = minority(clusters)
+    return odd, clusters[0] - odd
+
+
+def _named(name: str, others: int) -> str:
+    return f"'{name}' and {others} more" if others else f"'{name}'"
 
 
 def tensors(parted: PartedReplicas) -> str:
     """``'bias' and 2 more of Linear``."""
-    more = f" and {parted.others} more" if parted.others else ""
-    return f"'{parted.tensor}'{more} of {parted.steps.model}"
+    return f"{_named(parted.tensor, parted.others)} of {parted.steps.model}"
 
 
-def odd_rank_does(parted: PartedReplicas, singular: str = "does", plural: str = "do") -> str:
-    """``rank 1 does``, or ``one of these ranks does`` where none is in the minority."""
-    if parted.clusters[0] - parted.culprits:
-        ranks = parted.culprits
-        return f"{ranks.describe()} {ranks.verb(singular, plural)}"
-    return f"one of these ranks {singular}"
+def odd_ranks(parted: PartedReplicas) -> str:
+    """The ranks that perhaps do something alone.
+
+    ``rank 1``; ``one of these ranks``; ``ranks 0,2 or ranks 1,3``, where no side is larger; ``rank
+    3 or rank 2``, where each differs in other tensors.
+    """
+    parts = _parts(parted)
+    odd = [minority(clusters) for _, _, clusters in parts]
+    has_majorities = all(clusters[0] - minority(clusters) for _, _, clusters in parts)
+    if has_majorities and len(parts) <= 2:
+        return " or ".join(dict.fromkeys(ranks.describe() for ranks in odd))
+    clusters = parted.clusters
+    if len(parts) == 1 and len(clusters) == 2 and len(clusters[0]) > 1:
+        return " or ".join(ranks.describe() for ranks in clusters)
+    return "one of these ranks" if parted.all_differ else "some of these ranks"
 
 
 def number_of_steps(count: int) -> str:

@@ -3,20 +3,23 @@
 Runs in: the notebook's process. Pure.
 """
 
+from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.words.replica_phrases import (
     DIFF,
+    between_steps,
     code_lines,
     counted_steps,
+    differ,
     lines_of,
     nth_step,
-    odd_rank_does,
-    owners,
-    tensors,
-    values,
+    odd_ranks,
+    sides,
+    step_line,
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import NO_RANKS, ranks_by_value
 
 
 def in_step(parted: PartedReplicas) -> Words:
@@ -70,11 +73,14 @@ def in_step(parted: PartedReplicas) -> Words:
         )
         step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
     return Words(
-        f"{owners(parted)} {values(parted)} in {tensors(parted)}: its replicas are not equal "
-        f"{when}.",
+        f"{differ(parted)}: its replicas are not equal {when}.",
         reason,
         step,
-        code=code_of((steps.copy_site, RankSet()), *code_lines(parted, parted.culprits)),
+        code=code_of(
+            (steps.copy_site, NO_RANKS),
+            *code_lines(parted, parted.culprits),
+            (parted.caller or Site(), NO_RANKS),
+        ),
     )
 
 
@@ -101,18 +107,18 @@ def before_step(parted: PartedReplicas) -> Words:
         f"optimizer by `broadcast_object_list`, or make a new optimizer, {after}"
     )
     if not parted.tensor:
-        others = parted.clusters[0] - parted.culprits
+        odd, others = sides(parted.clusters)
         has = f"different states of {steps.optimizer}"
         if others:
             has = f"another state of {steps.optimizer} than {others.describe()}"
-        what = f"{owners(parted)} {has}, {state},"
+        what = f"{subject(odd)} {odd.verb('has', 'have')} {has}, {state},"
         reason = (
             f"hashes were taken before and after {line}: before it the parameters were equal, and "
             "these states were not; after it the parameters differ, too."
         )
         step = f"Give all ranks the same state of {steps.optimizer}: {again}."
     elif not is_before:
-        what = f"{owners(parted)} {values(parted)} in {tensors(parted)}"
+        what = differ(parted)
         reason = (
             "hashes of all parameters were taken with each step, and differ; after step "
             f"{parted.step - 1} they were equal."
@@ -120,7 +126,7 @@ def before_step(parted: PartedReplicas) -> Words:
         both = f", and the same state of {steps.optimizer}," if steps.states else ""
         step = f"Look whether all ranks have the same weights{both} {after}. {DIFF}"
     else:
-        what = f"{owners(parted)} {values(parted)} in {tensors(parted)}"
+        what = differ(parted)
         reason = f"hashes of all parameters were taken before {line}, and differ"
         if alone is not None and parted.is_before:
             ranks = alone.ranks.describe()
@@ -136,11 +142,12 @@ def before_step(parted: PartedReplicas) -> Words:
 
 def _advice(parted: PartedReplicas) -> str:
     """Return the next step, if nothing but the step of the optimizer is known."""
-    line = lines_of(parted)
+    line, since = step_line(parted), between_steps(parted)
     averaged = f"gradients that were not averaged before {line}, or were changed after that"
     ways = (
-        "a forward through `model.module`, a backward under `no_sync()`, a hook or `dist.reduce` "
-        "that does not give each rank the sum"
+        "a forward through `model.module`, or one that leaves out parameters without "
+        "`find_unused_parameters=True`, a backward under `no_sync()`, a hook or `dist.reduce` that "
+        "does not give each rank the sum"
         if parted.steps.is_ddp
         else "a backward after the averaging, `dist.reduce`, which gives one rank the sum"
     )
@@ -164,9 +171,11 @@ def _advice(parted: PartedReplicas) -> str:
     if parted.all_differ:
         return (
             f"Look for {averaged}: {ways}; or for weights that one of these ranks loads or "
-            f"changes. {DIFF}"
+            f"changes{since and f' {since}'}. {DIFF}"
         )
     return (
-        f"Look for what {odd_rank_does(parted)} alone before {line}: a backward under `no_sync()`, "
-        f"gradients or weights that are changed, weights that are loaded. {DIFF}"
+        f"Look for what perhaps only {odd_ranks(parted)} did {since or f'before {line}'}: a "
+        "backward under `no_sync()`, gradients or weights that are changed, weights that are "
+        "loaded. Or look for lines that give each rank its own values: data, random numbers, "
+        f"weights that `p.add_(e)` and `p.sub_(e)` put back only nearly. {DIFF}"
     )

@@ -79,10 +79,23 @@ class GroupCounters:
             count: its number among those of this direction, peer and tag.
             hard: fingerprint of its signature.
         """
+        code = self._far_code(direction, rank, peer, tag, count, hard)
+        self.far_messages = (self.far_messages + code) % FAR_MESSAGES
+
+    def withdraw_far_message(  # noqa: PLR0917 - see `add_far_message`
+        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
+    ) -> None:
+        """Take back what `add_far_message` has added."""
+        code = self._far_code(direction, rank, peer, tag, count, hard)
+        self.far_messages = (self.far_messages - code) % FAR_MESSAGES
+
+    def _far_code(  # noqa: PLR0917 - see `add_far_message`
+        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
+    ) -> int:
         is_sent = direction == "send"
         ends = (rank, peer) if is_sent else (peer, rank)
         code = fingerprint((self.info.pg_id, self.epoch, ends, tag, count, hard))
-        self.far_messages = (self.far_messages + (code if is_sent else -code)) % FAR_MESSAGES
+        return code if is_sent else -code
 
     def description(self) -> GroupInfo:
         """Return the group for records and messages, with the user's description shortened."""

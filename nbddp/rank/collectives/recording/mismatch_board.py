@@ -15,6 +15,8 @@ withdraws its call, the lower one continues, and then the higher one checks agai
 import time
 import zlib
 
+from torch.distributed.constants import default_pg_timeout
+
 from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.signatures import CallSignature
@@ -26,7 +28,6 @@ _HALF = BOARD_SLOTS // 2
 #: A first call of NCCL may wait for the others before it returns. After this time such a call
 #: counts as accepted, if torch has refused neither rank a call with its number.
 _PATIENCE_S = 0.25
-_NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 #: Fields that the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare.
 _UNCHECKED = ("reduce_op", "root", "strides", "places", "input_splits", "output_splits")
 
@@ -161,7 +162,7 @@ class Board:
         at = seq % _HALF * 2 * count
         own, key = at + self._index, part.code | seq
         began = time.monotonic()
-        limit_s = ((mine.timeout_ms if mine else 0) or _NO_LIMIT_MS) / 1000
+        limit_s = (mine.timeout_ms / 1000 if mine else 0) or default_pg_timeout.total_seconds()
         while mine is not None:
             undecided = []
             for peer, rank in part.peers:

@@ -246,7 +246,7 @@ class Recorder:
         elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
             wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
-                withdraw = partial(self.withdraw_message, counters, direction, peer, tag)
+                withdraw = partial(self.withdraw_message, counters, known, direction, peer, tag)
                 self.disagree(counters, record, wrong, withdraw)
         return record
 
@@ -286,10 +286,14 @@ class Recorder:
         counters.digest = digest
 
     def withdraw_message(
-        self, counters: GroupCounters, direction: str, peer: int, tag: int
+        self, counters: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int
     ) -> None:
         """Uncount the last message, which failed before data was sent."""
-        counters.p2p[direction, peer, tag] -= 1
+        key = (direction, peer, tag)
+        if peer >= 0 and not self.board.shows(peer):
+            count = counters.p2p[key]
+            counters.withdraw_far_message(direction, self.rank, peer, tag, count, known.hard)
+        counters.p2p[key] -= 1
 
     def received_from_any(self, counters: GroupCounters, source: int, record: int) -> None:
         """Count a message that a receive from any source got, for its sender.

@@ -311,6 +311,7 @@ class DataReads:
             drop_last=bool(getattr(loader, "drop_last", False)),
             base_contents=self._contents(dataset.dataset) if known.base else b"",
             base_length=_length(dataset.dataset) if known.base else 0,
+            base_dataset=shortened(type(dataset.dataset).__name__) if known.base else "",
             epochs=tuple(map(self._epoch, known.epochs)),
         )
         self.spent_ns += time.monotonic_ns() - began

@@ -32,6 +32,7 @@ from nbddp.rank.torch_private.gradients import gradient_of
 from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site
 
 _Module: Any = torch.nn.Module
+_Optimizer: Any = Optimizer
 _ModuleRef: TypeAlias = "weakref.ref[torch.nn.Module]"
 
 #: Numbers of replicas that are no DDP models; those of DDP models are numbers of collectives.
@@ -70,6 +71,7 @@ class Replicas:
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
+        self._step_place: tuple[Site, ...] = ()  #: of the outermost of them
 
     def begin(self) -> None:
         """Begin a cell."""
@@ -77,7 +79,8 @@ class Replicas:
         self._running = []
         self._gradients.begin()
         if self.hash_of is not None:
-            _Module.zero_grad = self._noted(_Module.zero_grad)
+            _Module.zero_grad = self._noted(_Module.zero_grad, lambda module: (module,))
+            _Optimizer.zero_grad = self._noted(_Optimizer.zero_grad, self._modules_of)
             self._hooks = [
                 register_optimizer_step_pre_hook(self._before),
                 register_optimizer_step_post_hook(self._after),
@@ -96,6 +99,7 @@ class Replicas:
         began = time.monotonic_ns()
         if self._hooks:
             _Module.zero_grad = _Module.zero_grad.__wrapped__
+            _Optimizer.zero_grad = _Optimizer.zero_grad.__wrapped__
         for hook in self._hooks:
             hook.remove()
         try:
@@ -122,16 +126,31 @@ class Replicas:
         self._unreduced.clear()
         self._sought.clear()
 
-    def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `Module.zero_grad`, before which gradients are looked at: it may drop them."""
+    def _noted(
+        self, original: Callable[..., Any], modules_of: Callable[[Any], Iterable[torch.nn.Module]]
+    ) -> Callable[..., Any]:
+        """Return `zero_grad`, before which gradients are looked at: it may drop them.
+
+        Args:
+            original: the method of a module or of an optimizer.
+            modules_of: returns the modules whose gradients it drops.
+        """
 
         @functools.wraps(original)
-        def run(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def run(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if self._gradients:
-                self._look(module)
-            return original(module, *args, **kwargs)
+                for module in modules_of(owner):
+                    self._look(module)
+            return original(owner, *args, **kwargs)
 
         return run
+
+    def _modules_of(self, optimizer: Optimizer) -> list[torch.nn.Module]:
+        """The modules that train, of whose parameters an optimizer has some."""
+        mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        known = [reference() for reference, _ in self._digests_before.values()]
+        modules = [module for module in known if module is not None]
+        return [each for each in modules if any(id(one) in mine for one in each.parameters())]
 
     def _look(self, module: torch.nn.Module) -> None:
         """Note a module if all its gradients were reduced in one group."""
@@ -238,6 +257,7 @@ class Replicas:
             del self._running[self._running.index(number) :]
         self._running.append(number)
         if len(self._running) == 1:
+            self._step_place = ()
             self._note(optimizer, is_before=True)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -245,6 +265,7 @@ class Replicas:
             self._running.pop()
         if not self._running:
             self._note(optimizer, is_before=False)
+            self._step_place = ()
             self._gradients.clear()
 
     def _note(self, optimizer: Optimizer, *, is_before: bool) -> None:
@@ -265,8 +286,8 @@ class Replicas:
                 if counters is None or torch_private.parts_on_purpose(model):
                     continue
                 replica = Model.of_ddp(model, counters.info.pg_id)
-                self._whole.note(replica)
-                self._begin(key, replica, optimizer, tensors)
+                known = self._whole.note(replica)
+                self._begin(key, replica, optimizer, tensors, known)
             elif is_before:
                 self._steps[key].note_start(self._place())
             else:
@@ -319,9 +340,10 @@ class Replicas:
             module = finite.module_of(parameters)
             tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
             model = Model(module, reduction.pg_id, number)
+            known: Mapping[str, bytes] = {}
             if unused is None:
-                self._whole.note_tensors(model, trained, reduction)
-            steps = self._begin(key, model, optimizer, tensors)
+                known = self._whole.note_tensors(model, trained, reduction)
+            steps = self._begin(key, model, optimizer, tensors, known)
             steps.unused = unused
             early = self._early_of(parameters[0]) if unused is None else None
             steps.early_site = None if early is None else early[1]
@@ -360,7 +382,7 @@ class Replicas:
             number = self._next_plain(reduction)
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
-            steps = self._begin(key, model, optimizer, tensors)
+            steps = self._begin(key, model, optimizer, tensors, {})
             steps.unused, steps.left_out = reduction, tuple(names)
 
     def _next_plain(self, reduction: Reduction) -> int:
@@ -382,18 +404,21 @@ class Replicas:
 
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
-        tensors: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor], known: Mapping[str, bytes],
     ) -> StepHashes:  # fmt: skip
-        """Begin with a replica whose first step begins."""
+        """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
         number = sum(each.model.key == model.key for each in self._steps.values())
         steps = StepHashes(model, optimizer, number, tensors, self._digest)
         self._steps[key] = steps
-        steps.begin(self._place())
+        steps.begin(self._place(), known)
         return steps
 
     def _place(self) -> tuple[Site, ...]:
-        """The line that steps, and the lines that called it."""
-        return self._sites.stack(self._sites.user_frame(sys._getframe(3))) or (Site(),)
+        """The line that steps, and the lines that called it: the same until the step ends."""
+        if not self._step_place:
+            frame = self._sites.user_frame(sys._getframe(3))
+            self._step_place = self._sites.stack(frame) or (Site(),)
+        return self._step_place
 
     def _digest(self, tensor: torch.Tensor) -> bytes:
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked

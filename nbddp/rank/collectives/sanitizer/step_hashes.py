@@ -5,7 +5,6 @@ Runs in: the rank process, main thread. `Replicas` decides which parameters are 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import starmap
 from typing import Any, Final
 
 import torch
@@ -32,6 +31,7 @@ _MAX_STARTS: Final = 8
 _FEWEST_FOR_BUFFERS: Final = 2
 #: Changes of the settings of an optimizer; a schedule makes one in each step.
 _MAX_SETTINGS: Final = 64
+_NONE: Final[Mapping[str, bytes]] = {}
 
 
 @dataclass
@@ -52,6 +52,9 @@ class StepHashes:
     #: The lines of steps, each with those that called it.
     _places: list[tuple[Site, ...]] = field(default_factory=list)
     _place_of_step: bytearray = field(default_factory=bytearray)
+    _later_steps: int = 0  #: of which no hashes are taken
+    #: Names of the states of the optimizer after the first step.
+    _kept_states: tuple[str, ...] = ()
     _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     #: By the step that began with them.
     _settings: list[tuple[int, str]] = field(default_factory=list)
@@ -62,13 +65,14 @@ class StepHashes:
         """Take the hashes of the buffers."""
         self._buffers = self._buffer_digests()
 
-    def begin(self, place: tuple[Site, ...]) -> None:
+    def begin(self, place: tuple[Site, ...], known: Mapping[str, bytes]) -> None:
         """Take the hashes before the first step.
 
         Args:
             place: the line of the step, and those that called it.
+            known: digests of tensors that were taken just now.
         """
-        self.add(place)
+        self.add(place, known)
         self._starts[1] = self._newest, self._states()
 
     def note_start(self, place: tuple[Site, ...]) -> None:
@@ -78,21 +82,24 @@ class StepHashes:
             place: the line of the step, and those that called it.
         """
         count = len(self._place_of_step)
+        if count >= _MAX_STEPS:
+            return
         size = len(self._starts) * len(self._newest)
         is_new = self._places[self._place_of_step[-1]] != place
         if is_new and len(self._starts) < _MAX_STARTS and size < _DETAIL_BYTES:
-            parts = b"".join(map(self.digest, self.tensors.values()))
-            self._starts[count] = parts, self._states()
+            self._starts[count] = self._all_digests(), self._states()
 
-    def add(self, place: tuple[Site, ...]) -> None:
+    def add(self, place: tuple[Site, ...], known: Mapping[str, bytes] = _NONE) -> None:
         """Take the hashes after a step.
 
         Args:
             place: the line of the step, and those that called it.
+            known: digests of tensors that were taken just now.
         """
         if len(self._place_of_step) >= _MAX_STEPS:
+            self._later_steps += 1
             return
-        parts = [self.digest(tensor) for tensor in self.tensors.values()]
+        parts = [known.get(name) or self.digest(one) for name, one in self.tensors.items()]
         self._newest = b"".join(parts)
         self._digests += joined(parts)
         if len(self._details) + len(self._newest) <= _DETAIL_BYTES:
@@ -106,6 +113,8 @@ class StepHashes:
             self._settings.append((len(self._place_of_step), "" if is_last else text))
         index = self._places.index(place) if place in self._places else 0
         self._place_of_step.append(index)
+        if len(self._place_of_step) == 2:
+            self._kept_states = tuple(self._state_tensors())
 
     def report(self, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
         """Report the hashes at the end of the cell.
@@ -132,41 +141,31 @@ class StepHashes:
             tensors=tuple(map(shortened, self.tensors)),
             digests=bytes(self._digests),
             details=bytes(self._details),
-            newest=self._newest,
+            newest=self._all_digests() if self._later_steps else self._newest,
             buffers=tuple(map(shortened, steady)),
             buffer_digests=b"".join(steady.values()),
             states=tuple(map(shortened, states)),
             state_digests=b"".join(states.values()),
+            lost_states=tuple(shortened(name) for name in self._kept_states if name not in states),
             settings=tuple(text for _, text in self._settings),
             setting_steps=tuple(step for step, _ in self._settings),
             sites=tuple(place[0] for place in self._places),
             site_of_step=bytes(self._place_of_step),
             callers=tuple(place[1:] for place in self._places),
-            starts=tuple(starmap(self._start_of(states), self._starts.items())),
+            starts=tuple(
+                _start(step, details, kept, states)
+                for step, (details, kept) in self._starts.items()
+            ),
             is_ddp=self.model.is_ddp,
             left_out=tuple(map(shortened, self.left_out)),
             may_be_own=self.unused is not None,
             early_site=self.early_site or Site(),
+            later_steps=self._later_steps,
             copy_site=Site() if self.unused is None else site_of(self.unused, operations()),
         )
 
-    def _start_of(
-        self, names: Iterable[str]
-    ) -> Callable[[int, tuple[bytes, dict[str, bytes]]], StepStart]:
-        """Return a function that reports a start.
-
-        Args:
-            names: of the states of the optimizer.
-        """
-
-        def start(step: int, hashes: tuple[bytes, dict[str, bytes]]) -> StepStart:
-            details, states = hashes
-            size = DIGEST_BYTES
-            parts = [details[at : at + size] for at in range(0, len(details), size)]
-            known = b"".join(states.get(name, bytes(size)) for name in names)
-            return StepStart(step=step, digest=joined(parts), details=details, states=known)
-
-        return start
+    def _all_digests(self) -> bytes:
+        return b"".join(map(self.digest, self.tensors.values()))
 
     def _buffer_digests(self) -> dict[str, bytes]:
         module, ignored = self.model.module, self.model.ignored
@@ -175,15 +174,35 @@ class StepHashes:
 
     def _states(self) -> dict[str, bytes]:
         """Return the digests of the tensors that an optimizer keeps for each parameter."""
+        return {name: self.digest(value) for name, value in self._state_tensors().items()}
+
+    def _state_tensors(self) -> dict[str, torch.Tensor]:
         # The user's optimizer may keep something else there.
         kept_of = {name: self.optimizer.state.get(one) for name, one in self.tensors.items()}
         return {
-            f"{key} of {name}": self.digest(value)
+            f"{key} of {name}": value
             for name, kept in kept_of.items()
             if isinstance(kept, Mapping)
             for key, value in kept.items()
             if isinstance(value, torch.Tensor)
         }
+
+
+def _start(
+    step: int, details: bytes, states: Mapping[str, bytes], names: Iterable[str]
+) -> StepStart:
+    """Report the hashes from before a step.
+
+    Args:
+        step: its number.
+        details: the digest of each tensor.
+        states: those of the states of the optimizer.
+        names: of the states that are reported.
+    """
+    size = DIGEST_BYTES
+    parts = [details[at : at + size] for at in range(0, len(details), size)]
+    known = b"".join(states.get(name, bytes(size)) for name in names)
+    return StepStart(step=step, digest=joined(parts), details=details, states=known)
 
 
 def _settings(optimizer: Any) -> str:

@@ -20,7 +20,7 @@ Digest: TypeAlias = Callable[[torch.Tensor], bytes]
 
 @dataclass(frozen=True)
 class Model:
-    """What is equal on all ranks of a group, or is to be."""
+    """Tensors that are equal on all ranks of a group, or are to be."""
 
     module: torch.nn.Module | None  #: None: the parameters of an optimizer are those of no module
     pg_id: str
@@ -105,23 +105,26 @@ class WholeModels:
         if is_of_group and is_first and not torch_private.parts_on_purpose(model):
             self.note(Model.of_ddp(model, reduction.pg_id), reduction)
 
-    def note(self, model: Model, reduction: Reduction | None = None) -> None:
+    def note(self, model: Model, reduction: Reduction | None = None) -> Mapping[str, bytes]:
         """Take the hashes of a DDP model, unless that was done in this cell.
 
         Args:
             model: the model.
             reduction: of its gradients; None: an optimizer is about to step it.
+
+        Returns:
+            The hashes of its parameters that were taken.
         """
         if model.key in self._known or model.module is None:
-            return
+            return {}
         named = model.module.named_parameters()
         tensors = {name: one for name, one in named if name not in model.ignored}
-        self.note_tensors(model, tensors, reduction)
+        return self.note_tensors(model, tensors, reduction)
 
     def note_tensors(
         self, model: Model, tensors: Mapping[str, torch.Tensor], reduction: Reduction | None
-    ) -> None:
-        """Take the hashes of parameters.
+    ) -> Mapping[str, bytes]:
+        """Take the hashes of parameters, and return them.
 
         Args:
             model: of which they are.
@@ -130,6 +133,7 @@ class WholeModels:
         """
         before = {name: self._digest(one) for name, one in tensors.items()}
         self._known[model.key] = _Whole(model, reduction, tensors, before)
+        return before
 
     def reports(
         self, operations: Callable[[], Iterable[Operation]], stepped: Container[tuple[str, int]],
