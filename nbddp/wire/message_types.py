@@ -87,6 +87,11 @@ class LostAgent(_ExitCause, frozen=True):
     end: AgentEnd
     never_came: str = ""  #: the machine, if the agent never came
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nothing has told its end: the connection was given up, and it may still run."""
+        return not self.never_came and self.end.cause in ("silent", "no-answer", "engine")
+
 
 #: The cause of an exit of a process, where its exit code does not show it.
 ExitCause: TypeAlias = UnknownStatus | ForkServerEnd | KillRequest | LostAgent

@@ -155,7 +155,7 @@ def test_the_pool_starts_again_after_a_lost_pod(kube: PretendKubernetes, tmp_pat
     pool = start(options())
     try:
         error = run_and_strike(pool, 1, tmp_path / "a", lambda: kube.pod(1).end(signal.SIGKILL))
-        assert "the agent of node 1 ended (its pod nbddp-" in error
+        assert "node 1 was lost (its pod nbddp-" in error
         assert "has ended (Failed): its container exited with code 137" in error
         assert pool.pull("rank", ranks="0") == [0]
         with pytest.raises(PoolBrokenError):
@@ -224,7 +224,7 @@ def test_a_pod_that_was_deleted_is_told(kube: PretendKubernetes, tmp_path: Path)
     pool = start(options())
     try:
         error = run_and_strike(pool, 0, tmp_path / "a", lambda: kube.delete_pod(0))
-        assert "the agent of node 0 ended (its pod was deleted)" in error
+        assert "node 0 was lost (its pod was deleted)" in error
     finally:
         pool.stop()
 

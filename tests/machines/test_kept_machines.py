@@ -200,7 +200,7 @@ def test_an_agent_that_ended_meanwhile_is_told(
     assert "./rank" not in text
     (tail,) = log_tails(pool, RankSet.of([lost]), 100)
     assert tail.problem == f"node {lost} is lost"
-    with pytest.raises(PoolBrokenError, match=f"the agent of node {lost} ended"):
+    with pytest.raises(PoolBrokenError, match=f"since node {lost} was given up"):
         pool.run("x")
 
 

@@ -105,7 +105,10 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
             pool.pull("x")
         assert not [text for text in told if "This waits" in text]
         status = " ".join(survey(pool).bundle()["text/plain"].split())
-        assert "rank 1 not heard, and still inside an old cell. Next: wait until" in status
+        assert (
+            "rank 1 not heard since an old cell, perhaps still inside it. Next: wait until"
+            in status
+        )
 
         two.set_cable(plugged=True)
         poll_until(lambda: not pool.snapshot.silent and not pool.unfinished, 60.0)
@@ -122,6 +125,21 @@ def test_a_restart_before_a_killed_agent_is_noticed_ends_no_rank(listening: List
     with pytest.raises(PoolBrokenError, match=r"rank 0 was not restarted.*node 1 \(.*\) is silent"):
         pool.restart(0)
     assert pool.pull("x", ranks=0) == 10
+
+
+def test_a_cell_that_fails_since_an_agent_was_killed_names_the_silent_node(listening: Listening):
+    pool = listening.start(n=2)
+    code = (
+        "print('in')\nfor _ in range(1000):\n    dist.all_reduce(torch.ones(1)); time.sleep(0.05)"
+    )
+    cell = begin_cell(pool, f"import time\n{code}")
+    poll_until(lambda: set(cell.view.texts()) == {0, 1, 2, 3})
+    agent_of(pool, 1).kill()
+    error = " ".join(str(cell.join(60.0).error).split())
+    assert "silent for" in error
+    assert "ranks 2-3 may go on there" in error
+    assert "still inside the cell" not in error
+    assert "wait for the silent node" in error
 
 
 def test_the_stop_button_ends_the_wait_for_a_sign_of_life_of_a_killed_agent(listening: Listening):

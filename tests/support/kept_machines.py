@@ -64,9 +64,11 @@ class Listening:
         self.agents += [subprocess.Popen([*before, *AGENT, str(path)]) for _ in range(nodes)]
         return self.agents
 
-    def start(self, nodes: int = 2, settings: Settings = DEFAULTS, **more: object) -> Pool:
+    def start(
+        self, nodes: int = 2, settings: Settings = DEFAULTS, *, n: int = 1, **more: object
+    ) -> Pool:
         options = PoolOptions.checked(
-            1, nnodes=nodes, launcher="listen", address="127.0.0.1", **more
+            n, nnodes=nodes, launcher="listen", address="127.0.0.1", **more
         )
         made: list[Pool] = []
         thread = threading.Thread(target=lambda: made.append(start(options, settings)))

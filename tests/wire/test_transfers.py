@@ -74,7 +74,7 @@ def test_an_interrupted_pull_from_a_silent_node_proposes_what_is_possible():
         "pulling 'x' was interrupted: rank 0 had answered, node 1 (n2) is silent for 7 s; rank 1 "
         "may go on there: it is given up at 60 s unless it is heard again before. No variable was "
         "changed. Next: -r 0 leaves it out, or wait until the node is heard again or given up, or "
-        "%ddp stop"
+        "%ddp restart, which gives it up now and ends all ranks"
     )
 
 

@@ -26,7 +26,7 @@ from nbddp.controller.cell_errors.lines import (
     plain_text,
     quoted,
 )
-from nbddp.controller.cell_errors.next_steps import after_exits
+from nbddp.controller.cell_errors.next_steps import after_exits, beside_silent, still_inside
 from nbddp.controller.diagnosis import describe_handled
 from nbddp.controller.state import (
     MISMATCH_ERROR,
@@ -322,11 +322,6 @@ def _kept(outcome: RunOutcome) -> list[Line]:
 
 def _after_interrupt(outcome: RunOutcome) -> list[Line]:
     """Lines on what is kept and what to do, after the user or the timeout has ended a cell."""
-    if outcome.silent:
-        return [
-            *evidence.partial_results(outcome, "partial"),
-            labelled("next", _beside_silent(outcome)),
-        ]
     if outcome.rebuild_failure or outcome.ranks("unfinished"):  # other lines say what to do
         return _broken(outcome)
     kept = [
@@ -343,15 +338,11 @@ def _after_interrupt(outcome: RunOutcome) -> list[Line]:
     return [*kept, labelled("next", "run the next cell, or this one again")]
 
 
-def _beside_silent(outcome: RunOutcome) -> str:
-    others = RankSet.of(outcome.results) - outcome.ranks("unfinished") - outcome.dead
-    beside = f"; cells run on {others.describe()} meanwhile with -r {others}" if others else ""
-    return f"wait for the silent node{beside}; or %ddp stop"
-
-
 def _broken(outcome: RunOutcome) -> list[Line]:
     """Lines on damage: tensors with partial results, groups that could not be formed again."""
     lines = evidence.partial_results(outcome, "partial")
+    if outcome.silent:
+        return [*lines, labelled("next", beside_silent(outcome))]
     if not outcome.rebuild_failure:
         return lines
     return [
@@ -450,18 +441,9 @@ def _states(outcome: RunOutcome) -> list[Line]:
         lines.append(Line(silence_text(outcome.silent, interrupted=is_asked)))
         inside -= RankSet.of(rank for silent in outcome.silent for rank in silent.ranks)
     by_reason = ranks_by_value({rank: outcome.results[rank].stuck for rank in inside})
+    of_all = RankSet.of(outcome.results)
     for reason, stuck in by_reason.items():
-        are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
-        why = reason or "in C code, stopped, or in code that ignores interrupts"
-        command = "%ddp restart"
-        if not outcome.is_plain and len(inside) < len(outcome.results):
-            command += f" -r {stuck} (the others keep their variables)"
-        lines.append(
-            Line(
-                f"{stuck.describe()} {are} still inside the cell ({why}); "
-                f"if {they_do} not come back: {command}"
-            )
-        )
+        lines.append(Line(still_inside(outcome, stuck, reason, is_all=inside == of_all)))
     return lines
 
 

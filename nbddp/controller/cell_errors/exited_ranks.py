@@ -31,6 +31,7 @@ from nbddp.controller.state import (
     is_of_memory,
     meaning,
     memory_then,
+    was_lost,
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import LostAgent
@@ -126,8 +127,13 @@ def log_lines(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]
 
 
 def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
-    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
+    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``.
+
+    ``were lost``: with their nodes; perhaps their processes still run.
+    """
     exits = [outcome.results[rank].exited for rank in ranks]
+    if all(end is not None and was_lost(end) for end in exits):
+        return ranks.verb(*RankVerb.LOST.value)
     hows = {"exited" if end is None or end.cause else exit_phrase(end) for end in exits}
     return hows.pop() if len(hows) == 1 else "exited"
 
@@ -141,13 +147,14 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     )
     facts = after_exits(outcome)
     first = outcome.results[dead.ranks[0]]
-    how = _predicate(first).main_clause() if len(dead) == 1 else "exited"
-    lost_agent = all((end := outcome.results[r].exited) and end.lost_agent for r in dead)
+    ends = [end for rank in dead if (end := outcome.results[rank].exited) is not None]
+    several = RankVerb.LOST if all(map(was_lost, ends)) else RankVerb.EXITED
+    how = _predicate(first).main_clause() if len(dead) == 1 else several.value[1]
+    lost_agent = all(end.lost_agent for end in ends)
     words = exited_ranks(
         dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost_agent=lost_agent
     )
-    ends = (outcome.results[rank].exited for rank in dead)
-    meanings = dict.fromkeys(meaning(end) for end in ends if end is not None and meaning(end))
+    meanings = dict.fromkeys(meaning(end) for end in ends if meaning(end))
     means = "".join(f" SIGKILL means: {text}." for text in meanings)
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
@@ -184,7 +191,7 @@ def _partial_results(outcome: RunOutcome) -> str:
 
 def _predicate(result: RankResult) -> Predicate:
     assert result.exited is not None  # noqa: S101 - it is in the state "exited"
-    return Predicate(RankVerb.NONE, f"{exit_phrase(result.exited)}, {evidence.time_of(result)}")
+    return Predicate.of_end(f"{exit_phrase(result.exited)}, {evidence.time_of(result)}")
 
 
 def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
@@ -192,7 +199,8 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     error = result.error
     if result.exited is not None:
         is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
-        ended = Predicate(RankVerb.EXITED) if is_alone else _predicate(result)
+        verb = RankVerb.LOST if was_lost(result.exited) else RankVerb.EXITED
+        ended = Predicate(verb) if is_alone else _predicate(result)
         # Where the call is known that ended it, a line that was seen before misleads.
         seen = None if rank in outcome.exit_calls else result.exited.last_line
         before = f", last seen {result.exited.last_line_age_s:.1f} s before its end" if seen else ""

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass, field, replace
 
-from nbddp.controller.state import RunOutcome, is_of_mismatch
+from nbddp.controller.state import RunOutcome, is_of_mismatch, silent_steps
 from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -80,6 +80,33 @@ def after_exits(outcome: RunOutcome) -> AfterExits:
     if outcome.rebuild_failure:
         failure = f"it could not be repaired: {outcome.rebuild_failure}"
     return AfterExits(replaced, keeps_others, failure, NextStep("%ddp restart", aside=loses))
+
+
+def still_inside(outcome: RunOutcome, stuck: RankSet, reason: str, *, is_all: bool) -> str:
+    """The sentence on ranks that have not left the cell, and are heard.
+
+    Args:
+        outcome: the end of the cell.
+        stuck: these ranks.
+        reason: why they have not; empty: it is not known.
+        is_all: no rank has left it.
+    """
+    why = reason or "in C code, stopped, or in code that ignores interrupts"
+    command = "%ddp restart"
+    # While a node is silent, no rank can be replaced alone.
+    if not (outcome.is_plain or is_all or outcome.silent):
+        command += f" -r {stuck} (the others keep their variables)"
+    return (
+        f"{stuck.describe()} {stuck.verb('is', 'are')} still inside the cell ({why}); "
+        f"if {stuck.verb('it does', 'they do')} not come back: {command}"
+    )
+
+
+def beside_silent(outcome: RunOutcome) -> str:
+    """The next steps after a cell that has ended without the ranks of silent nodes."""
+    others = RankSet.of(outcome.results) - outcome.ranks("unfinished") - outcome.dead
+    beside = f" (cells run on {others.describe()} meanwhile with -r {others})" if others else ""
+    return silent_steps(waits=f"wait for the silent node{beside}")
 
 
 def _lost_nodes(outcome: RunOutcome) -> list[int]:

@@ -23,7 +23,7 @@ from nbddp.controller.diagnosis.phrases import (
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.rank_reports import in_group
-from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.rank_view import RankView, nothing_known
 from nbddp.controller.diagnosis.report import (
     TITLES,
     ChangedLine,
@@ -77,6 +77,7 @@ __all__ = [
     "marked_lines",
     "no_sources",
     "node_sentence",
+    "nothing_known",
     "place",
     "quote",
     "rank_at",

@@ -51,6 +51,7 @@ class RankVerb(Enum):
     CALLED = ("called", "called")
     LEFT_DEBUGGER = ("left the debugger", "left the debugger")
     EXITED = ("exited", "exited")
+    LOST = ("was lost", "were lost")  #: with its node: perhaps its process still runs
     NONE = ("", "")  #: `Predicate.rest` has a verb of its own
 
 
@@ -76,6 +77,14 @@ class Predicate:
     spoken: str = field(default="", compare=False)
     #: Writes ``rest`` with another name for ``peer``; None: there is no peer.
     rest_with: Callable[[str], str] | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_end(cls, phrase: str) -> "Predicate":
+        """Return the predicate of a rank that ended: ``exited with ...``, ``was lost: ...``."""
+        lost = RankVerb.LOST.value[0]
+        if phrase.startswith(lost):
+            return cls(RankVerb.LOST, phrase.removeprefix(lost))
+        return cls(RankVerb.NONE, phrase)
 
     def with_peer(self, name: str) -> "Predicate":
         """Return the same with another name for the other end: ``recv from the next rank``."""

@@ -16,7 +16,7 @@ from nbddp.controller.diagnosis.phrases import (
     last_operation,
     waits_for,
 )
-from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.rank_view import RankView, nothing_known
 from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
@@ -151,7 +151,7 @@ class RankReports:
             case "silent":
                 operation = self.graph.histories[view.rank].newest(run_id=self.run_id)
                 site = operation.site if operation is not None else None
-                return _STOPPED if view.is_stopped else _SILENT, site
+                return _silent(view), site
             case "idle":
                 return self._beside(view)
             case _ if view.exit_text:  # its place is being taken by a fresh process
@@ -213,7 +213,7 @@ class RankReports:
             return Predicate(RankVerb.RAISED, f" {error_text}{before}"), site
         ended = Predicate(RankVerb.HAS_FINISHED)
         if view.state == "dead" or view.exit_text:
-            ended = Predicate(RankVerb.NONE, view.exit_phrase)
+            ended = Predicate.of_end(view.exit_phrase)
         if newest is None:
             return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
         name = self.name(newest, has_call=False)
@@ -236,6 +236,12 @@ class RankReports:
         """Describe several ranks, in order, as `rank` does; ranks without a view are left out."""
         known = sorted(set(ranks) & set(self.graph.views))
         return {rank: self.rank(rank, pg_id) for rank in known}
+
+
+def _silent(view: RankView) -> Predicate:
+    if view.unheard:
+        return Predicate(RankVerb.DOES_NOT_ANSWER, aside=nothing_known(view))
+    return _STOPPED if view.is_stopped else _SILENT
 
 
 def _wait_line(operation: Operation, stack: Sequence[Site]) -> Forms:

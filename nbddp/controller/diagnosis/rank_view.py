@@ -35,6 +35,8 @@ class RankView:
     operations: tuple[Operation, ...] = ()
     stack_text: str = ""
     is_stopped: bool = False  #: a signal or a debugger has stopped its process, says its agent
+    #: Of a rank that neither it nor its agent describes: why, as far as that is known.
+    unheard: str = ""
     is_fresh: bool = False  #: it took the place of one that ended in this cell, and has run nothing
     after: ExceptionLine | None = None  #: the exception that it was handling when it raised
 
@@ -78,3 +80,13 @@ class RankViews(dict[Rank, RankView]):
 
     def __missing__(self, rank: Rank) -> RankView:
         return RankView(rank=rank, state="silent")
+
+
+def nothing_known(view: RankView) -> tuple[str, str]:
+    """``: nothing has been heard of node 1 (n2) for 12 s, so nothing is known of it``.
+
+    Returns:
+        The end of a sentence about one rank, and about several, that nobody describes.
+    """
+    start = f": {view.unheard}, so nothing is known of"
+    return f"{start} it", f"{start} them"

@@ -33,7 +33,8 @@ def notices(
     Args:
         stimulus: any; only those about the store and agents get a notice.
         pool: before it handles ``stimulus``. While it starts or stops it reports ends itself.
-        awaited: nodes whose agents a thread waits for, which reports them.
+        awaited: nodes whose agents a thread waits for, which reports them: a restart has given them
+            up, and gives all ranks, or theirs, fresh processes.
         jobs: the jobs of nodes: those of one that ends are used no longer.
     """
     if pool.phase is not Phase.UP:
@@ -41,7 +42,7 @@ def notices(
     match stimulus:
         case StoreExited():
             return [NotifyUser(None, _store_text(stimulus))]
-        case AgentExited():
+        case AgentExited(node=node) if node not in awaited:
             return _agent_ended(stimulus, pool, jobs)
         case AgentHello(node=node) if node in pool.lost_agents and node not in awaited:
             return _agent_came(stimulus, pool)

@@ -44,8 +44,9 @@ from nbddp.wire.rank_set import NO_RANKS
 
 #: Seconds between looks at the connections.
 _LOOK_S = 0.5
-#: A user who has interrupted a cell waits: a node that has missed some pings is silent for them.
-_SILENT_FOR_INTERRUPT_S = 2.5
+#: The user waits for the end of a cell that was interrupted, or has failed on some rank: a node
+#: that has missed some pings is silent for them. Its ranks do not leave the cell.
+_SILENT_FOR_END_S = 2.5
 
 
 _OF_ANOTHER_POOL = (
@@ -272,7 +273,15 @@ class RemoteNodes:
 
     def silent_notices(self) -> list[NotifyUser]:
         """Return what a user should know who begins a cell now."""
-        return [NotifyUser(None, self._silent_text(each)) for each in self.view.silent]
+        return [
+            NotifyUser(None, self._silent_text(each))
+            for each in self.view.silent
+            if not self._is_heard(each)
+        ]
+
+    def _is_heard(self, silent: SilentNode) -> bool:
+        """Whether a node is heard again, also if nobody has looked since."""
+        return self._channel.heard_at(silent.node) != silent.since
 
     def look(self, now: float, agents: Agents, pool: PoolMachine) -> list[NotifyUser | NodesSilent]:
         """Keep the connections alive, and return what user and pool should know about them.
@@ -284,7 +293,7 @@ class RemoteNodes:
                 which loads torch. The start has a limit of its own. An agent that takes the place
                 of a lost one has as much time.
         """
-        if now < self._look_at:
+        if now < self._look_at and not any(map(self._is_heard, self.view.silent)):
             return []
         self._look_at = now + _LOOK_S
         if now >= self._renew_at:
@@ -299,8 +308,8 @@ class RemoteNodes:
         if pool.phase is not Phase.UP:
             return []
         silent_after_s = self._settings.silent_after_s
-        if pool.run is not None and pool.run.interrupted:
-            silent_after_s = min(silent_after_s, _SILENT_FOR_INTERRUPT_S)
+        if pool.run is not None and pool.run.is_ending:
+            silent_after_s = min(silent_after_s, _SILENT_FOR_END_S)
         before = {each.node: each for each in self.view.silent}
         silent: dict[int, SilentNode] = {}
         ended = agents.ended  # asked for once: it asks about all agents
@@ -327,7 +336,7 @@ class RemoteNodes:
             if node not in before
         ]
         notices += [
-            NotifyUser(None, f"node {node} ({each.host}) is heard again: nothing was lost")
+            NotifyUser(None, f"node {node} ({each.host}) is heard again: no message was lost")
             for node, each in before.items()
             if node not in silent and node not in ended
         ]
@@ -354,6 +363,6 @@ class RemoteNodes:
     def _silent_text(self, silent: SilentNode) -> str:
         return (
             f"nothing is heard of node {silent.node} ({silent.host}). Perhaps the network is cut, "
-            "the machine is off, or its agent was killed. Next: wait until it is heard again; its "
-            f"ranks are given up after {silent.lost_after_s:g} s"
+            "or was a moment ago, the machine is off, or its agent was killed. Next: wait until it "
+            f"is heard again; its ranks are given up after {silent.lost_after_s:g} s"
         )

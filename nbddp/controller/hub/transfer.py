@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.state import NotifyUser, Silence, awaited_text, silence_text
+from nbddp.controller.state import NotifyUser, Silence, awaited_text, silence_text, silent_steps
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
     RankExited,
@@ -214,8 +214,7 @@ def _how_far(stopped: WaitInterrupt) -> str:
         parts.append(silence_text(stopped.silences))
         them = silent.verb("it", "them")
         steps = [f"-r {stopped.answered} leaves {them} out"] if stopped.answered else []
-        steps += ["wait until the node is heard again or given up", "%ddp stop"]
-        steps = [", or ".join(steps)]
+        steps = [", or ".join([*steps, silent_steps()])]
     elif stopped.stuck:
         one = len(stopped.stuck) == 1
         parts.append(f"{stopped.stuck.describe()} {'does' if one else 'do'} not react")

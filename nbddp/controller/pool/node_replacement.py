@@ -43,6 +43,9 @@ class AgentSource(Protocol):
     def end(self, node: int) -> str:
         """Say why the agent cannot come; empty: it may."""
 
+    def try_next(self, lost: LostNode) -> str:
+        """Begin again on another host; returns the one that was tried; empty: all were."""
+
     def withdraw(self, node: int) -> None:
         """End what `begin` has started."""
 
@@ -72,6 +75,7 @@ class EngineAgents:
         self._name = name
         self._invitation = invitation
         self.limit_s = engine.join_timeout_s
+        self._hosts_left: dict[int, int] = {}  #: spare hosts that a node has not been tried on
 
     @property
     def can_replace(self) -> bool:
@@ -85,6 +89,30 @@ class EngineAgents:
 
     def begin(self, lost: LostNode, hub: HubThread) -> None:
         """Ask the engine. Raises `PoolBrokenError`: it cannot do that."""
+        self._hosts_left[lost.node] = len(self._hosts[1])
+        self._begin(lost)
+
+    def try_next(self, lost: LostNode) -> str:
+        """Go to the next spare host of ssh, and at last to the one that was lost.
+
+        The host that the user has repaired may be any of them.
+        """
+        if not self._hosts_left[lost.node]:
+            return ""
+        self._hosts_left[lost.node] -= 1
+        tried = self._hosts[0][lost.node]
+        self._begin(lost)
+        return tried
+
+    @property
+    def _hosts(self) -> tuple[list[str], list[str]]:
+        """The hosts of the nodes, and the spare ones; none: the engine is not ssh."""
+        if self._name != "ssh" or self._options is None:
+            return [], []
+        hosts = mark_of(self._engine).partition(";")[0].split(",")
+        return hosts[: self._options.nnodes], hosts[self._options.nnodes :]
+
+    def _begin(self, lost: LostNode) -> None:
         engine = self._replacing
         if engine is None:
             raise PoolBrokenError(
@@ -114,17 +142,14 @@ class EngineAgents:
 
     def way_out(self, nodes: Collection[int], command: str) -> str:
         """With ssh: name the host that is next, and the line that starts a pool on other hosts."""
-        if self._name != "ssh" or self._options is None:
+        hosts, spare = self._hosts
+        if not hosts or self._options is None:
             return ""
-        hosts = mark_of(self._engine).partition(";")[0].split(",")
-        hosts, spare = hosts[: self._options.nnodes], hosts[self._options.nnodes :]
         lost = [host for node, host in enumerate(hosts) if node in nodes]
-        turns = [*spare, *lost][: len(lost)]  # `SshEngine.replace` takes them in this order
         which = ""
         if spare:
-            was = "was the spare host" if len(lost) == 1 else "were the next ones"
-            which = f", which goes to {' and '.join(turns)}: {' and '.join(lost)} {was} this time"
-            lost = list(dict.fromkeys([*lost, *turns]))
+            lost = list(dict.fromkeys([*spare, *lost]))
+            which = f", which goes to {', '.join(lost[:-1])} and {lost[-1]} in turn"
         others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
         options = with_options(self._options, hosts=others)
         words = options.words(["nproc_per_node", *options.differences(PoolOptions())])
@@ -162,6 +187,10 @@ class LocalAgents:
         """Return the last words of an agent that has ended."""
         agent = self._agents[node]
         return f"its process ended: {agent.last_output().strip()}" if agent.has_exited() else ""
+
+    def try_next(self, lost: LostNode) -> str:
+        """Nothing: there is no other machine."""
+        return ""
 
     def withdraw(self, node: int) -> None:
         """End the process."""
@@ -232,6 +261,7 @@ def _wait(
     on_progress: Callable[[PoolSnapshot], None],
 ) -> None:
     until = None if source.limit_s is None else time.monotonic() + source.limit_s
+    failed: dict[int, list[str]] = {}  # why no agent came from other places, by node
     while True:
         snapshot = hub.snapshot
         missing = [each for each in lost if each.node in snapshot.lost_agents]
@@ -243,8 +273,14 @@ def _wait(
             raise PoolBrokenError("the hub of the pool has ended. Next: %ddp restart")
         for lost_one in missing:
             if reason := source.end(lost_one.node):
+                before = failed.setdefault(lost_one.node, [])
+                if tried := source.try_next(lost_one):
+                    said = reason.partition(". Next: ")[0].rstrip(".")
+                    before.append(f"on {tried}, {said}")
+                    continue
+                reasons = "; ".join([*before, reason])
                 raise PoolBrokenError(
-                    f"no agent has come in the place of {place(lost_one)}: {reason}"
+                    f"no agent has come in the place of {place(lost_one)}: {reasons}"
                 )
         if until is not None and time.monotonic() > until:
             raise PoolBrokenError(

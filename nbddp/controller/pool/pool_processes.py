@@ -24,6 +24,7 @@ from nbddp.controller.pool.refusals import (
     not_alone_text,
     not_begun_text,
     not_replaced_text,
+    silent_text,
     unanswered_text,
 )
 from nbddp.controller.pool.startup import PoolStartup
@@ -34,7 +35,6 @@ from nbddp.controller.state import (
     InterruptRequested,
     PoolSnapshot,
     RankState,
-    silence_text,
     with_changes,
 )
 from nbddp.controller.values import Exchange, PromptExchange
@@ -205,6 +205,7 @@ class PoolProcesses:
                 return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
             self._wait_for_silence(interrupts)
             if nodes := self._startup.nodes_to_replace():
+                self.hub.awaited = nodes  # what becomes of them is told by this restart
                 self.hub.give_up(nodes)
                 self._replace(nodes, interrupts, "%ddp restart")
             self.exchange.forget_all(self._all_ranks)
@@ -268,12 +269,7 @@ class PoolProcesses:
         if done.obstacle:
             raise PoolBrokenError(not_alone_text(ranks, done.obstacle, self.snapshot))
         if done.silent:
-            raise PoolBrokenError(
-                f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks "
-                f"form their groups with all others: {silence_text(done.silent)}. "
-                "Next: wait until the node is heard again or given up, or %ddp restart, which "
-                "gives it up now and ends all ranks"
-            )
+            raise PoolBrokenError(silent_text(ranks, done))
         if done.failure or not done.fresh:
             raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))
         snapshot = self.snapshot

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from nbddp.controller.state import (
     GroupObstacle,
     PoolSnapshot,
+    RanksRestarted,
     RankState,
     Silence,
     silence_text,
+    silent_steps,
 )
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -52,11 +54,7 @@ def broken_text(
     idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
     others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
     if is_up and silences:
-        return (
-            f"{reason}{others}: {silence_text(silences)}. "
-            "Next: wait until the node is heard again or given up, or %ddp restart, which gives it "
-            "up now and ends all ranks"
-        )
+        return f"{reason}{others}: {silence_text(silences)}. Next: {silent_steps()}"
     missing = ranks - idle
     next_step = "%ddp restart gives a fresh pool"
     if is_up and idle and missing and not is_plain and not snapshot.store_is_lost:
@@ -128,6 +126,28 @@ def unanswered_text(ranks: RankSet, nodes: Sequence[int], snapshot: PoolSnapshot
         f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks form "
         f"their groups with all others, and {names} {does} not answer: no process was ended. "
         "Next: the same command tries again; %ddp restart ends all ranks"
+    )
+
+
+def silent_text(ranks: RankSet, done: RanksRestarted) -> str:
+    """Say that ranks did not get fresh processes, or perhaps did, since nodes are silent.
+
+    Args:
+        ranks: that were asked for.
+        done: the answer of the hub.
+    """
+    silences = silence_text(done.silent)
+    if not done.has_begun:
+        return (
+            f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks form "
+            f"their groups with all others: {silences}. Next: {silent_steps()}"
+        )
+    process = ranks.verb("its process was", "their processes were")
+    they = ranks.verb("it is a fresh process", "they are fresh processes")
+    waits = f"wait: %ddp status shows whether {they} when the node is heard again or given up"
+    return (
+        f"perhaps {ranks.describe()} {ranks.verb('was', 'were')} restarted: {process} asked to "
+        f"end, and now {silences}. Next: {silent_steps(waits=waits)}"
     )
 
 

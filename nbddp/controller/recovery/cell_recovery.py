@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis import Report, late_ranks
 from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.recovery.stall_watch import StallWatch
 from nbddp.controller.state import (
     Action,
@@ -22,6 +23,8 @@ from nbddp.controller.state import (
     SendToRanks,
     VerdictReached,
     describe_exit,
+    exit_phrase,
+    was_lost,
 )
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import ranks_in
@@ -59,11 +62,13 @@ class CellRecovery:
         pool: PoolMachine,
         probes: RankProbes,
         questions: PendingAnswers,
-        *,
         settings: Settings,
+        *,
+        silent: SilentRanks,
         config: Callable[[], Config],
     ) -> None:
         self.run = run
+        self._silent = silent
         self._pool = pool
         self._settings = settings
         self._config = config
@@ -157,7 +162,8 @@ class CellRecovery:
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
         """Abort operations after an exit, because the others may wait for that rank forever."""
         survivors = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
-        text = f"rank {exited.rank} exited ({describe_exit(exited)[0]})"
+        how = f"exited ({describe_exit(exited)[0]})"
+        text = f"rank {exited.rank} {exit_phrase(exited) if was_lost(exited) else how}"
         if self.abort.reason != "death":
             self.abort.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
             self.abort.give_up_at = self.abort.interrupt_at + self._settings.interrupt_grace_s
@@ -174,7 +180,9 @@ class CellRecovery:
                 self._abort_at = now + _ABORT_AFTER_INTERRUPT_S
             else:
                 self._abort_at = None
-                actions += self.abort.start("interrupt", "", self.run.unfinished, now)
+                silent = self._silent.ranks  # their answers are not waited for
+                inside = self.run.unfinished
+                actions += self.abort.start("interrupt", "", inside, now, silent=silent)
         if self.abort.look_at is not None and now >= self.abort.look_at:
             self.abort.judge_again()
             self.watch.look_soon(now)

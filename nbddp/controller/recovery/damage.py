@@ -11,9 +11,9 @@ from msgspec import structs
 
 from nbddp.controller.diagnosis import CompareScope, Report
 from nbddp.controller.recovery.abort import OperationAbort
-from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state import RankResult, RunOutcome, results_of
 from nbddp.wire.flight_recorder import FAR_MESSAGES
-from nbddp.wire.messages import GroupsRebuilt, RankExited
+from nbddp.wire.messages import GroupsRebuilt, RankExited, RunFinished, RunsFinished
 from nbddp.wire.rank_set import Rank
 
 
@@ -108,6 +108,21 @@ def with_exit(outcome: RunOutcome, exited: RankExited, after_s: float) -> RunOut
     elapsed_s = outcome.elapsed_s + after_s
     died = RankResult(rank, "exited", elapsed_s=elapsed_s, exited=exited, marks=result.marks)
     return replace(outcome, results={**outcome.results, rank: died})
+
+
+def with_late_ends(outcome: RunOutcome | None, late: object) -> RunOutcome | None:
+    """Return ``outcome`` with ranks that have left the cell before the user saw its end.
+
+    Args:
+        outcome: held back until the pool is whole; None: none is held back.
+        late: a message; the end of another cell changes nothing.
+    """
+    ended = RunsFinished.of((late,)) if isinstance(late, RunFinished) else late
+    if outcome is None or not isinstance(ended, RunsFinished) or ended.run_id != outcome.run_id:
+        return outcome
+    inside = outcome.ranks("unfinished")
+    ends = {rank: end for rank, end in results_of(ended).items() if rank in inside}
+    return replace(outcome, results={**outcome.results, **ends})
 
 
 def with_recovery(

@@ -18,7 +18,13 @@ import msgspec
 
 from nbddp.controller.diagnosis import CompareScope, compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
-from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
+from nbddp.controller.recovery.damage import (
+    damage_of,
+    with_exit,
+    with_late_ends,
+    with_recovery,
+    with_torn,
+)
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
@@ -96,10 +102,11 @@ class RecoveryMachine:
         self.config = Config()
         self.first_number = first_number
         self._questions = PendingAnswers(first_number)
-        self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self.silent = SilentRanks(pool)
-        self._rebuild = PoolRebuild(pool, self._questions, settings, self.silent, self._rebuilt)
-        self._restarts = RankRestarts(pool, self._questions, settings, self.silent, self.snapshot)
+        shared = pool, self._questions, settings
+        self._probes = RankProbes(*shared, diagnose, compare, silent=self.silent)
+        self._rebuild = PoolRebuild(*shared, self.silent, self._rebuilt)
+        self._restarts = RankRestarts(*shared, self.silent, self.snapshot)
         self._restarts.begun = self._restart_begun
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
@@ -245,6 +252,7 @@ class RecoveryMachine:
             case RunFinished() if self._cell and self._cell.run.run_id == first.run_id:
                 self._cell.finished(first, now)
             case RunFinished() if is_late:
+                self._held_outcome = with_late_ends(self._held_outcome, stimulus)
                 self._rebuild.broken |= {mark.pg_id for mark in first.marks if mark.is_broken}
                 # The others may be forming groups without this rank just now.
                 self._is_rebuild_due |= self._rebuild.is_active or bool(self._rebuild.broken)
@@ -275,14 +283,8 @@ class RecoveryMachine:
         self._exited_ranks.begin_cell()
         self._probes.run_id, self._probes.results = run.run_id, run.results
         if not self.pool.spec.plain:
-            self._cell = CellRecovery(
-                run,
-                self.pool,
-                self._probes,
-                self._questions,
-                settings=self.settings,
-                config=lambda: self.config,
-            )
+            shared = self.pool, self._probes, self._questions, self.settings
+            self._cell = CellRecovery(run, *shared, silent=self.silent, config=lambda: self.config)
 
     def _start_failed(self, failed: StartFailed, now: float) -> list[Action]:
         rank = failed.rank
@@ -345,14 +347,13 @@ class RecoveryMachine:
 
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
+        silent = self.silent.among(outcome.ranks("unfinished"), now)
+        outcome = replace(outcome, silent=silent)
         if cell is None:
-            silent = self.silent.among(outcome.ranks("unfinished"), now)
-            return [EndRun(replace(outcome, silent=silent))]
+            return [EndRun(outcome)]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
         actions = cell.close(has_failed=has_failed)
         outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
-        silent = self.silent.among(outcome.ranks("unfinished"), now)
-        outcome = replace(outcome, silent=silent)
         if outcome.ended_by:
             return [EndRun(outcome)]
         if outcome.interrupted and (inside := outcome.ranks("unfinished")):

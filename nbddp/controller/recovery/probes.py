@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     compare_records,
 )
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
+from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
     ONLY_DELAYS,
     Action,
@@ -85,7 +86,10 @@ class RankProbes:
         settings: Settings,
         diagnose: Diagnose,
         compare: Compare = compare_records,
+        *,
+        silent: SilentRanks,
     ) -> None:
+        self._silent_nodes = silent
         self.run_id = ""  #: of the latest cell
         self.results: Mapping[Rank, RankResult] = {}  #: of the latest cell, so far
         self._pool = pool
@@ -119,7 +123,7 @@ class RankProbes:
         number = self._questions.new_number()
 
         def looked(answers: Answers, now: float) -> list[Action]:
-            return then(self.views(answers), now)
+            return then(self.views(answers, now), now)
 
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", number, asked, until=until, then=looked)
@@ -158,13 +162,16 @@ class RankProbes:
             for node, on_node in self._pool.ranks.by_node(asked).items()
         ]
 
-    def views(self, answers: Answers) -> Views:
+    def views(self, answers: Answers, now: float) -> Views:
         """Return what is known of each rank of the pool."""
+        silences = self._silent_nodes.among(self._silent_nodes.ranks, now)
+        unheard = {each.node: each.unheard for each in silences}
         return {
-            rank: self._view(info, answers.get(rank)) for rank, info in self._pool.ranks.items()
+            rank: self._view(info, answers.get(rank), unheard.get(info.node, ""))
+            for rank, info in self._pool.ranks.items()
         }
 
-    def _view(self, info: RankInfo, answer: Answer | None) -> RankView:
+    def _view(self, info: RankInfo, answer: Answer | None, unheard: str) -> RankView:
         look = answer.look if isinstance(answer, RankDescribed) else None
         result = self.results.get(info.rank)
         exited = info.exited if info.state is RankState.EXITED else None
@@ -183,6 +190,7 @@ class RankProbes:
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             operations=() if last is None else (last,),
+            unheard=unheard if look is None and info.state is not RankState.EXITED else "",
             is_fresh=info.state is RankState.IDLE
             and result is not None
             and result.status == "exited",
@@ -232,7 +240,7 @@ class RankProbes:
         sanitizers = (each.sanitizer for each in self.results.values())
         if not any(each and (each.faults or each.reads) for each in sanitizers):
             return []
-        views = self.views({})
+        views = self.views({}, now)
         report = self.compare(views, now, scope="sanitizer", has_failed=True)
         if not report.findings:
             return []
@@ -251,6 +259,7 @@ class RankProbes:
                     silent, views, now, then, limit_s=_SURVEY_S, glance=others, memory=True
                 )[1]
             asked = set(self.silent(views)) | (set(requested.peek) & set(alive))
+            asked -= set(self._silent_nodes.ranks)  # their agents would not answer
             then = partial(self._diagnosed, requested.number)
             if not asked:
                 return then(views, {}, now)
@@ -264,7 +273,17 @@ class RankProbes:
         return self._answered(number, Report(self.run_id), views, answers)
 
     def _diagnosed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
+        views = self._with_unheard(views, answers)
         return self._answered(number, self.diagnose(views, now), views, answers)
+
+    def _with_unheard(self, views: Views, answers: Answers) -> Views:
+        """Return ``views`` with the ranks whose agents, which were asked, do not answer either."""
+        return dict(views) | {
+            rank: replace(views[rank], unheard=f"the agent of node {node} does not answer either")
+            for node, ranks in self._pool.ranks.by_node(self.silent(views)).items()
+            for rank in ranks
+            if rank not in answers and not views[rank].unheard
+        }
 
     def _answered(
         self, number: int, report: Report, views: Views, answers: Answers
@@ -310,6 +329,7 @@ def with_peeks(views: Views, answers: Answers) -> Views:
                 views[rank],
                 operations=answer.operations,
                 stack_text=text,
+                unheard="",
                 is_stopped=answer.process_state == "T",
             )
     return described

@@ -150,19 +150,25 @@ class RankRestarts:
             return RanksRestarted(requested.number, NO_RANKS, obstacle=obstacle)
         return None
 
-    def _refused_for_silence(self, requested: RestartRanksRequested, now: float) -> RanksRestarted:
+    def _refused_for_silence(
+        self, requested: RestartRanksRequested, now: float, *, has_begun: bool = False
+    ) -> RanksRestarted:
         silent = self._silent.among(self._silent.ranks, now)
-        return RanksRestarted(requested.number, NO_RANKS, silent_since_text(silent), silent)
+        failure, number = silent_since_text(silent), requested.number
+        return RanksRestarted(number, NO_RANKS, failure, silent, has_begun=has_begun)
 
     def nodes_silent(self, now: float) -> list[Action]:
         """Refuse all requests when a node becomes silent: no end of a rank is reported there."""
         if not (self._called or self._requests) or not self._silent.ranks:
             return []
-        requests, self._called, self._requests = [*self._called, *self._requests], [], []
+        called, begun, self._called, self._requests = self._called, self._requests, [], []
         self.wanted.clear()
         self._killing.clear()
         self._until = None
-        return [self._refused_for_silence(request, now) for request in requests]
+        return [
+            *(self._refused_for_silence(each, now) for each in called),
+            *(self._refused_for_silence(each, now, has_begun=True) for each in begun),
+        ]
 
     def _refusal(self, ranks: RankSet) -> str:
         if self._pool.spec.plain:
@@ -173,7 +179,7 @@ class RankRestarts:
             {self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents.keys()
         )
         if lost:
-            return f"the agent of node {lost[0]} has ended"
+            return f"node {lost[0]} is lost"
         return self._pool.ranks.stopped_agent_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:

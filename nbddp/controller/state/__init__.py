@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun
+from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun, results_of
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -38,6 +38,7 @@ from nbddp.controller.state.exit_text import (
     is_of_mismatch,
     meaning,
     memory_then,
+    was_lost,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
@@ -53,6 +54,7 @@ from nbddp.controller.state.silent_nodes import (
     awaited_text,
     silence_text,
     silent_since_text,
+    silent_steps,
 )
 from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot
 from nbddp.controller.state.stimuli import (
@@ -157,8 +159,11 @@ __all__ = [
     "meaning",
     "memory_then",
     "offset_by_rank",
+    "results_of",
     "resumed_pool",
     "silence_text",
     "silent_since_text",
+    "silent_steps",
+    "was_lost",
     "with_changes",
 ]

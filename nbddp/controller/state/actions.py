@@ -129,6 +129,7 @@ class RanksRestarted:
     fresh: RankSet
     failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
     silent: tuple[Silence, ...] = ()  #: nodes whose silence is the reason
+    has_begun: bool = False  #: processes had been asked to end before these nodes became silent
     obstacle: GroupObstacle | None = None  #: why nothing was done: no rank was ended
     unanswered: tuple[int, ...] = ()  #: nodes that gave no sign of life: no rank was ended
     is_withdrawn: bool = False  #: the answer to `RestartWithdrawn`: no rank was ended

@@ -23,6 +23,29 @@ _ONLY_TIME = ("kill", "stop", "delay", "link", "store")
 ONLY_DELAYS = frozenset(("stop", "delay"))
 
 
+def results_of(ended: RunsFinished) -> dict[Rank, RankResult]:
+    """The ends of a cell on the ranks of a message."""
+    finished = ended.finished
+    result = RankResult(
+        rank=finished.rank,
+        status="ok" if finished.error is None else "error",
+        error=finished.error,
+        was_freed=finished.was_freed,
+        mismatches=finished.mismatches,
+        marks=finished.marks,
+        torn=finished.torn,
+        group_count=finished.group_count,
+        made_groups=finished.made_groups,
+        sanitizer=finished.sanitizer,
+    )
+    return {
+        rank: replace(result, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns)
+        for rank, elapsed_s, failed_at_ns in zip(
+            ended.ranks, ended.elapsed_s, ended.failed_at_ns, strict=True
+        )
+    }
+
+
 @dataclass
 class CellRun:
     """Collects how a cell ends on each of its ranks."""
@@ -61,6 +84,12 @@ class CellRun:
         self.interrupted = self.interrupted or not timed_out
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the user or its timeout has interrupted it, or it has failed on some rank."""
+        ends = self.results.values()
+        return self.interrupted or self.timed_out or any(end.status != "ok" for end in ends)
+
+    @property
     def unfinished(self) -> RankSet:
         """Ranks that are still inside."""
         return NO_RANKS if self.is_complete else self.ranks - RankSet.of(self.results)
@@ -78,26 +107,7 @@ class CellRun:
 
     def finish(self, ended: RunsFinished, ranks: AbstractSet[Rank]) -> None:
         """Note that it has ended on these ranks, which are some of ``ended``."""
-        finished = ended.finished
-        result = RankResult(
-            rank=finished.rank,
-            status="ok" if finished.error is None else "error",
-            error=finished.error,
-            was_freed=finished.was_freed,
-            mismatches=finished.mismatches,
-            marks=finished.marks,
-            torn=finished.torn,
-            group_count=finished.group_count,
-            made_groups=finished.made_groups,
-            sanitizer=finished.sanitizer,
-        )
-        for rank, elapsed_s, failed_at_ns in zip(
-            ended.ranks, ended.elapsed_s, ended.failed_at_ns, strict=True
-        ):
-            if rank in ranks:
-                self.results[rank] = replace(
-                    result, rank=rank, elapsed_s=elapsed_s, failed_at_ns=failed_at_ns
-                )
+        self.results |= {rank: end for rank, end in results_of(ended).items() if rank in ranks}
 
     def strike(self, struck: FaultStruck | OperationsLeftOut) -> None:
         """Note that a fault on purpose strikes, or that the user has skipped operations."""

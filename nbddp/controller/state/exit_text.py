@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 import re
 import signal
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import PurePath
 from typing import assert_never
@@ -110,10 +110,16 @@ def is_of_memory(exited: RankExited) -> bool:
     return exited.cause is None and describe_code(exited.exit_code) in _OF_MEMORY
 
 
+def was_lost(exited: RankExited) -> bool:
+    """Whether a rank counts as exited with its node: perhaps its process still runs."""
+    return isinstance(exited.cause, LostAgent) and exited.cause.is_unseen
+
+
 def exit_phrase(exited: RankExited) -> str:
-    """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
+    """``exited with SIGKILL (signal 9)``, ``exited, ended by ...``, ``was lost: node 1 ...``."""
     if exited.cause is not None:
-        return f"exited, {describe_cause(exited.cause)}"
+        begin = "was lost:" if was_lost(exited) else "exited,"
+        return f"{begin} {describe_cause(exited.cause)}"
     if exited.exit_code >= 0:
         return f"exited with code {exited.exit_code}"
     return f"exited with {describe_exit(exited)[0]}"
@@ -130,7 +136,7 @@ def describe_code(exit_code: int) -> str:
 
 
 def describe_cause(cause: ExitCause) -> str:
-    """``the fork server ended (SIGKILL)``, ``the agent of node 1 ended (exit code 3)``."""
+    """``the fork server ended (SIGKILL)``, ``node 1 was given up (nothing was heard of ...)``."""
     match cause:
         case UnknownStatus():
             return "its exit status is not known"
@@ -140,7 +146,9 @@ def describe_cause(cause: ExitCause) -> str:
         case KillRequest():
             return "%ddp restart -r"
         case LostAgent(never_came="", node=node):
-            return f"the agent of node {node} ended ({_agent_end(cause.end)})"
+            return f"{_loss_of(cause).format(node)} ({_agent_end(cause.end)})"
+        case LostAgent(never_came=machine, end=AgentEnd(cause="engine", text=text)):
+            return f"the agent on {machine} never came: {text}"
         case LostAgent(never_came=machine):
             return f"the agent on {machine} never came: {_agent_end(cause.end)}"
         case _:
@@ -152,6 +160,14 @@ def describe_agent_exit(exited: AgentExited) -> str:
     return describe_cause(exited.lost)
 
 
+def _loss_of(lost: LostAgent, *, several: bool = False) -> str:
+    """``node {} was given up``: what is known of the loss, with a gap for the node."""
+    if not lost.is_unseen:
+        return "the agents of nodes {} ended" if several else "the agent of node {} ended"
+    how = "lost" if lost.end.cause == "engine" else "given up"
+    return f"nodes {{}} were {how}" if several else f"node {{}} was {how}"
+
+
 def _agent_end(end: AgentEnd) -> str:
     match end.cause:
         case "exited":
@@ -160,8 +176,8 @@ def _agent_end(end: AgentEnd) -> str:
             return f"it was ended by {describe_code(-end.number)}"
         case "silent":
             return f"nothing was heard of {end.text} for {end.number} s"
-        case "engine":
-            return end.text
+        case "engine":  # its advice is for a start: what to do now stands elsewhere
+            return end.text.partition(". Next: ")[0].rstrip(". ")
         case _:
             return _AGENT_ENDS[end.cause].format(job=end.text)
 
@@ -187,24 +203,27 @@ def describe_store_exit(exited: StoreExited) -> str:
     return f"the process of the store ended ({how})"
 
 
-def exited_text(exited: Sequence[RankInfo], lost: Container[int]) -> str:
-    """``rank 3 has exited, and ranks 0-1 have exited, since the agent of node 0 ended``.
+def exited_text(exited: Sequence[RankInfo], lost: Mapping[int, LostAgent]) -> str:
+    """``rank 3 has exited, and ranks 0-1 were lost, since node 0 was given up``.
 
     Args:
-        exited: ranks that have exited.
-        lost: nodes whose agents have ended.
+        exited: ranks that have exited, or were lost.
+        lost: the agents of lost nodes.
     """
     alone = RankSet.of(info.rank for info in exited if info.node not in lost)
-    with_node = RankSet.of(info.rank for info in exited if info.node in lost)
-    parts = (
-        f"{ranks.describe()} {ranks.verb('has', 'have')} exited"
-        for ranks in (alone, with_node)
-        if ranks
-    )
-    nodes = sorted({info.node for info in exited if info.node in lost})
-    the_agents = "the agent of node" if len(nodes) == 1 else "the agents of nodes"
-    why = f", since {the_agents} {' and '.join(map(str, nodes))} ended" if nodes else ""
-    return f"{', and '.join(parts)}{why}"
+    parts = [f"{alone.describe()} {alone.verb('has', 'have')} exited"] if alone else []
+    nodes_by_loss: dict[str, list[int]] = {}
+    for node in sorted({info.node for info in exited} & lost.keys()):
+        nodes_by_loss.setdefault(_loss_of(lost[node]), []).append(node)
+    for nodes in nodes_by_loss.values():
+        ranks, first = (
+            RankSet.of(info.rank for info in exited if info.node in nodes),
+            lost[nodes[0]],
+        )
+        forms = ("was lost", "were lost") if first.is_unseen else ("has exited", "have exited")
+        why = _loss_of(first, several=len(nodes) > 1).format(" and ".join(map(str, nodes)))
+        parts.append(f"{ranks.describe()} {ranks.verb(*forms)}, since {why}")
+    return ", and ".join(parts)
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:

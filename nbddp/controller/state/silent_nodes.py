@@ -33,6 +33,11 @@ class Silence:
     lost_after_s: float
     ranks: RankSet  #: of the node, that are concerned
 
+    @property
+    def unheard(self) -> str:
+        """``nothing has been heard of node 1 (n2) for 12 s``."""
+        return f"nothing has been heard of node {self.node} ({self.host}) for {self.silent_s:.0f} s"
+
 
 def silent_since_text(silences: Iterable[Silence]) -> str:
     """``node 1 (n2) is silent for 12 s``; several with ``and``."""
@@ -78,3 +83,8 @@ def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> s
         future = f"{they} {get} the interrupt when {it} {node_is} heard again, or {given_up}"
     there = "there" if len(nodes) == 1 else "on their nodes"
     return f"{silent_since_text(nodes)}; {ranks.describe()} may go on {there}: {future}"
+
+
+def silent_steps(*, waits: str = "wait until the node is heard again or given up") -> str:
+    """``wait until ..., or %ddp restart ...``: the next steps beside a silent node."""
+    return f"{waits}, or %ddp restart, which gives it up now and ends all ranks"

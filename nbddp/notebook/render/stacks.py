@@ -12,6 +12,7 @@ from nbddp.controller.diagnosis import (
     RankVerb,
     RankView,
     in_group,
+    nothing_known,
     waits_for,
 )
 from nbddp.notebook.render import fault_stacks
@@ -145,6 +146,8 @@ def _block_from_outside(view: RankView) -> _Block:
     """The block of a rank that did not answer: it is gone, holds the GIL, or is stopped."""
     if view.state == "dead":
         return _Block(_verbatim(f"exited: {view.exit_text}" if view.exit_text else "exited"), ())
+    if view.unheard:
+        return _Block(Predicate(RankVerb.NONE, "did not answer", nothing_known(view)), ())
     if view.state == "starting":
         return _Block(Predicate(RankVerb.IS, " being started"), ())
     origin = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"

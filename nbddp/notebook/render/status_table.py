@@ -446,8 +446,8 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         )
     if silent:  # no rank can be restarted meanwhile
         notes.append(
-            f"{silent.describe()} not heard, and still inside an old cell. Next: wait until the "
-            "node is heard again or given up"
+            f"{silent.describe()} not heard since an old cell, perhaps still inside it. Next: "
+            "wait until the node is heard again or given up"
         )
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")

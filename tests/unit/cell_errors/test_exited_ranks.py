@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import build, restarted_text
+from nbddp.controller.cell_errors import build, exit_report, restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.lost_names import LeftOut, Reason
@@ -205,6 +205,26 @@ def test_the_stack_of_a_crash_ends_where_the_cell_began():
     ) in message
     assert "IPython" not in message
     assert "executor.py" not in message
+
+
+def test_ranks_whose_node_was_given_up_were_lost():
+    cause = LostAgent(1, AgentEnd("silent", 60, "n2"))
+    results = [RankResult(0, "ok", elapsed_s=1.0)]
+    for rank in (2, 3):
+        exited = RankExited(
+            rank=rank, pid=7, exit_code=-9, out_of_memory=False, last_output="", cause=cause
+        )
+        results.append(RankResult(rank, "exited", elapsed_s=61.1, exited=exited))
+    outcome = RunOutcome("run1", {each.rank: each for each in results}, 61.1)
+    [finding] = exit_report(outcome).findings
+    assert finding.headline == "Ranks 2-3 were lost."
+    assert finding.ranks[2].predicate.describe(2) == (
+        "were lost: node 1 was given up (nothing was heard of n2 for 60 s), 61.1 s after the cell "
+        "began"
+    )
+    message = text(cell_error(*results))
+    assert "ranks 2-3 were lost while they ran cell [7]" in message
+    assert "exited," not in message
 
 
 def test_the_known_cause_of_an_exit_is_told_without_a_guess():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.remote_nodes import RemoteNodes
-from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankState
+from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankResult, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, NodeFacts
@@ -90,6 +90,31 @@ def test_a_node_is_silent_after_five_seconds_and_heard_again():
     scene.line.last = 111.0
     assert scene.look(111.5) == ["node 0 (n1)", "0"]
     assert [clock.offset_ns for clock in scene.nodes.view.clocks] == [7]
+
+
+def test_no_notice_is_shown_that_is_over():
+    scene = Scene()
+    assert scene.look(105.0) == ["nothing is heard", "1"]
+    assert len(scene.nodes.silent_notices()) == 1
+    scene.line.last = 105.1
+    assert scene.nodes.silent_notices() == []
+    assert scene.look(105.2) == ["node 0 (n1)", "0"]  # at once: what is refused meanwhile is wrong
+
+
+def test_a_cell_that_has_failed_or_timed_out_waits_less_too():
+    scene = Scene()
+    scene.pool.run()
+    run = scene.pool.machine.run
+    assert run is not None
+    assert scene.look(103.0) == []
+    run.results[0] = RankResult(0, "error")
+    assert scene.look(103.5) == ["nothing is heard", "1"]
+    late = Scene()
+    late.pool.run()
+    run = late.pool.machine.run
+    assert run is not None
+    run.interrupt(timed_out=True)
+    assert late.look(103.0) == ["nothing is heard", "1"]
 
 
 def test_a_user_who_has_interrupted_a_cell_waits_less_and_it_stays_silent():

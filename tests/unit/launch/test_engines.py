@@ -132,7 +132,7 @@ def test_an_agent_that_never_came_is_told_from_one_that_has_ended():
     said = "ssh ended with exit code 255 and said: Permission denied (publickey)."
     assert texts == [
         f"the agent on a never came: {said}",
-        f"the agent of node 1 ended ({said})",
+        f"node 1 was lost ({said.rstrip('.')})",
         f"the agent on node 2 never came: {said}",
     ]
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import (
@@ -31,9 +32,12 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.node_replacement import EngineAgents, replace_nodes
 from nbddp.controller.pool.record_writer import RecordWriter
 from nbddp.controller.pool.startup import PoolStartup
+from nbddp.controller.recovery.published import snapshot_of
 from nbddp.errors import PoolBrokenError
 from nbddp.system import kept_pools
 from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.rank_set import NO_RANKS
+from tests.support.machines import Pool
 from tests.support.polling import poll_until
 
 INVITATION = Invitation(
@@ -366,25 +370,58 @@ def test_an_agent_that_does_not_come_leaves_the_command_that_tries_again(how: st
     assert str(caught.value).endswith(last)
 
 
-def test_the_host_of_the_next_try_is_named_after_a_spare_host():
-    """It is the lost one, and the command is that of the user."""
+class DeadHosts(EndedSsh):
+    """An ssh engine whose hosts are dead, but for some; see `SshEngine.replace`."""
+
+    def __init__(self, hub: HubThread, well: str = "") -> None:
+        self.hosts, self.spare = ["n1", "n2"], ["n3"]
+        self._hub, self._well = hub, well
+
+    @property
+    def mark(self) -> str:  # type: ignore[override]
+        return ",".join([*self.hosts, *self.spare])
+
+    def replace(self, lost: LostNode, invitation: Invitation) -> None:
+        self.spare.append(self.hosts[lost.node])
+        self.hosts[lost.node] = self.spare.pop(0)
+
+    def end(self, node: int) -> str:
+        if self.hosts[node] != self._well:
+            return f"ssh ended. Next: try `ssh {self.hosts[node]}` in a terminal"
+        self._hub.snapshot = structs.replace(self._hub.snapshot, lost_agents=frozenset())
+        return ""
+
+    def state(self) -> str:
+        return "ssh"
+
+
+def replace_node_1(engine: DeadHosts, hub: HubThread) -> None:
     options = PoolOptions.checked(1, nnodes=2, launcher="ssh", hosts=["n1", "n2", "n3"])
-    engine = EndedSsh()
-    engine.mark = "n1,n3,n2"  # n3 was tried in the place of n2
     agents = EngineAgents(cast("Engine", engine), "ssh", INVITATION, options)
+    known = snapshot_of(Pool(1, 2).start().machine, None, NO_RANKS)
+    hub.snapshot = structs.replace(known, lost_agents=frozenset({1}))
+    command = "%ddp restart -r 1"
+    replace_nodes(agents, [1], hub, lambda: False, lambda snapshot: None, command=command)
+
+
+def test_a_lost_host_that_is_well_again_is_taken_if_the_spare_one_is_dead():
+    hub = hub_with(1)
+    engine = DeadHosts(hub, well="n2")
+    replace_node_1(engine, hub)
+    assert engine.hosts == ["n1", "n2"]
+
+
+def test_all_hosts_are_tried_before_the_error():
+    hub = hub_with(1)
+    engine = DeadHosts(hub)
     with pytest.raises(PoolBrokenError) as caught:
-        replace_nodes(
-            agents,
-            [1],
-            hub_with(1),
-            lambda: False,
-            lambda snapshot: None,
-            command="%ddp restart -r 1",
-        )
-    assert (
-        "; then %ddp restart -r 1 again, which goes to n2: n3 was the spare host this time. If n3 "
-        "and n2 cannot come back: %ddp stop" in str(caught.value)
+        replace_node_1(engine, hub)
+    assert str(caught.value).startswith(
+        "no agent has come in the place of node 1: on n3, ssh ended; ssh ended. Next: try `ssh n2` "
+        "in a terminal; then %ddp restart -r 1 again, which goes to n3 and n2 in turn. If n3 and "
+        "n2 cannot come back: %ddp stop"
     )
+    assert engine.hosts == ["n1", "n2"]
 
 
 def test_the_stop_button_ends_the_wait_for_the_loss_of_a_node():

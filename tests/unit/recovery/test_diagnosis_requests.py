@@ -1,7 +1,11 @@
 """A diagnosis on request: ranks describe themselves, and silent ranks are seen from outside."""
 
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.controller.state import NodesSilent, SilentNode
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.stimuli import DiagnoseRequested
+from nbddp.notebook.render.stacks import stacks
 from nbddp.wire.messages import DescribeRank, DumpStack
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import Pool, agent_requests, kinds, notice, of_type, requests
@@ -46,6 +50,27 @@ def test_a_diagnosis_without_any_answer():
     pool.tick(after_s=0.4)
     [answer] = of_type(pool.tick(after_s=10.0), Diagnosed)
     assert answer.silent == RankSet.all(2)
+    assert [answer.views[rank].unheard for rank in (0, 1)] == [
+        "the agent of node 0 does not answer either"
+    ] * 2
+
+
+def test_of_ranks_on_a_silent_node_nothing_is_known():
+    pool = Pool(2, nnodes=2)
+    for rank in (2, 3):
+        del pool.looks[rank]
+    pool.feed(NodesSilent((SilentNode(1, "n2", pool.now - 12.0, 60.0),)))
+    pool.answer_looks(pool.feed(DiagnoseRequested(1, peek=RankSet.all(4))))
+    peeks = pool.tick(after_s=0.4)
+    assert kinds(peeks) == ["DumpStack 0-1"]  # no answer of the other node is waited for
+    [answer] = of_type(pool.answer_peeks(peeks), Diagnosed)
+    assert answer.views[2].unheard == "nothing has been heard of node 1 (n2) for 12 s"
+    assert answer.views[0].unheard == ""
+    known = "nothing has been heard of node 1 (n2) for 12 s, so nothing is known of them"
+    shown = stacks(answer.views)["text/plain"]
+    assert f"ranks 2-3: did not answer: {known}" in shown
+    place = RankReports(WaitForGraph(answer.views), 0, "run1").rank(2).predicate
+    assert place.describe(2) == f"do not answer: {known}"
 
 
 def test_plain_ranks_are_only_peeked_at():

@@ -140,7 +140,7 @@ def test_ranks_that_cannot_be_replaced_on_request():
     lost = Pool(1, nnodes=2)
     lost.feed(AgentExited(1, AgentEnd("exited", -9), ""))
     [answer] = of_type(lost.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
-    assert answer.failure == "the agent of node 1 has ended"
+    assert answer.failure == "node 1 is lost"
     stopping = Pool(2)
     stopping.feed(RestartRequested())
     [answer] = of_type(stopping.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)

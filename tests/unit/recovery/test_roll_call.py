@@ -50,7 +50,7 @@ def test_a_node_that_is_lost_meanwhile_leaves_the_others_to_the_restart():
     lost = Pool(2, nnodes=2)
     lost.answer_peeks(only_node_0(ask(lost, 2)))
     [done] = of_type(lost.feed(AgentExited(1, AgentEnd("exited", -9), "")), RanksRestarted)
-    assert done.failure == "the agent of node 1 has ended"
+    assert done.failure == "node 1 is lost"
     both = Pool(2, nnodes=2)
     both.answer_peeks(only_node_0(ask(both, 0, 1)))
     [done] = of_type(both.feed(AgentExited(1, AgentEnd("exited", -9), "")), RanksRestarted)

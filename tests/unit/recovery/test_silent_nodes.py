@@ -2,11 +2,13 @@
 
 from nbddp.controller.cell_errors import cell_error
 from nbddp.controller.hub.waiting_commands import WaitingCommands
+from nbddp.controller.pool.refusals import silent_text
 from nbddp.controller.state import NodesSilent, Silence, SilentNode, silence_text
 from nbddp.controller.state.actions import Action, EndRun, RanksRestarted
 from nbddp.controller.state.stimuli import InterruptRequested, RestartRanksRequested
+from nbddp.wire.messages import DescribeRank
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from tests.support.recovering import Pool, kinds, of_type, outcome_of, statuses
+from tests.support.recovering import Pool, kinds, of_type, outcome_of, requests, statuses
 
 
 def silent_pool() -> Pool:
@@ -38,7 +40,7 @@ def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
         "it is heard again, or are given up at 60 s"
     ) in text
     assert "cells run on ranks 0-1 meanwhile with -r 0-1" in text
-    assert "restart" not in text
+    assert "%ddp restart -r" not in text
     pool.done.clear()
     pool.tick(after_s=5.0)
     assert kinds(pool.done) == []  # what is sent now would come in a heap
@@ -56,6 +58,46 @@ def test_a_cell_ends_if_its_node_becomes_silent_after_the_interrupt():
     pool.answer_looks(pool.done, [0])
     outcome = outcome_of(pool.tick(after_s=0.5))
     assert statuses(outcome) == {0: "error", 1: "unfinished"}
+
+
+def test_the_abort_after_a_timeout_does_not_wait_for_silent_ranks():
+    pool = silent_pool()
+    pool.run(timeout_s=10.0)
+    pool.tick(after_s=10.0)
+    arm = pool.tick(after_s=0.1)
+    assert "AbortOperations arm 0-3" in kinds(arm)
+    assert "AbortOperations fire 0-3" in kinds(pool.answer_free(arm, ranks=[0, 1]))
+
+
+def test_ranks_that_leave_a_cell_before_the_user_sees_its_end_are_not_inside_it():
+    pool = silent_pool()
+    run_id = pool.run(timeout_s=10.0)
+    pool.tick(after_s=10.0)
+    pool.answer_free(pool.tick(after_s=0.1), ranks=[0, 1])
+    given_up = pool.tick(after_s=2.0)
+    assert of_type(given_up, EndRun) == []  # it is held back: the groups are looked at
+    pool.finished(0, run_id, "KeyboardInterrupt")
+    pool.finished(1, run_id, "KeyboardInterrupt")
+    while of_type(pool.done, EndRun) == []:
+        looked = pool.tick(after_s=0.5)
+        if requests(looked, DescribeRank):
+            pool.answer_looks(looked, [0, 1])
+    outcome = outcome_of(pool.done)
+    assert statuses(outcome) == {0: "error", 1: "error", 2: "unfinished", 3: "unfinished"}
+    text = str(cell_error(outcome, "cell [1]", {}))
+    assert "still inside" not in text
+
+
+def test_a_rank_beside_a_silent_node_is_not_to_be_restarted_alone():
+    pool = silent_pool()
+    pool.run(timeout_s=10.0)
+    pool.tick(after_s=10.0)
+    for _ in range(8):
+        pool.tick(after_s=0.5)
+    text = str(cell_error(outcome_of(pool.done), "cell [1]", {}))
+    assert "ranks 0-1 are still inside the cell" in text
+    assert "do not come back: %ddp restart\n" in text
+    assert "%ddp restart -r" not in text
 
 
 def test_a_plain_pool_ends_its_interrupted_cell_too():
@@ -81,7 +123,29 @@ def test_a_restart_is_refused_when_the_node_becomes_silent():
     pool.feed(RestartRanksRequested(5, RankSet.of([2])))
     [done] = of_type(silence(pool), RanksRestarted)
     assert done.failure == "node 1 (hostb) is silent for 2 s"
+    assert not done.has_begun
     assert not pool.is_rebuilding()
+    assert silent_text(RankSet.of([2]), done) == (
+        "rank 2 was not restarted, since fresh ranks form their groups with all others: node 1 "
+        "(hostb) is silent for 2 s; ranks 2-3 may go on there: they are given up at 60 s unless it "
+        "is heard again before. Next: wait until the node is heard again or given up, or %ddp "
+        "restart, which gives it up now and ends all ranks"
+    )
+
+
+def test_a_restart_whose_node_becomes_silent_when_its_ranks_were_to_end_is_perhaps_done():
+    pool = Pool(2, nnodes=2)
+    asked = RankSet.of([2, 3])
+    kill = pool.answer_peeks(pool.feed(RestartRanksRequested(5, asked)))
+    assert kinds(kill) == ["KillRanks 2-3"]
+    [done] = of_type(silence(pool), RanksRestarted)
+    assert done.has_begun
+    text = silent_text(asked, done)
+    assert text.startswith(
+        "perhaps ranks 2-3 were restarted: their processes were asked to end, and now node 1 "
+        "(hostb) is silent for 2 s; ranks 2-3 may go on there"
+    )
+    assert "%ddp status shows whether they are fresh processes when the node is heard" in text
 
 
 def test_a_rebuild_does_not_wait_for_a_silent_node_and_is_begun_again_when_it_is_heard():

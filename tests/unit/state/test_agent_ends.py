@@ -4,15 +4,27 @@ from typing import get_args
 
 import pytest
 
-from nbddp.controller.state import AgentExited, describe_agent_exit, describe_store_exit
-from nbddp.wire.message_types import AgentEnd, AgentEndCause, ForkServerEnd, UnknownStatus
-from nbddp.wire.messages import StoreExited
+from nbddp.controller.diagnosis import Predicate
+from nbddp.controller.state import (
+    AgentExited,
+    describe_agent_exit,
+    describe_store_exit,
+    exit_phrase,
+)
+from nbddp.wire.message_types import (
+    AgentEnd,
+    AgentEndCause,
+    ForkServerEnd,
+    LostAgent,
+    UnknownStatus,
+)
+from nbddp.wire.messages import RankExited, StoreExited
 
 
 @pytest.mark.parametrize("cause", get_args(AgentEndCause))
 def test_each_cause_has_words(cause: AgentEndCause):
     end = AgentEnd(cause, 9, "text of its engine")
-    assert len(describe_agent_exit(AgentExited(1, end))) > len("the agent of node 1 ended ()")
+    assert len(describe_agent_exit(AgentExited(1, end))) > len("node 1 was given up ()")
 
 
 @pytest.mark.parametrize(
@@ -27,11 +39,32 @@ def test_each_cause_has_words(cause: AgentEndCause):
             "preempted",
         ),
         (AgentEnd("time-limit", 15, "4711"), "Slurm job 4711 has reached its time limit"),
-        (AgentEnd("silent", 60, "b"), "nothing was heard of b for 60 s"),
     ],
 )
 def test_numbers_have_names(end: AgentEnd, words: str):
     assert describe_agent_exit(AgentExited(1, end)) == f"the agent of node 1 ended ({words})"
+
+
+def test_a_node_that_was_given_up_may_still_run():
+    for end, words in (
+        (AgentEnd("silent", 60, "b"), "node 1 was given up (nothing was heard of b for 60 s)"),
+        (AgentEnd("no-answer"), "node 1 was given up (it did not answer)"),
+        (
+            AgentEnd("engine", text="ssh ended with exit code 255.. Next: try `ssh b`"),
+            "node 1 was lost (ssh ended with exit code 255)",
+        ),
+    ):
+        assert describe_agent_exit(AgentExited(1, end)) == words
+        exited = RankExited(
+            rank=2,
+            pid=7,
+            exit_code=-9,
+            out_of_memory=False,
+            last_output="",
+            cause=LostAgent(1, end),
+        )
+        assert exit_phrase(exited) == f"was lost: {words}"
+        assert Predicate.of_end(exit_phrase(exited)).describe(2) == f"were lost: {words}"
 
 
 def test_the_end_of_a_job_is_the_end_of_all_of_its_agents():

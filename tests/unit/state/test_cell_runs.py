@@ -18,7 +18,7 @@ from nbddp.controller.state.stimuli import (
 from nbddp.settings import Settings
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.mesh_ranks import Mesh
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import AgentEnd, ErrorInfo, LostAgent
 from nbddp.wire.messages import Execute, FaultStruck, RunFinished, RunsFinished, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
@@ -179,11 +179,17 @@ def test_refusals():
     pool.exited(0)
     assert pool.machine.refusal(RankSet.all(3)) == "ranks 0,2 have exited"
     infos = [RankInfo(rank, rank // 2) for rank in (0, 1, 2, 3)]
-    assert exited_text([*infos[:2], infos[3]], {0}) == (
+    killed = [LostAgent(node, AgentEnd("exited", -9)) for node in (0, 1)]
+    assert exited_text([*infos[:2], infos[3]], {0: killed[0]}) == (
         "rank 3 has exited, and ranks 0-1 have exited, since the agent of node 0 ended"
     )
-    assert exited_text(infos, {0, 1}) == (
+    assert exited_text(infos, dict(enumerate(killed))) == (
         "ranks 0-3 have exited, since the agents of nodes 0 and 1 ended"
+    )
+    silent = LostAgent(1, AgentEnd("silent", 60, "b"))
+    assert exited_text(infos, {0: killed[0], 1: silent}) == (
+        "ranks 0-1 have exited, since the agent of node 0 ended, and ranks 2-3 were lost, since "
+        "node 1 was given up"
     )
 
 

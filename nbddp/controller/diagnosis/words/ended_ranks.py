@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 import re
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.phrases import RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, they_wait
 from nbddp.wire.rank_set import RankSet
@@ -44,7 +44,9 @@ def dead_rank(cause: Cause, reports: RankReports) -> Words:
     """Ranks exited in a cell that still runs."""
     views = {rank: reports.graph.views[rank] for rank in cause.culprits}
     exits = [f"rank {rank}: {view.exit_text}" for rank, view in views.items() if view.exit_text]
-    how = f"exited ({'; '.join(exits)})" if exits else "exited"
+    lost = RankVerb.LOST.value
+    verb = lost[1] if all(v.exit_phrase.startswith(lost[0]) for v in views.values()) else "exited"
+    how = f"{verb} ({'; '.join(exits)})" if exits else verb
     if len(views) == 1:
         how = views[cause.culprits.ranks[0]].exit_phrase
     how = "; ".join(filter(None, (how, they_wait(cause, reports))))
