@@ -2,9 +2,10 @@
 
 Two ranks run three loops in a cell, with and without it: a step of DDP; gradients that are sent
 while the next layer computes, so that each call of torch is compared with open operations; and many
-small all_reduces. Timed is the cell's own loop on rank 0. Two more loops are passes over 10,000
-samples with ``--sanitize data``, in batches of 32 and of 1; a sampler gives each rank half of them,
-and nothing but the loader takes time.
+small all_reduces. Timed is the cell's own loop on rank 0, in cells of about a second. A cell of one
+turn shows the cost that comes once, at the first operation: models are looked for, and hashed. Two
+more loops are passes over 10,000 samples with ``--sanitize data``, in batches of 32 and of 1; a
+sampler gives each rank half of them, and nothing but the loader takes time.
 
 Misleading would be: one run of each (rounds are interleaved and medians are compared), or large
 layers, whose own time hides the checks: these have 256 units.
@@ -17,13 +18,14 @@ from nbddp.controller.pool import CellOptions, Pool
 from tests.bench.bench_output_flood import CountingView
 from tests.bench.common import Report, interleaved, parser
 
+_SENT = "layers computed while gradients are sent"
 _LOOPS = {
     "step of DDP": """
     optimizer.zero_grad()
     model(batch).square().mean().backward()
     optimizer.step()
 """,
-    "layers computed while gradients are sent": """
+    _SENT: """
     works = []
     x = batch
     for layer in layers:
@@ -75,7 +77,7 @@ def per_turn(pool: Pool, body: str, count: int, *, sanitize: bool) -> float:
 
 def main() -> None:
     arguments = parser(__doc__, rounds=10, warmup=1)
-    arguments.add_argument("--turns", type=int, default=40)
+    arguments.add_argument("--turns", type=int, default=200)
     chosen = arguments.parse_args()
     report = Report("sanitize")
     with nbddp.start(2) as pool:
@@ -94,6 +96,17 @@ def main() -> None:
             with_checks = report.add(f"{name}, sanitized", "us", samples["with"])
             ratio = with_checks.median / without.median
             report.at_most(f"{name}: with / without", ratio, "x", 2.0)
+        body = _LOOPS[_SENT]
+        first = interleaved(
+            {
+                "without": partial(per_turn, pool, body, 1, sanitize=False),
+                "with": partial(per_turn, pool, body, 1, sanitize=True),
+            },
+            chosen.n,
+            chosen.warmup,
+        )
+        report.add(f"first turn of a cell: {_SENT}", "us", first["without"])
+        report.add(f"first turn of a cell: {_SENT}, sanitized", "us", first["with"])
     report.show()
 
 
