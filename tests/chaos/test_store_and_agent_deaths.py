@@ -143,7 +143,7 @@ def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_v
     with pytest.raises(PoolBrokenError, match=r"%ddp restart -r 1 asks for another agent"):
         run_cell(pool, "pass")
     with monkeypatch.context() as patch:
-        patch.setattr(pool.listeners, "replacing", interrupt)  # at once, before the agent has begun
+        patch.setattr(pool.listeners, "progress", interrupt)  # at once, before the agent has begun
         with pytest.raises(PoolInterruptedError):
             pool.restart(1)
     for is_lost_again in (True, False):

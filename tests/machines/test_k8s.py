@@ -209,7 +209,7 @@ def test_a_pod_that_cannot_be_replaced_is_told(
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(pool.listeners, "replacing", progress)
+            patch.setattr(pool.listeners, "progress", progress)
             with pytest.raises(PoolInterruptedError):
                 pool.restart(1)
         poll_until(lambda: [plural for plural, _ in kube.objects].count("jobs") == 1)

@@ -184,7 +184,7 @@ def test_the_user_starts_an_agent_in_the_place_of_a_lost_one(
         shown.append(snapshot.waits_for)
         asked.set()
 
-    pool.listeners.replacing = show
+    pool.listeners.progress = show
     try:
         pool.run("x = rank")
         agent_of(pool, 1).send_signal(signal.SIGINT)

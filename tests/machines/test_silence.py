@@ -171,7 +171,7 @@ def test_a_restart_of_all_ranks_replaces_an_agent_that_was_killed_just_now(liste
             listening.start_agents(1)
         shown.append(snapshot.waits_for)
 
-    pool.listeners.replacing = show
+    pool.listeners.progress = show
     pool.restart()
     assert shown[0].startswith("waits for another agent in the place of node 1")
     assert agent_of(pool, 0).pid == first

@@ -159,7 +159,12 @@ def test_two_kernels_have_two_pools(living_kernel: Kernel, lasting_folder: Path)
 def test_stop_status_start_and_restart(living_kernel: Kernel, lasting_folder: Path):
     status = living_kernel.ok("%ddp status").page[0].text
     assert status.count("idle") == 2
-    assert "fresh ranks: 2 ranks" in living_kernel.ok("%ddp restart").text
+    restart = living_kernel.ok("%ddp restart")
+    assert "fresh ranks: 2 ranks" in restart.text
+    own = {message.display_id for message in restart.of("display_data")}
+    # Its progress is shown in its own cell, and not in that of the start.
+    assert {message.display_id for message in restart.of("update_display_data")} <= own
+    assert "starting" not in "".join(message.text for message in restart.page)
     assert "already running" in living_kernel.ok("%ddp start -n 2").text
     assert "stopped: 2 ranks" in living_kernel.ok("%ddp stop").text
     assert not _pool_folders(lasting_folder)

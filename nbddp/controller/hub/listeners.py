@@ -42,9 +42,9 @@ class Listeners:
     #: Gets messages of widgets, with their buffers.
     comm: Callable[[CommFromRank, list[bytes]], None] = _ignore
     debug: Callable[[DebugEvent], None] = _ignore
-    #: Gets the pool with what it waits for while lost nodes are replaced; the thread of the restart
-    #: calls it.
-    replacing: Callable[[PoolSnapshot], None] = _ignore
+    #: Gets the pool with what it waits for while it is restarted, or lost nodes are replaced; the
+    #: thread of the restart calls it.
+    progress: Callable[[PoolSnapshot], None] = _ignore
 
     def hold_background(self) -> None:
         """Hold back what comes before `release_background`: a pool was taken back."""

@@ -211,7 +211,9 @@ class PoolProcesses:
             self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
-                self._use(self._startup.restart(lambda: interrupts.count > 0))
+                self._use(
+                    self._startup.restart(lambda: interrupts.count > 0, self.listeners.progress)
+                )
         return "all ranks are fresh processes: their variables are gone"
 
     def _wait_for_silence(self, interrupts: EarlyInterrupts) -> None:
@@ -247,7 +249,7 @@ class PoolProcesses:
     def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts, command: str) -> None:
         try:
             self._startup.replace(
-                nodes, lambda: interrupts.count > 0, self.listeners.replacing, command=command
+                nodes, lambda: interrupts.count > 0, self.listeners.progress, command=command
             )
         except KeyboardInterrupt:
             names = " and ".join(f"node {node}" for node in sorted(nodes))

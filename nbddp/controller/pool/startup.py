@@ -371,11 +371,14 @@ class PoolStartup:
         nodes = hub.snapshot.lost_agents | hub.snapshot.silent_nodes
         return nodes if len(nodes) < self._options.nnodes else frozenset()
 
-    def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
+    def restart(
+        self, is_interrupted: Callable[[], bool], on_progress: Callable[[PoolSnapshot], None]
+    ) -> HubThread:
         """Start fresh ranks, and a fresh hub if an agent has ended.
 
         Args:
             is_interrupted: polled, so that an interrupt leaves no unknown process.
+            on_progress: gets the state of the pool from now on, while a start is awaited.
 
         Returns:
             The hub of the pool, whose ranks are ready.
@@ -385,6 +388,7 @@ class PoolStartup:
             PoolStartError: a process could not start, or the ranks were not ready in time.
             BadOptionError: an option turned out to be wrong on a rank.
         """
+        self._on_progress = on_progress  # the cell that has started the pool is over
         hub = self._hub
         for agent in self._local:
             agent.wake()
@@ -481,7 +485,8 @@ class PoolStartup:
             if time.monotonic() >= stops_until and hub.snapshot.phase is Phase.STOPPING:
                 raise _NoAnswerError
             is_served = hub.is_alive
-            self._on_progress(self._progress(hub))
+            if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
+                self._on_progress(self._progress(hub))
             if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
                 self._joining.check(hub.nodes.joined)
             try:

@@ -167,7 +167,7 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     pool = session.pool()
     running = pool.running_cell
     display, listeners = session.start_display(), pool.listeners
-    before, listeners.replacing = listeners.replacing, display.show
+    before, listeners.progress = listeners.progress, display.show
     try:
         if ranks is None:
             pool.restart()
@@ -176,7 +176,7 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
             pool.expect_idle_beside(pool.rank_set(ranks))
             answer = pool.restart(ranks)
     finally:
-        listeners.replacing = before
+        listeners.progress = before
         display.end("")
     print(with_line_breaks(_ended_cell(pool, running) + answer))
 

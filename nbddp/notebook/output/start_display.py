@@ -59,6 +59,8 @@ def _step(snapshot: PoolSnapshot, count: int) -> str:
         return f"{snapshot.joined} of {nodes} nodes have joined"
     if snapshot.phase is Phase.AGENTS:
         return "starting the agent"
+    if snapshot.phase is Phase.STOPPING:
+        return "ending the old processes"
     if snapshot.phase is Phase.STORE:
         # The store is forked from the process that imports torch for all, once per agent.
         return (

@@ -43,6 +43,7 @@ def test_the_line_counts_the_ranks_that_are_ready():
         (snapshot_of(STARTING, phase=Phase.STORE, generation=1), "starting the store"),
         (snapshot_of(STARTING, STARTING, made=1), "1 of 2 processes made"),
         (snapshot_of(STARTING, STARTING), "0 of 2 ready"),
+        (snapshot_of(IDLE, IDLE, phase=Phase.STOPPING), "ending the old processes"),
     ],
 )
 def test_the_line_names_the_step_that_takes_the_time(snapshot: PoolSnapshot, step: str):
