@@ -307,6 +307,23 @@ class CellHistory:
             for number in sorted({number for number, _ in cells.values()})
         ]
 
+    def never_bound(self, rank: Rank, world_size: int) -> set[str]:
+        """The names that cells of a rank bind, and none of them on this rank.
+
+        They are those inside ``if rank == 0:``, on rank 1. A name that was pushed to the rank is
+        none of them, and where a cell of it has ``from module import *``, none is known.
+        """
+        names: set[str] = set()
+        possible: set[str] = set()
+        for cell in self._cells:
+            if rank in cell.ranks:
+                if cell.names.has_star:
+                    return set()
+                names |= cell.names.binds
+                possible = possible.union(*cell.binds_on(rank, world_size))
+        pushed = {name for name in names if any(rank in to for to in self._pushed.get(name, ()))}
+        return names - possible - pushed
+
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
         """Note names that were pushed to ranks."""
         for name in names:
