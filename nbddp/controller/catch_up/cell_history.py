@@ -40,6 +40,7 @@ class PastCell:
     makes_groups: bool = False  #: a rank became a member of a new group in it
     #: A rank that keeps its variables has run the lines above this one, though the cell failed.
     run_above: float = 0.0
+    had_prompt: bool = False  #: a rank stopped in it before an operation, at the prompt
 
     @cached_property
     def python(self) -> str:
@@ -213,6 +214,12 @@ class CellHistory:
                 run_above=max(_run_above(result, cell) for result in outcome.results.values()),
             )
         )
+
+    def note_prompt(self) -> None:
+        """Note that a rank of the open cell is at the prompt, before an operation."""
+        if self._open is not None:
+            run_id, cell = self._open
+            self._open = run_id, replace(cell, had_prompt=True)
 
     def note_restart(self, ranks: RankSet) -> None:
         """Note that the user has replaced the processes of these ranks, in no cell."""

@@ -177,6 +177,7 @@ def catch_up(
         synced=synced,
         left_out=left_out,
         failed=failed,
+        prompted=tuple(cell.number for cell in plan.cells if cell.had_prompt),
         failed_aside=tuple(each for each in replayed.failed if each not in failed),
         not_synced=not_synced,
         copied=tuple(sorted(copied)),
