@@ -234,6 +234,21 @@ def test_a_group_without_the_fresh_rank_needs_nothing(pool: Pool):
     assert pool.catch_up().different == ()
 
 
+def test_names_that_only_other_ranks_had_are_not_lacking(pool: Pool):
+    run_cells(
+        pool,
+        "if rank == 0:\n    sent = []\n    for peer in (1, 2):\n"
+        "        dist.send(torch.full((2,), float(peer)), peer)\n        sent.append(peer)\n"
+        "else:\n    got = torch.zeros(2)\n    dist.recv(got, 0)",
+    )
+    pool.restart(1)
+    assert pool.catch_up().left_out == (LeftOut(("got",), Reason.LOOP, 1),)
+    result = pool.catch_up(1, cells=[1])
+    assert (result.regained, result.left_out) == (("got",), ())
+    assert pool.pull("got.tolist()", ranks=[1, 2]) == [[1.0, 1.0], [2.0, 2.0]]
+    assert pool.catch_up(1).left_out == ()
+
+
 def test_the_ranks_that_lack_a_name_are_told(pool: Pool):
     pool.push(lr=0.05, only=1)
     run_cells(pool, "x = lr")

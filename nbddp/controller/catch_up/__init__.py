@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
     cell_names    CellNames     the names that a cell binds, changes and reads
     plan          make_plan     names that are lacking -> cells to run again, in order
     roles         choose_roles  the ranks that catch up, and those whose variables they get
+    names_of_ranks  expected_names  the names of a rank, without branches that it does not take
     result        CatchUp       what fresh ranks have got
     held_values   HeldValues    the values of fresh ranks that stay
     unfinished    Unfinished    cells that failed when they ran again, and those that use theirs
@@ -15,6 +16,7 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
+from nbddp.controller.catch_up.names_of_ranks import expected_names, lacked
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
 from nbddp.controller.catch_up.result import CatchUp
 from nbddp.controller.catch_up.roles import Roles, choose_roles
@@ -33,6 +35,8 @@ __all__ = [
     "Roles",
     "Unfinished",
     "choose_roles",
+    "expected_names",
+    "lacked",
     "make_plan",
     "with_joint_names",
 ]

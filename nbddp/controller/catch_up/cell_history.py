@@ -40,6 +40,7 @@ class PastCell:
     makes_groups: bool = False  #: a rank became a member of a new group in it
     #: A rank that keeps its variables has run the lines above this one, though the cell failed.
     run_above: float = 0.0
+    had_prompt: bool = False  #: a rank stopped in it before an operation, at the prompt
 
     @cached_property
     def python(self) -> str:
@@ -214,6 +215,12 @@ class CellHistory:
             )
         )
 
+    def note_prompt(self) -> None:
+        """Note that a rank of the open cell is at the prompt, before an operation."""
+        if self._open is not None:
+            run_id, cell = self._open
+            self._open = run_id, replace(cell, had_prompt=True)
+
     def note_restart(self, ranks: RankSet) -> None:
         """Note that the user has replaced the processes of these ranks, in no cell."""
         for rank in ranks:
@@ -306,6 +313,23 @@ class CellHistory:
             )
             for number in sorted({number for number, _ in cells.values()})
         ]
+
+    def never_bound(self, rank: Rank, world_size: int) -> set[str]:
+        """The names that cells of a rank bind, and none of them on this rank.
+
+        They are those inside ``if rank == 0:``, on rank 1. A name that was pushed to the rank is
+        none of them, and where a cell of it has ``from module import *``, none is known.
+        """
+        names: set[str] = set()
+        possible: set[str] = set()
+        for cell in self._cells:
+            if rank in cell.ranks:
+                if cell.names.has_star:
+                    return set()
+                names |= cell.names.binds
+                possible = possible.union(*cell.binds_on(rank, world_size))
+        pushed = {name for name in names if any(rank in to for to in self._pushed.get(name, ()))}
+        return names - possible - pushed
 
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
         """Note names that were pushed to ranks."""

@@ -41,6 +41,7 @@ def make_plan(
     lacking: Mapping[str, NameKind],
     fresh: RankSet,
     wanted: Sequence[int] = (),
+    world_size: int = 0,
 ) -> CatchUpPlan:
     """Choose the cells that make names again.
 
@@ -54,8 +55,9 @@ def make_plan(
         lacking: the names that fresh ranks lack, with the kinds of their values elsewhere.
         fresh: the ranks that lack them.
         wanted: numbers of cells that are chosen in any case.
+        world_size: the number of ranks; 0: the branches that the fresh ranks take are not known.
     """
-    return _Planner(list(history), lacking, fresh, frozenset(wanted)).plan()
+    return _Planner(list(history), lacking, fresh, frozenset(wanted), world_size).plan()
 
 
 class _Planner:
@@ -65,11 +67,13 @@ class _Planner:
         lacking: Mapping[str, NameKind],
         fresh: RankSet,
         wanted: frozenset[int],
+        world_size: int,
     ) -> None:
         self._cells = cells
         self._lacking = lacking
         self._fresh = set(fresh)
         self._wanted = wanted
+        self._world_size = world_size
         self._is_possible: dict[int, bool] = {}  # by index: whether its names can be made again
         self._chosen: set[int] = set()
         self._loops = Loops(cell for cell in cells if cell.is_ok)
@@ -78,14 +82,14 @@ class _Planner:
         left_out: dict[tuple[int, Reason], list[str]] = {}
         elsewhere = []
         for name, kind in self._lacking.items():  # first: `_is_possible` is for all
-            index = self._binder(name, len(self._cells)) if kind == "state" else None
+            index = self._maker(name) if kind == "state" else None
             if index is not None:
                 self._choose(index, for_state=True)
         for name in self._lacking:
             if other := self._cell_of_others(name):
                 elsewhere.append((name, other))
                 continue
-            index = self._binder(name, len(self._cells))
+            index = self._maker(name)
             if index is None:
                 number = self._failed_binder(name)
                 reason = Reason.FAILED if number else Reason.NO_CELL
@@ -216,22 +220,42 @@ class _Planner:
         kinds = {
             self._lacking[name]
             for name in cell.names.binds.intersection(self._lacking)
-            if self._binder(name, len(self._cells)) == index
+            if self._maker(name) == index
         }
         return kinds <= {"plain", "data"}
 
-    def _binder(self, name: str, before: int) -> int | None:
-        """The last good cell of a fresh rank above ``before`` that binds a name."""
+    def _maker(self, name: str) -> int | None:
+        """The last good cell that may bind a name on a fresh rank."""
+        return self._binder(name, len(self._cells), own=True)
+
+    def _binder(self, name: str, before: int, *, own: bool = False) -> int | None:
+        """The last good cell of a fresh rank above ``before`` that binds a name.
+
+        Args:
+            name: the name.
+            before: the index of a cell.
+            own: branches that no fresh rank takes do not count. Where other ranks run a cell
+                along, they need what it uses there, too.
+        """
         by_function = None
         for index in reversed(range(before)):
             cell = self._cells[index]
             if not cell.is_ok or self._fresh.isdisjoint(cell.ranks):
+                continue
+            if own and name in cell.names.binds and not self._may_bind(cell, name):
                 continue
             if name in cell.names.assigns:
                 return index
             if by_function is None and name in cell.names.binds:
                 by_function = index
         return by_function
+
+    def _may_bind(self, cell: PastCell, name: str) -> bool:
+        """Whether a fresh rank may have taken a branch of a cell that binds a name."""
+        size = self._world_size
+        return not size or any(
+            name in names for rank in self._fresh for names in cell.binds_on(rank, size)
+        )
 
     def _cell_of_others(self, name: str) -> int:
         """The last cell that binds a name, if none of these ran on a fresh rank; 0: one did."""

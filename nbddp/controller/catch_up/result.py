@@ -28,6 +28,9 @@ class CatchUp:
     #: The numbers of cells that failed on these ranks, or made not all that these lack, when they
     #: ran again, and the ends of their errors.
     failed: tuple[tuple[int, str], ...] = ()
+    #: The numbers of cells, of those that ran, in which ranks had stopped at the prompt: what
+    #: `run`, `retry` and `skip` did there is not repeated.
+    prompted: tuple[int, ...] = ()
     failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
     #: Names of objects whose state could not be given, and the ends of the errors.
     not_synced: tuple[tuple[str, str], ...] = ()

@@ -77,7 +77,7 @@ def choose_roles(
         are_fresh = named is None or _are_all_fresh(history, had)
         raise BadOptionError(_ALL_FRESH if are_fresh else _without_others(history, had))
     source = base.ranks[0]
-    lacks = {rank: _lost(history, rank, had[source], had[rank]) for rank in behind - base}
+    lacks = {rank: _lost(history, rank, source, had) for rank in behind - base}
     if named is not None:
         return Roles(named, source, all_ranks - behind - named or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
@@ -90,13 +90,15 @@ def choose_roles(
 
 
 def _lost(
-    history: CellHistory, rank: int, whole: Collection[str], own: Collection[str]
+    history: CellHistory, rank: int, source: int, had: Mapping[int, Collection[str]]
 ) -> list[str]:
-    """The names that a rank lacks, without those of cells that ran on other ranks only."""
+    """The names that a rank lacks, without those that cells bind on other ranks only."""
     lost = []
-    for name in whole:
+    never = history.never_bound(rank, len(had))
+    for name in had[source]:
         binders = [cell for cell in history if name in cell.names.binds]
-        if name not in own and (not binders or any(rank in cell.ranks for cell in binders)):
+        is_of_rank = not binders or any(rank in cell.ranks for cell in binders)
+        if is_of_rank and name not in had[rank] and name not in never:
             lost.append(name)
     return lost
 
@@ -110,9 +112,7 @@ def _are_all_fresh(history: CellHistory, had: Mapping[int, Collection[str]]) -> 
 
 def _without_others(history: CellHistory, had: Mapping[int, Collection[str]]) -> str:
     richest = max(had, key=lambda rank: len(had[rank]))
-    lacking = RankSet.of(
-        rank for rank, own in had.items() if _lost(history, rank, had[richest], own)
-    )
+    lacking = RankSet.of(rank for rank in had if _lost(history, rank, richest, had))
     if not lacking:
         return _NOTHING_LACKS
     return (

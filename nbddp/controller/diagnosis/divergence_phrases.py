@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from nbddp.controller.diagnosis.absent_values import absent_value, with_zeros
 from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.code_places import find_place, names_in
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit, Sources
@@ -213,8 +214,13 @@ def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -
             return f"{inside}: let all ranks decide alike, or call it in a line before the `if`."
         runs = f"so that {culprits.describe()} {culprits.verb('runs', 'run')} it, too"
         return f"{inside}: call it in a line before the `if`, {runs}."
-    if not is_of_ranks(branch):
-        return f"{inside}: let all ranks decide alike, or move it out."
+    value = absent_value(divergence.code, divergence.site.line, branch, skips=False)
+    if value is not None or not is_of_ranks(branch):
+        step = "let all ranks decide alike, or move it out"
+        if value is not None:
+            zeros = f"{with_zeros(value)}, before the `if`, so that all ranks make the call"
+            step = f"{zeros}, or let all ranks decide alike"
+        return f"{inside}: {step}."
     if not can_move and branch.line != divergence.site.line:
         return f"{inside}: let {culprits.describe()} run it, too, with all that it needs."
     return (
@@ -278,6 +284,12 @@ def _leaving_step(
     if not is_one_line:
         branch = describe_branch(condition.other or condition)
         exit_text = f"{branch}, whose `{shortened(leaving.source, MAX_SOURCE)}` skips it"
+    value = absent_value(divergence.code, divergence.site.line, condition, skips=True)
+    if value is not None:
+        return (
+            f"{capitalized(with_zeros(value))}, before {exit_text}, so that all ranks make the "
+            "call, or let all ranks skip it there."
+        )
     return f"{call} before {exit_text}, or let all ranks skip it there."
 
 

@@ -80,8 +80,8 @@ def left_out_step(divergence: Divergence, left_out: LeftOut, operation: Operatio
     step = f"Let all ranks {come} {call} in {line} in the same iterations: {ranks} left it out{at}."
     if operation.is_by_library and ".backward(" in divergence.site.source:
         step += (
-            " Look there for a detached loss, a backward under `no_sync()`, or parameters without "
-            "a gradient."
+            " Look there for a detached loss, a forward or backward under `no_sync()`, or "
+            "parameters without a gradient."
         )
     return step
 

@@ -10,7 +10,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.code_places import called
 from nbddp.controller.diagnosis.definitions import function_at, nodes_of
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence_phrases import Places
+from nbddp.controller.diagnosis.divergence_phrases import Places, sole_reason
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
 from nbddp.controller.diagnosis.iterations import loops_around
 from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
@@ -128,15 +128,22 @@ def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterat
         op = by_rank[culprit].signature.op
         other = next((rank for rank in by_rank if by_rank[rank].signature.op != op), None)
         if other is not None:
-            forms = _order(culprit, other, cause.disagreement, reports.graph)
+            forms = _order(culprit, other, cause.disagreement, reports)
             ranks_by_forms.setdefault(forms, []).append(culprit)
     has_majority = len(cause.culprits) < len(by_rank)
     for forms, ranks in list(ranks_by_forms.items())[: None if has_majority else 1]:
         yield f"{RankSet.of(ranks).describe()} {forms[len(ranks) > 1]}"
 
 
-def _order(culprit: Rank, other: Rank, disagreement: Disagreement, graph: WaitForGraph) -> Forms:
+def _reason(operation: Operation, reports: RankReports) -> str:
+    """The one statement that may keep a rank from a call; empty: several, or none is known."""
+    site = operation.site
+    return sole_reason(reports.sources(site) if site.line else None, site.line)
+
+
+def _order(culprit: Rank, other: Rank, disagreement: Disagreement, reports: RankReports) -> Forms:
     """The phrases about a rank, and about several, that called another operation than a rank."""
+    graph = reports.graph
     mine, theirs = (disagreement.operation_by_rank[rank] for rank in (culprit, other))
     pg_id, seq = disagreement.point
     mine_next = graph.histories[culprit].collective(pg_id, seq + 1)
@@ -145,6 +152,9 @@ def _order(culprit: Rank, other: Rank, disagreement: Disagreement, graph: WaitFo
     if mine_next is None or mine_next.signature != theirs.signature:
         line = place(theirs.site)
         leaves = f"out {their_op}{' at ' if line else ''}{line}"
+        is_elsewhere = mine.site.function != theirs.site.function
+        if is_elsewhere and (reason := _reason(theirs, reports)):
+            leaves += f", perhaps because of {reason}"
         return (
             f"has one {my_op} too many, leaves {leaves}, or calls them in another order",
             f"have one {my_op} too many, leave {leaves}, or call them in another order",

@@ -294,7 +294,7 @@ class Pool:
                 describe=partial(prompt_sights.places, self),
                 look=partial(prompt_sights.show, self),
                 paused=self._pauses.add_of,
-                stopped=self.break_points.note,
+                stopped=partial(prompt_sights.note_stop, self),
                 free=partial(prompt_sights.free, self._processes.hub, run),
                 leave_out=partial(prompt_sights.leave_out, self._processes.hub, run),
                 compare=partial(prompt_sights.compare, self._processes.at_prompt(run)),

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _NEXT = "`print dir()` lists the names of the line that a rank is at"
 
 
+def note_stop(pool: "Pool", request: InputRequest) -> None:
+    """Note a request of a rank, which has perhaps stopped at the prompt."""
+    pool.break_points.note(request)
+    if request.stop is not None or request.is_stuck:
+        pool.history.note_prompt()
+
+
 def places(pool: "Pool") -> Mapping[Rank, PerRank]:
     """Return what each rank does now; empty: the pool was stopped meanwhile."""
     try:

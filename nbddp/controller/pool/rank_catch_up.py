@@ -22,6 +22,8 @@ from nbddp.controller.catch_up import (
     Roles,
     Unfinished,
     choose_roles,
+    expected_names,
+    lacked,
     make_plan,
     with_joint_names,
 )
@@ -93,13 +95,11 @@ def catch_up(
         )
         pool.run_cell(f"{code}\n", options, make_view)
 
-    kinds = _kinds(had, roles)
-    lacking = {
-        name: kind for name, kind in kinds.items() if any(name not in had[rank] for rank in fresh)
-    }
+    expected, kinds = expected_names(pool.history, had, roles)
+    lacking = lacked(kinds, expected, had)
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
-    plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}))
+    plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
     copied = _bring(pool, plan, roles, had, lacking)
     with _holding(plan, roles, run):
         replayed = _replay(pool, plan, fresh, make_view, run)
@@ -112,7 +112,7 @@ def catch_up(
             values = f"{held.names!r}, only_plain={held.only_plain}"
             run(fresh, f"{_VALUES}.put_back(globals(), {values})")
         deleted = _deleted(plan.deleted, roles, had, now, run)
-        missing = {name for name in kinds if any(name not in now[rank] for rank in fresh)}
+        missing = {*lacked(kinds, expected, now)}
         made_again = {name for rank in fresh for name in held.made_again(rank)}
         synced = tuple(
             name
@@ -135,7 +135,7 @@ def catch_up(
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
-    lacks = {rank: missing - now[rank].keys() - {*copied} for rank in fresh}
+    lacks = {rank: names - now[rank].keys() - {*copied} for rank, names in expected.items()}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
         sorted(
@@ -177,6 +177,7 @@ def catch_up(
         synced=synced,
         left_out=left_out,
         failed=failed,
+        prompted=tuple(cell.number for cell in plan.cells if cell.had_prompt),
         failed_aside=tuple(each for each in replayed.failed if each not in failed),
         not_synced=not_synced,
         copied=tuple(sorted(copied)),
@@ -292,19 +293,6 @@ def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
     return {rank: answer.kind_by_name for rank, answer in zip(pool.all_ranks, answers, strict=True)}
 
 
-def _kinds(had: Mapping[int, Mapping[str, NameKind]], roles: Roles) -> dict[str, NameKind]:
-    """The kinds of the values of the source.
-
-    A loss becomes a leaf when it is copied, and a leaf with a gradient looks like a parameter: the
-    ranks that have it of their own know better.
-    """
-    plain = {name for rank in roles.others for name, kind in had[rank].items() if kind == "plain"}
-    return {
-        name: "plain" if kind == "data" and name in plain else kind
-        for name, kind in had[roles.source].items()
-    }
-
-
 def _bring(
     pool: "Pool",
     plan: CatchUpPlan,
@@ -320,7 +308,9 @@ def _bring(
         for name in left.names
     }
     names = sorted(
-        name for name in without_cell | plan.needs & lacking.keys() if lacking.get(name) == "plain"
+        name
+        for name in without_cell | plan.needs & lacking.keys()
+        if lacking.get(name) == "plain" and name in had[roles.source]
     )
     compared = _compared(pool, roles, names)
     alike = {

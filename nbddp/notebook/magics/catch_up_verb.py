@@ -20,6 +20,10 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 _MAX_FAILED_NAMES = 3
+_AT_PROMPT = (
+    "When it ran first, ranks stopped at the prompt: what `run`, `retry` or `skip` did there is "
+    "not repeated. "
+)
 
 
 def cell_numbers(text: str) -> list[int]:
@@ -132,7 +136,8 @@ def _problems(result: CatchUp) -> list[str]:
         left = names_by_cell.get(cell)
         lacks = f"{_still_lacks(left, ranks)}{_names(left.names)}: " if left else ""
         lines.append(
-            f"{lacks}{cell_name(cell)} failed now: {error}{_doubts(result, cell)}. Next: give "
+            f"{lacks}{cell_name(cell)} failed now: {error}{_doubts(result, cell)}. "
+            f"{_AT_PROMPT if cell in result.prompted else ''}Next: give "
             f"{ranks.verb('it', 'them')} what the cell needs, then %ddp catchup -r {ranks}"
         )
     lines += _still_lacking(result)

@@ -4,8 +4,12 @@ from typing import Any
 
 import msgspec
 
+from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.data_reads import DataFault, DataNote, compare_reads
-from nbddp.controller.diagnosis.words.data_reads import data_notes
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.rank_view import RankView, RankViews
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.controller.diagnosis.words.data_reads import data_notes, samples_twice
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, SamplerFacts, Site
 from nbddp.wire.flight_recorder.schema import spans_of
 
@@ -305,3 +309,16 @@ def test_loaders_that_are_made_in_each_epoch_are_one():
 
 def test_one_rank_alone_is_not_compared():
     assert compare_reads({0: (loader(PLAIN, epoch(range(8))),)}, 2, has_failed=False) == ([], [])
+
+
+def test_the_cell_of_a_sampler_is_named_if_a_loop_of_another_cell_reads_it():
+    def step(made: Site) -> str:
+        reads = loader(share(0, site=made), epoch(range(4), site=Site(line=4, cell=20)))
+        (fault,) = compared(reads, reads)[0]
+        cause = Cause("samples-twice", fault.culprits, fault.culprits, False, data=fault)
+        views = RankViews({rank: RankView(rank, "finished") for rank in range(2)})
+        reports = RankReports(WaitForGraph(views), 0, "")
+        return samples_twice(cause, reports).next_step
+
+    assert "of the sampler of cell [19], line 7: the" in step(Site(line=7, cell=19))
+    assert "of the sampler of line 2: the" in step(Site(line=2, cell=20))

@@ -56,8 +56,8 @@ def test_a_backward_without_its_collective():
     finding = left_out(_DETACHED, 4)
     assert finding.next_step == (
         "Let all ranks come to gradient averaging in line 4 in the same iterations: rank 1 left it "
-        "out at it = 2. Look there for a detached loss, a backward under `no_sync()`, or "
-        "parameters without a gradient."
+        "out at it = 2. Look there for a detached loss, a forward or backward under `no_sync()`, "
+        "or parameters without a gradient."
     )
     assert finding.suspicions == (
         "rank 1 left out gradient averaging in line 4 at it = 2: line 4 has called all_reduce "

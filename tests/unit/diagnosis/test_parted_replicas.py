@@ -372,7 +372,7 @@ def test_the_next_step_names_the_steps_between_which_replicas_have_parted():
     assert "loads or changes between steps 1 and 2, both in line 7. `%ddp diff`" in step
     assert "one that leaves out parameters without `find_unused_parameters=True`" in step
     (parted,) = found(right, wrong, right)
-    odd = "Look for what perhaps only rank 1 did between steps 1 and 2, both in line 7: a backward"
+    odd = "Look for what perhaps only rank 1 did between steps 1 and 2, both in line 7: a forward"
     assert words_of(parted).next_step.startswith(odd)
     lines = Site(line=7), Site(line=9)
     right, wrong = (

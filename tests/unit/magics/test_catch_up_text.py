@@ -227,6 +227,16 @@ FAILED = (
 )
 
 
+def test_a_cell_that_had_a_prompt_may_have_been_repaired_there():
+    failed = ((2, "rank 1 raised OSError: bad"),)
+    line = next(each for each in said(failed=failed, prompted=(2,)).lines if "failed now" in each)
+    assert line == (
+        "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, ranks stopped at the "
+        "prompt: what `run`, `retry` or `skip` did there is not repeated. Next: give it what the "
+        "cell needs, then %ddp catchup -r 1"
+    )
+
+
 def test_a_cell_that_failed_aside_only_is_a_detail():
     whole = said(regained=("opt",), failed_aside=((2, "rank 0 raised NameError: lr"),))
     assert whole.lines[0] == "Rank 1 has again: opt (from cells [2], [3])."

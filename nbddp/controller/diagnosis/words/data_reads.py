@@ -35,7 +35,10 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
     what = f"{amount} of {fault.dataset}"
     verb = "each read" if is_all else "read"
     again = "" if is_all else f" more than once ({_indices(fault)})"
-    made, made_sampler = _line_of(some.site, "the loader"), _line_of(sampler.site, "the sampler")
+    made, made_sampler = (
+        _line_of(some.site, "the loader", loop),
+        _line_of(sampler.site, "the sampler", loop),
+    )
     change = None
     match fault.reason:
         case "no-sampler":
@@ -92,7 +95,7 @@ def samples_unread(cause: Cause, reports: RankReports) -> Words:
     fault = _fault(cause)
     some, loop = _some(fault), _loop(fault)
     shares, ranks = some.sampler.replicas, fault.culprits
-    made = _line_of(some.sampler.site, "the sampler")
+    made = _line_of(some.sampler.site, "the sampler", loop)
     return Words(
         f"No rank read {fault.count} of the {fault.length} samples of {some.dataset} "
         f"({_indices(fault)}) in {_pass(fault)}.",
@@ -262,8 +265,12 @@ def _line(site: Site) -> str:
     return f"line {site.line}" if site.line else "a loop"
 
 
-def _line_of(site: Site, noun: str) -> str:
-    return f"{noun} of line {site.line}" if site.line else noun
+def _line_of(site: Site, noun: str, loop: Site) -> str:
+    """``the sampler of line 7``, with its cell or file if that is not the one of the loop."""
+    if not site.line:
+        return noun
+    is_here = site.position[:2] == loop.position[:2]
+    return f"{noun} of line {site.line}" if is_here else f"{noun} of {site.place}"
 
 
 def _change(

@@ -146,8 +146,8 @@ def _advice(parted: PartedReplicas) -> str:
     averaged = f"gradients that were not averaged before {line}, or were changed after that"
     ways = (
         "a forward through `model.module`, or one that leaves out parameters without "
-        "`find_unused_parameters=True`, a backward under `no_sync()`, a hook or `dist.reduce` that "
-        "does not give each rank the sum"
+        "`find_unused_parameters=True`, a forward or backward under `no_sync()`, a hook or "
+        "`dist.reduce` that does not give each rank the sum"
         if parted.steps.is_ddp
         else "a backward after the averaging, `dist.reduce`, which gives one rank the sum"
     )
@@ -175,7 +175,7 @@ def _advice(parted: PartedReplicas) -> str:
         )
     return (
         f"Look for what perhaps only {odd_ranks(parted)} did {since or f'before {line}'}: a "
-        "backward under `no_sync()`, gradients or weights that are changed, weights that are "
-        "loaded. Or look for lines that give each rank its own values: data, random numbers, "
-        f"weights that `p.add_(e)` and `p.sub_(e)` put back only nearly. {DIFF}"
+        "forward or backward under `no_sync()`, gradients or weights that are changed, weights "
+        "that are loaded. Or look for lines that give each rank its own values: data, random "
+        f"numbers, weights that `p.add_(e)` and `p.sub_(e)` put back only nearly. {DIFF}"
     )

@@ -1,0 +1,68 @@
+"""The names that a rank should have: not those of branches that it does not take.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Collection, Mapping
+
+from nbddp.controller.catch_up.cell_history import CellHistory
+from nbddp.controller.catch_up.roles import Roles
+from nbddp.wire.values.value_questions import NameKind
+
+
+def own_kinds(
+    history: CellHistory, rank: int, had: Mapping[int, Mapping[str, NameKind]]
+) -> dict[str, NameKind]:
+    """The names that good cells have bound on a rank, and that other ranks have, with their kinds.
+
+    Modules and the like are left out: where no rank has the same one, none can give its state.
+    """
+    bound: set[str] = set()
+    for cell in history:
+        if cell.is_ok:
+            bound |= cell.binds_on(rank, len(had))[0]
+    kinds: dict[str, NameKind] = {}
+    for other, kind_by_name in had.items():
+        if other != rank:
+            for name, kind in kind_by_name.items():
+                if name in bound and kind != "state":
+                    kinds.setdefault(name, kind)
+    return kinds
+
+
+def expected_names(
+    history: CellHistory, had: Mapping[int, Mapping[str, NameKind]], roles: Roles
+) -> tuple[dict[int, set[str]], dict[str, NameKind]]:
+    """The names that each fresh rank should have, and the kinds of these and of the source's.
+
+    A rank should have the names of the source that it may have had, and those of its own cells.
+
+    A loss becomes a leaf when it is copied, and a leaf with a gradient looks like a parameter: the
+    ranks that have it of their own know better.
+
+    Args:
+        history: the cells so far.
+        had: the user's names on each rank, with the kinds of their values.
+        roles: the parts that ranks take.
+    """
+    expected: dict[int, set[str]] = {}
+    kinds = {**had[roles.source]}
+    for rank in roles.fresh:
+        own = own_kinds(history, rank, had)
+        whole = {*had[roles.source]} - history.never_bound(rank, len(had))
+        expected[rank] = whole | {*own}
+        kinds |= {name: kind for name, kind in own.items() if name not in kinds}
+    plain = {name for rank in roles.others for name, kind in had[rank].items() if kind == "plain"}
+    return expected, {
+        name: "plain" if kind == "data" and name in plain else kind for name, kind in kinds.items()
+    }
+
+
+def lacked(
+    kinds: Mapping[str, NameKind],
+    expected: Mapping[int, Collection[str]],
+    has: Mapping[int, Collection[str]],
+) -> dict[str, NameKind]:
+    """The names, with their kinds, that any of these ranks should have, and has not."""
+    names = {name for rank, own in expected.items() for name in own if name not in has[rank]}
+    return {name: kind for name, kind in kinds.items() if name in names}

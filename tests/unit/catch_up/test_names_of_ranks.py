@@ -1,0 +1,93 @@
+"""The names that a rank should have: not those of branches that it does not take."""
+
+import pytest
+
+from nbddp.controller.catch_up import (
+    CellHistory,
+    LeftOut,
+    PastCell,
+    Reason,
+    Roles,
+    expected_names,
+    lacked,
+    make_plan,
+)
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.value_questions import NameKind
+
+ALL = RankSet.all(3)
+ONE = RankSet.of([1])
+ROLES = Roles(ONE, 0, RankSet.of([0, 2]))
+EXCHANGE = """if rank == 0:
+    sent = []
+    for peer in (1, 2):
+        dist.send(x, peer)
+        sent.append(peer)
+else:
+    got = torch.zeros(2)
+    dist.recv(got, 0)"""
+SENDER: dict[str, NameKind] = {"sent": "plain", "peer": "plain", "net": "state"}
+RECEIVER: dict[str, NameKind] = {"got": "plain", "net": "state"}
+
+
+def history_of(*cells: str, ok: bool = True) -> CellHistory:
+    history = CellHistory()
+    for number, code in enumerate(cells, 1):
+        history.begin(code, PastCell(number, code, 1, ALL))
+        results = {rank: RankResult(rank, "ok" if ok else "error") for rank in ALL}
+        history.end(RunOutcome(code, results, 0.0))
+    return history
+
+
+def expected(history: CellHistory) -> set[str]:
+    names, _ = expected_names(history, {0: SENDER, 1: {}, 2: RECEIVER}, ROLES)
+    return names[1]
+
+
+def test_names_of_the_other_branch_are_not_expected_and_those_of_its_own_are():
+    assert expected(history_of(EXCHANGE)) == {"net", "got"}
+
+
+def test_names_of_a_branch_that_is_not_known_are_expected():
+    assert expected(history_of(EXCHANGE.replace("rank == 0", "flag"))) == {"sent", "peer", "net"}
+
+
+def test_own_names_of_a_cell_that_failed_or_that_no_other_rank_has_are_not_expected():
+    assert expected(history_of(EXCHANGE, ok=False)) == {"net"}
+    names, _ = expected_names(history_of(EXCHANGE), {0: SENDER, 1: {}, 2: {}}, ROLES)
+    assert names[1] == {"net"}
+
+
+@pytest.mark.parametrize("other", ["sent = 0", "from lists import *", "if flag: sent = 0"])
+def test_a_name_that_another_cell_may_bind_is_expected(other: str):
+    assert "sent" in expected(history_of(EXCHANGE, other))
+
+
+def test_a_name_that_was_pushed_to_the_rank_is_expected():
+    history = history_of(EXCHANGE)
+    history.note_push(["sent"], ALL)
+    history.note_push(["peer"], RankSet.of([0]))
+    assert expected(history) == {"net", "got", "sent"}
+
+
+def test_own_modules_are_left_out_as_no_rank_can_give_their_state():
+    history = history_of("if rank:\n    net = Net()\n    x = 1")
+    had: dict[int, dict[str, NameKind]] = {0: {}, 1: {}, 2: {"net": "state", "x": "plain"}}
+    assert expected_names(history, had, ROLES) == ({1: {"x"}}, {"x": "plain"})
+
+
+def test_names_that_are_lacked_in_the_order_of_their_kinds():
+    kinds: dict[str, NameKind] = {"c": "state", "b": "data", "a": "plain"}
+    found = lacked(kinds, {1: {"a", "b"}, 2: {"b", "c"}}, {1: ["a"], 2: ["b"]})
+    assert [*found.items()] == [("c", "state"), ("b", "data")]
+
+
+def test_a_plan_makes_a_name_by_the_last_cell_that_binds_it_on_a_fresh_rank():
+    cells = [
+        PastCell(1, "x = 1", 1, ALL, is_ok=True),
+        PastCell(2, "if rank == 0:\n    for x in data: dist.send(x, 1)", 1, ALL, is_ok=True),
+    ]
+    assert [cell.number for cell in make_plan(cells, {"x": "plain"}, ONE, (), 3).cells] == [1]
+    pushed = make_plan(cells[1:], {"x": "plain"}, ONE, (), 3)
+    assert (pushed.cells, pushed.left_out) == ((), (LeftOut(("x",), Reason.NO_CELL),))
