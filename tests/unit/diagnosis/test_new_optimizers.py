@@ -102,6 +102,12 @@ def test_a_state_in_whose_place_another_optimizer_steps_is_not_compared():
     assert found(kept, replace(other, state_digests=b"")) == []
 
 
+def test_ranks_with_other_numbers_of_steps_are_not_said_to_step_each_optimizer():
+    more = _of(steps(*_FIRST, (9, 4)), [0, 0, 0, 1], "SGD", "Adam")
+    (parted,) = found_in((steps(*_FIRST), whole((1, 1), (3, 3))), (more, whole((1, 1), (9, 4))))
+    assert "2 steps of SGD or Adam in this cell" in words_of(parted).headline
+
+
 def test_the_settings_of_a_step_alone_are_not_those_of_the_common_step():
     lines = Site(line=3), Site(line=7)
     settings = {"settings": ("lr=0.5", "lr=0.1"), "setting_steps": (0, 2)}

@@ -92,7 +92,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
         reasons = f"look for a condition, a `continue` or a `break` that {keeps}{other_model}"
     return Words(
-        f"{subject(odd)} made {number_of_steps(count)} of {steps.optimizer}{of_model} in this "
+        f"{subject(odd)} made {number_of_steps(count)} of {_any_of(parted)}{of_model} in this "
         f"cell, {others}: the replicas of {steps.model} are not equal.",
         reason,
         f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
@@ -137,7 +137,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
             f"often. If they take turns, {again}"
         )
     return Words(
-        f"{differ(parted)}: {made} of {parted.steps.optimizer} in this cell{where}.",
+        f"{differ(parted)}: {made} of {_any_of(parted)} in this cell{where}.",
         f"{reason}.",
         step,
         code=code_of(
@@ -284,14 +284,20 @@ def _by_hand(parted: PartedReplicas) -> Words:
     return Words(clause, reason, f"{step} {DIFF}", code=code_of((parted.site, ranks)))
 
 
+def _any_of(parted: PartedReplicas) -> str:
+    """``SGD or Adam``: not each rank has stepped each of them, perhaps."""
+    return parted.steps.optimizer.replace(" and ", " or ")
+
+
 def _rows(
     parted: PartedReplicas, reports: RankReports, culprits: RankSet
 ) -> Mapping[Rank, PerRank]:
     """The line of each rank."""
-    optimizer, counts = parted.steps.optimizer, parted.step_counts
+    optimizer, counts = parted.optimizer, parted.step_counts
     does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
     does_by_rank = {
-        rank: f"made {number_of_steps(count)} of {optimizer}" for rank, count in counts.items()
+        rank: f"made {number_of_steps(count)} of {_any_of(parted)}"
+        for rank, count in counts.items()
     }
     does_by_rank |= {
         rank: f"stepped another {parted.optimizers.get(rank, parted.optimizer)} since step {step}"
