@@ -11,6 +11,7 @@ from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_dropped_gradients import CORRECT_DROPPED_GRADIENTS
 from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
+from tests.cases.sanitized_new_optimizers import CORRECT_NEW_OPTIMIZERS, NEW_OPTIMIZERS
 from tests.cases.sanitized_other_models import CORRECT_OTHER_MODELS, OTHER_MODELS
 from tests.cases.sanitized_replicas import REPLICAS
 from tests.cases.sanitized_replicas_correct import CORRECT_REPLICAS
@@ -24,7 +25,10 @@ from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.sanitizer_findings import check_only_finding, findings
 from tests.support.views import run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE, *OTHER_MODELS, *STEPS_UNPAIRED]
+WRONG = [
+    *BUFFERS, *VALUES, *LINES, *REPLICAS, *ENDS, *STEPS_ALONE, *OTHER_MODELS, *STEPS_UNPAIRED,
+    *NEW_OPTIMIZERS,
+]  # fmt: skip
 SILENT = {
     **CORRECT,
     **CORRECT_TRAINING,
@@ -36,6 +40,7 @@ SILENT = {
     **CORRECT_STEPS_ALONE,
     **CORRECT_OTHER_MODELS,
     **CORRECT_DROPPED_GRADIENTS,
+    **CORRECT_NEW_OPTIMIZERS,
 }
 
 

@@ -198,7 +198,8 @@ class CommonSteps:
         place = _place(steps, steps.site_of_step[step])
         ranks = RankSet.of(rank for rank in self._steps_of if place in self._places_of(rank))
         inside = {position for each in self._common for position in each}
-        return StepAlone(ranks, _shown(steps, steps.site_of_step[step], inside), steps.optimizer)
+        site = _shown(steps, steps.site_of_step[step], inside)
+        return StepAlone(ranks, site, optimizer_at(steps, step)[1])
 
     def _places_of(self, rank: Rank) -> frozenset[_Place]:
         return frozenset(
@@ -252,11 +253,17 @@ def _with_numbers(
     size = len(steps.newest)
     kept = [step for step in numbers if len(steps.details) >= (step + 1) * size]
     chosen = [0, *numbers]
-    begun = [
-        (bisect_left(chosen, begin), text)
-        for begin, text in zip(steps.setting_steps, steps.settings, strict=True)
+    each_begun = list(zip(steps.setting_steps, steps.settings, strict=True))
+    # Those before the first step may be of the optimizer of a step that is left out.
+    begun = [(0, text) for begin, text in each_begun if begin <= numbers[0]][-1:]
+    begun += [
+        (step, text)
+        for begin, text in each_begun
+        if begin > numbers[0] and (step := bisect_left(chosen, begin)) < len(chosen)
     ]
-    begun = [(step, text) for step, text in begun if step < len(chosen)]
+    of_step = [optimizer_at(steps, step) for step in [numbers[0], *numbers]]
+    # Those of steps that are left out do not count: ranks number the others by their first steps.
+    optimizers = list(dict.fromkeys(of_step))
     return replace(
         steps,
         digests=start.digest + b"".join(part_of(steps.digests, step) for step in numbers),
@@ -266,6 +273,9 @@ def _with_numbers(
         setting_steps=tuple(step for step, _ in begun),
         sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
         site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
+        optimizer=" and ".join(dict.fromkeys(name for _, name in optimizers)),
+        optimizers=tuple(name for _, name in optimizers),
+        optimizer_of_step=bytes(map(optimizers.index, of_step)),
         callers=(),
         state_digests=b"",  # steps alone explain states that differ at the end
         lost_states=(),
@@ -291,6 +301,18 @@ def start_of(steps: ReplicaSteps, step: int) -> StepStart | None:
         step: the number of the step.
     """
     return next((each for each in steps.starts if each.step == step), None)
+
+
+def optimizer_at(steps: ReplicaSteps, step: int) -> tuple[int, str]:
+    """Return the number of the optimizer that has made a step, and its class.
+
+    Args:
+        steps: of a rank.
+        step: the number of the step.
+    """
+    of_step = steps.optimizer_of_step
+    number = of_step[step] if step < len(of_step) else 0
+    return number, steps.optimizers[number] if number < len(steps.optimizers) else steps.optimizer
 
 
 def _around(steps: ReplicaSteps, step: int, index: int) -> tuple[bytes, bytes]:

@@ -151,6 +151,7 @@ def _explained(
         explained = _counted(parted, by_rank, ends, _step_counts(ends, steps_of))
     steps = parted.steps
     is_known = parted.setting or parted.optimizers or steps.copy_site.line or steps.left_out
+    is_known = is_known or bool(parted.new_optimizers)
     if explained is None or explained.beside or explained.step_counts or is_known:
         return explained
     return _from_start(explained, by_rank, common)
@@ -213,6 +214,7 @@ def _counted(
     is_reason = (
         parted.step > 0
         and parted.setting is None
+        and not parted.new_optimizers
         and not parted.beside
         and len(set(of_step.values())) > 1
         and minority(clusters_of(of_step)) == parted.culprits
@@ -355,8 +357,38 @@ def _explained_at_end(
             return replace(parted, tensor=name, without_tensor=without)
     if not (begin_equal and all(each.is_ddp for each in ends.values())):
         return None  # the code may have given the ranks models of their own after its steps
+    if not _last_are_equal(parted.tensor, steps_of):
+        direct = _in_direct_order(steps_of)
+        if direct is not None:
+            return direct
+        return replace(_at_end(parted, ends, counts, NO_RANKS), is_unpaired=True)
     is_stepped = any(parted.tensor in names for names in stepped.values())
     return replace(parted, is_after=True, is_stepped=is_stepped)
+
+
+def _last_are_equal(tensor: str, steps_of: Mapping[Rank, Sequence[ReplicaSteps]]) -> bool:
+    """Whether a tensor was equal on all ranks after the last step of each of its optimizers."""
+    last = {
+        frozenset(
+            (each.tensors, part_of(each.digests, length(each) - 1))
+            for each in of
+            if tensor in each.tensors
+        )
+        for of in steps_of.values()
+    }
+    return len(last) == 1
+
+
+def _in_direct_order(
+    steps_of: Mapping[Rank, Sequence[ReplicaSteps]],
+) -> PartedReplicas | None:
+    """Compare the steps with equal numbers, whatever their lines, if these tell an optimizer."""
+    if any(len(of) != 1 for of in steps_of.values()):
+        return None
+    if len({of[0].tensors for of in steps_of.values()}) > 1:
+        return None
+    parted = first_parting({rank: of[0] for rank, of in steps_of.items()})
+    return parted if parted is not None and parted.new_optimizers else None
 
 
 def _with_own_lines(

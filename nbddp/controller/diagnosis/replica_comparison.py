@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nbddp.controller.diagnosis.common_steps import StepAlone, part_of, start_of
+from msgspec import structs
+
+from nbddp.controller.diagnosis.common_steps import StepAlone, optimizer_at, part_of, start_of
 from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
@@ -39,6 +41,9 @@ class PartedReplicas:
     setting: tuple[str, Mapping[Rank, str]] | None = None
     #: The class of the optimizer of each rank; empty: all have the same.
     optimizers: Mapping[Rank, str] = field(default_factory=dict)
+    #: Ranks that make this step with another optimizer than before, while others do not, and the
+    #: number of the first of their steps with it. It has the same parameters.
+    new_optimizers: Mapping[Rank, int] = field(default_factory=dict)
     #: The steps that each rank has made, if that explains why they differ.
     step_counts: Mapping[Rank, int] = field(default_factory=dict)
     #: The line of the step of each rank.
@@ -79,6 +84,11 @@ class PartedReplicas:
         return own if own.line else next((each for each in self.sites.values() if each.line), own)
 
     @property
+    def optimizer(self) -> str:
+        """The class of the optimizer of the step."""
+        return optimizer_at(self.steps, self.step)[1]
+
+    @property
     def is_of_end(self) -> bool:
         """The replicas differ at the end; their first steps may be those of other iterations."""
         return not self.step and bool(self.step_counts)
@@ -92,6 +102,8 @@ class PartedReplicas:
 def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedReplicas | None:
     """Find the step, from ``first`` on, after which replicas were equal no more."""
     some = next(iter(by_rank.values()))
+    names = (name for each in by_rank.values() for name in each.optimizers or (each.optimizer,))
+    some = structs.replace(some, optimizer=" and ".join(dict.fromkeys(names)))
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
     # Of a DDP model, the gradients of different weights were averaged.
@@ -116,11 +128,11 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
     if is_cut and len({each.newest for each in by_rank.values()}) == 1:
         step = count  # they are equal again, after steps of which nothing is known
     if step == count:
-        return _parted_beside(by_rank, count)
+        return _parted_beside(some, by_rank, count)
     if not step and any(each.may_be_own for each in by_rank.values()):
         return None  # models of each rank, which look at the gradients of others
     is_late = any(len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values())
-    optimizers = {rank: each.optimizer for rank, each in by_rank.items()}
+    optimizers = {rank: optimizer_at(each, step)[1] for rank, each in by_rank.items()}
     is_one = len(set(optimizers.values())) == 1
     return PartedReplicas(
         some,
@@ -130,10 +142,23 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         **differing(some.tensors, tensor_digests(by_rank, step, is_late=is_late)),
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
+        new_optimizers=_new_optimizers(by_rank, step),
         sites={rank: site_of(each, step) for rank, each in by_rank.items()},
         caller=_caller(by_rank.values(), step),
         begins_equal=begins_equal,
     )
+
+
+def _new_optimizers(by_rank: Mapping[Rank, ReplicaSteps], step: int) -> Mapping[Rank, int]:
+    """The ranks that make a step with a later optimizer than others, since which of their steps."""
+    since: dict[Rank, int] = {}
+    for number in range(step, 0, -1):
+        numbers = {rank: optimizer_at(each, number)[0] for rank, each in by_rank.items()}
+        ahead = [rank for rank in numbers if numbers[rank] > min(numbers.values())]
+        since |= {rank: number for rank in ahead if since.get(rank) == number + 1 or number == step}
+        if number not in since.values():
+            break
+    return since
 
 
 def _caller(each_steps: Iterable[ReplicaSteps], step: int) -> Site | None:
@@ -146,9 +171,10 @@ def _caller(each_steps: Iterable[ReplicaSteps], step: int) -> Site | None:
     return callers.pop() if len(callers) == 1 else None
 
 
-def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+def _parted_beside(
+    some: ReplicaSteps, by_rank: Mapping[Rank, ReplicaSteps], count: int
+) -> PartedReplicas | None:
     """Compare the buffers and the states of optimizers, where the parameters are equal."""
-    some = next(iter(by_rank.values()))
     if some.later_steps and len({each.newest for each in by_rank.values()}) > 1:
         return None  # the parameters have parted since
     beside: list[tuple[Literal["buffer", "state"], dict[Rank, dict[str, bytes]]]] = []
@@ -158,7 +184,9 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
         )
     )
-    if len({made(each) for each in by_rank.values()}) == 1:
+    # Of an optimizer in whose place another one has stepped, there are none.
+    is_reported = all(each.state_digests or not each.states for each in by_rank.values())
+    if is_reported and len({made(each) for each in by_rank.values()}) == 1:
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
             (
@@ -174,12 +202,13 @@ def _parted_beside(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedRe
             clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
                 return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
-    return _lost_state(by_rank, count) if len(beside) > 1 else None
+    return _lost_state(some, by_rank, count) if len(beside) > 1 else None
 
 
-def _lost_state(by_rank: Mapping[Rank, ReplicaSteps], count: int) -> PartedReplicas | None:
+def _lost_state(
+    some: ReplicaSteps, by_rank: Mapping[Rank, ReplicaSteps], count: int
+) -> PartedReplicas | None:
     """A state that the optimizers of some ranks have lost since their first step."""
-    some = next(iter(by_rank.values()))
     lost: dict[str, tuple[RankSet, RankSet]] = {}
     for name in dict.fromkeys(name for each in by_rank.values() for name in each.states):
         without = RankSet.of(rank for rank, each in by_rank.items() if name in each.lost_states)

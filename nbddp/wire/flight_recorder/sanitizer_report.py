@@ -43,7 +43,7 @@ class StepStart(_Part, frozen=True):
 
 
 class ReplicaSteps(_Part, frozen=True):
-    """Hashes of a replica, before the first and after each step of an optimizer.
+    """Hashes of a replica, before the first and after each step of the optimizers that have it.
 
     Without an optimizer: at the first reduction of its gradients, or else at its first step, and at
     the end of the cell. Its sites have the line that reduces them. A DDP model has such hashes of
@@ -54,7 +54,7 @@ class ReplicaSteps(_Part, frozen=True):
     number: int  #: of the model among those of its group
     optimizer_number: int  #: of the optimizer among those that have stepped the model
     model: str  #: class of the model
-    optimizer: str  #: class of the optimizer; empty: the code updates the parameters itself
+    optimizer: str  #: class of the optimizers; empty: the code updates the parameters itself
     tensors: tuple[str, ...]  #: names of the parameters
     digests: bytes  #: for each step one digest of all tensors
     details: bytes  #: for the first steps, as many as fit, a digest of each tensor
@@ -62,7 +62,8 @@ class ReplicaSteps(_Part, frozen=True):
     buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
     buffer_digests: bytes  #: at the end of the cell
     states: tuple[str, ...]  #: names of the tensors that the optimizer keeps for parameters
-    state_digests: bytes  #: at the end of the cell
+    #: At the end of the cell; empty: another optimizer has stepped some of the parameters since.
+    state_digests: bytes
     #: Of the optimizer, ``lr=0.1, momentum=0.9``, by the first step after which they were seen;
     #: empty: not known from this step on.
     settings: tuple[str, ...]
@@ -88,6 +89,11 @@ class ReplicaSteps(_Part, frozen=True):
     later_steps: int = 0
     #: States that the optimizer kept after its first step, and keeps no more at the end.
     lost_states: tuple[str, ...] = ()
+    #: The class of each optimizer that has stepped the same parameters, by their first steps. The
+    #: states are those of the one that has stepped last.
+    optimizers: tuple[str, ...] = ()
+    #: The index of the optimizer of each step, as in ``site_of_step``; empty: there is one.
+    optimizer_of_step: bytes = b""
 
 
 #: Length of a digest.

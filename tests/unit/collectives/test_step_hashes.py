@@ -23,7 +23,7 @@ def _report(places: list[tuple[Site, ...]]) -> ReplicaSteps:
     steps.begin(places[0], {})
     for number, place in enumerate(places):
         if number:
-            steps.note_start(place)
+            steps.note_start(optimizer, place)
         weight.data += 1
         steps.add(place)
     return steps.report(tuple)
@@ -56,3 +56,39 @@ def test_a_state_that_is_lost_after_the_first_step_is_reported():
     assert steps.report(tuple).lost_states == ()
     optimizer.load_state_dict(torch.optim.SGD([weight], 1.0).state_dict())
     assert steps.report(tuple).lost_states == ("momentum_buffer of weight",)
+
+
+def test_a_later_optimizer_of_the_same_parameters_goes_on_with_the_steps():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    first, later = torch.optim.Adam([weight], 0.1), torch.optim.SGD([weight], 1.0)
+    steps = StepHashes(Model(None, "0", 1), first, 0, {"weight": weight}, lambda _: b"")
+    assert steps.is_of(("0", 1), {"weight": weight})
+    assert not steps.is_of(("0", 2), {"weight": weight})
+    assert not steps.is_of(("0", 1), {"weight": torch.nn.Parameter(torch.zeros(1))})
+    steps.begin(_FIRST, {})
+    first.step()
+    steps.add(_FIRST)
+    for _ in range(2):
+        steps.note_start(later, _FIRST)
+        later.step()
+        steps.add(_FIRST)
+    report = steps.report(tuple)
+    assert (report.optimizer, report.optimizers) == ("Adam and SGD", ("Adam", "SGD"))
+    assert report.optimizer_of_step == bytes([0, 0, 1, 1])
+    assert [start.step for start in report.starts] == [1, 2]
+    assert (report.states, report.lost_states) == ((), ())  # those of SGD
+    assert report.settings[-1].startswith("lr=1.0")
+
+
+def test_the_state_of_an_optimizer_in_whose_place_another_one_steps_is_not_reported():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.Adam([weight], 0.1)
+    steps = StepHashes(Model(None, "0", 1), optimizer, 0, {"weight": weight}, lambda _: b"x" * 8)
+    steps.begin(_FIRST, {})
+    optimizer.step()
+    steps.add(_FIRST)
+    assert steps.report(tuple).state_digests
+    replaced = steps.report(tuple, is_replaced=True)
+    assert (replaced.state_digests, replaced.lost_states) == (b"", ())

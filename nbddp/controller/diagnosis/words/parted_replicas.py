@@ -92,7 +92,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
         reasons = f"look for a condition, a `continue` or a `break` that {keeps}{other_model}"
     return Words(
-        f"{subject(odd)} made {number_of_steps(count)} of {steps.optimizer}{of_model} in this "
+        f"{subject(odd)} made {number_of_steps(count)} of {_any_of(parted)}{of_model} in this "
         f"cell, {others}: the replicas of {steps.model} are not equal.",
         reason,
         f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
@@ -119,6 +119,11 @@ def _in_turns(parted: PartedReplicas) -> Words:
             "had after a step"
         )
         step = f"{again[0].upper()}{again[1:]}"
+    elif parted.is_unpaired and len(set(parted.step_counts.values())) == 1:
+        step = (
+            "Let all ranks step the same parameters in the same iterations, with optimizers that "
+            f"have the same settings and the same state. {DIFF}"
+        )
     elif parted.is_unpaired:
         optimizer = parted.steps.optimizer
         state = f", and the same state of {optimizer}," if parted.steps.states else ""
@@ -132,7 +137,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
             f"often. If they take turns, {again}"
         )
     return Words(
-        f"{differ(parted)}: {made} of {parted.steps.optimizer} in this cell{where}.",
+        f"{differ(parted)}: {made} of {_any_of(parted)} in this cell{where}.",
         f"{reason}.",
         step,
         code=code_of(
@@ -192,7 +197,7 @@ def _beside(parted: PartedReplicas) -> Words:
         return _lost_state(parted)
     if parted.beside == "state":
         step = (
-            f"Look for what changes the state of {steps.optimizer} on "
+            f"Look for what changes the state of {parted.optimizer} on "
             f"{parted.culprits.describe()}, also after {line}: a state that is loaded, or is "
             "changed by hand."
         )
@@ -220,7 +225,7 @@ def _beside(parted: PartedReplicas) -> Words:
 
 def _lost_state(parted: PartedReplicas) -> Words:
     """The optimizers of some ranks have lost a state that those of others keep."""
-    optimizer, line, ranks = parted.steps.optimizer, line_of(parted.site), parted.lost_by
+    optimizer, line, ranks = parted.optimizer, line_of(parted.site), parted.lost_by
     return Words(
         f"{subject(ranks)} {ranks.verb('has', 'have')}, at the end of the cell, no "
         f"{tensors(parted)}, which {optimizer} has on {parted.clusters[0].describe()}: its "
@@ -279,14 +284,24 @@ def _by_hand(parted: PartedReplicas) -> Words:
     return Words(clause, reason, f"{step} {DIFF}", code=code_of((parted.site, ranks)))
 
 
+def _any_of(parted: PartedReplicas) -> str:
+    """``SGD or Adam``: not each rank has stepped each of them, perhaps."""
+    return parted.steps.optimizer.replace(" and ", " or ")
+
+
 def _rows(
     parted: PartedReplicas, reports: RankReports, culprits: RankSet
 ) -> Mapping[Rank, PerRank]:
     """The line of each rank."""
-    optimizer, counts = parted.steps.optimizer, parted.step_counts
+    optimizer, counts = parted.optimizer, parted.step_counts
     does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
     does_by_rank = {
-        rank: f"made {number_of_steps(count)} of {optimizer}" for rank, count in counts.items()
+        rank: f"made {number_of_steps(count)} of {_any_of(parted)}"
+        for rank, count in counts.items()
+    }
+    does_by_rank |= {
+        rank: f"stepped another {parted.optimizers.get(rank, parted.optimizer)} since step {step}"
+        for rank, step in parted.new_optimizers.items()
     }
     does_by_rank |= {rank: f"stepped {name}" for rank, name in parted.optimizers.items()}
     sites = {rank: parted.sites.get(rank, parted.site) for rank in counts or culprits}

@@ -148,6 +148,17 @@ def odd_ranks(parted: PartedReplicas) -> str:
     return "one of these ranks" if parted.all_differ else "some of these ranks"
 
 
+def new_optimizers(parted: PartedReplicas) -> str:
+    """``rank 0 steps with another optimizer since its step 3``."""
+    since = ranks_by_value(parted.new_optimizers)
+    texts = [
+        f"{ranks.describe()} {ranks.verb('steps', 'step')} with another optimizer since "
+        f"{ranks.verb('its', 'their')} step {step}"
+        for step, ranks in since.items()
+    ]
+    return " and ".join(texts)
+
+
 def number_of_steps(count: int) -> str:
     """``3 steps``, ``1 step``, ``no step``."""
     return f"{count or 'no'} {'step' if count < 2 else 'steps'}"

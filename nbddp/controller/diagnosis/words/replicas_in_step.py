@@ -3,6 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Mapping
+
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.words.replica_phrases import (
@@ -12,6 +14,7 @@ from nbddp.controller.diagnosis.words.replica_phrases import (
     counted_steps,
     differ,
     lines_of,
+    new_optimizers,
     nth_step,
     odd_ranks,
     sides,
@@ -19,7 +22,7 @@ from nbddp.controller.diagnosis.words.replica_phrases import (
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
 from nbddp.wire.flight_recorder import Site
-from nbddp.wire.rank_set import NO_RANKS, ranks_by_value
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 
 def in_step(parted: PartedReplicas) -> Words:
@@ -61,17 +64,21 @@ def in_step(parted: PartedReplicas) -> Words:
             f"that still held what was copied; {reason}"
         )
         step = f"Copy the result of {copied} back into the gradients before {line}."
+    elif parted.new_optimizers:
+        others = RankSet.of(rank for rank in parted.sites if rank not in parted.new_optimizers)
+        reason += (
+            " The optimizer of each step was noted: this one of "
+            f"{others.describe()} is an earlier one."
+        )
+        when += f", and {new_optimizers(parted)}"
+        step = _new_optimizer_advice(parted)
     elif parted.optimizers:
         classes = ranks_by_value(parted.optimizers).items()
         texts = [f"{name} on {ranks.describe()}" for name, ranks in classes]
         step = f"Give all ranks the same optimizer: it was {', '.join(texts)}."
     elif parted.setting is not None:
-        name, value_by_rank = parted.setting
-        values_text = ", ".join(
-            f"{name}={value} on {of.describe()}"
-            for value, of in ranks_by_value(value_by_rank).items()
-        )
-        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values_text}."
+        name, values = _setting(parted.setting)
+        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values}."
     return Words(
         f"{differ(parted)}: its replicas are not equal {when}.",
         reason,
@@ -108,15 +115,15 @@ def before_step(parted: PartedReplicas) -> Words:
     )
     if not parted.tensor:
         odd, others = sides(parted.clusters)
-        has = f"different states of {steps.optimizer}"
+        has = f"different states of {parted.optimizer}"
         if others:
-            has = f"another state of {steps.optimizer} than {others.describe()}"
+            has = f"another state of {parted.optimizer} than {others.describe()}"
         what = f"{subject(odd)} {odd.verb('has', 'have')} {has}, {state},"
         reason = (
             f"hashes were taken before and after {line}: before it the parameters were equal, and "
             "these states were not; after it the parameters differ, too."
         )
-        step = f"Give all ranks the same state of {steps.optimizer}: {again}."
+        step = f"Give all ranks the same state of {parted.optimizer}: {again}."
     elif not is_before:
         what = differ(parted)
         reason = (
@@ -135,9 +142,32 @@ def before_step(parted: PartedReplicas) -> Words:
         step = f"Give all ranks the same weights {after}: `broadcast` each parameter"
         step += f", also '{parted.tensor}'." if alone and parted.is_before else "."
         if state:
-            step += f" The state of {steps.optimizer} differs, too: {again}."
+            step += f" The state of {parted.optimizer} differs, too: {again}."
         step += f" {DIFF}"
     return Words(f"{what} {before}{clause}.", reason, step, code=code_of(*code))
+
+
+def _setting(setting: tuple[str, Mapping[Rank, str]]) -> tuple[str, str]:
+    """The name of a setting, and ``lr=0.1 on rank 0, lr=0.2 on rank 1``."""
+    name, value_by_rank = setting
+    values = (
+        f"{name}={value} on {of.describe()}" for value, of in ranks_by_value(value_by_rank).items()
+    )
+    return name, ", ".join(values)
+
+
+def _new_optimizer_advice(parted: PartedReplicas) -> str:
+    """Return the next step, if some ranks have another optimizer than before."""
+    values = ""
+    if parted.optimizers:
+        classes = ranks_by_value(parted.optimizers).items()
+        values = "; it was " + ", ".join(f"{name} on {ranks.describe()}" for name, ranks in classes)
+    elif parted.setting is not None:
+        values = f"; it had {_setting(parted.setting)[1]}"
+    return (
+        "Let all ranks change to another optimizer in the same iteration, or none, and give it "
+        f"the same settings and the same state on all ranks{values}. {DIFF}"
+    )
 
 
 def _advice(parted: PartedReplicas) -> str:

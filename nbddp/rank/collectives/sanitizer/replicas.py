@@ -57,6 +57,7 @@ class Replicas:
         self._steps: dict[
             tuple[int, int], StepHashes
         ] = {}  # by DDP model, 0 for none, and optimizer
+        self._last_step: dict[int, int] = {}  #: by identity of those: the time of the last one
         self._gradients = ReducedGradients()
         #: By identity: the digests of modules with gradients, when some were reduced first.
         self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
@@ -103,7 +104,7 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         try:
-            reports = [each.report(operations) for each in self._steps.values()]
+            reports = self._step_reports(operations)
             if self._hooks and not has_failed:
                 reports += self._by_hand_reports(operations)
                 stepped = {each.model.key for each in self._steps.values()}
@@ -118,6 +119,7 @@ class Replicas:
     def _forget(self) -> None:
         """Forget the tensors and modules of a cell."""
         self._steps.clear()
+        self._last_step.clear()
         self._gradients.clear()
         self._by_hand.clear()
         self._digests_before.clear()
@@ -287,11 +289,11 @@ class Replicas:
                     continue
                 replica = Model.of_ddp(model, counters.info.pg_id)
                 known = self._whole.note(replica)
+                if is_before and self._join(key, replica.key, optimizer, tensors):
+                    continue
                 self._begin(key, replica, optimizer, tensors, known)
-            elif is_before:
-                self._steps[key].note_start(self._place())
             else:
-                self._steps[key].add(self._place())
+                self._go_on(key, optimizer, is_before=is_before)
         if not models:
             self._note_plain(optimizer, list(mine.values()), is_before=is_before)
         self.spent_ns += time.monotonic_ns() - began
@@ -336,10 +338,11 @@ class Replicas:
                     self._begin_forgotten(optimizer, parameters)
                     self._note_early(parameters)
                 return
-            number = self._next_plain(reduction)
             module = finite.module_of(parameters)
             tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
-            model = Model(module, reduction.pg_id, number)
+            if unused is None and self._join_plain(key, optimizer, reduction, tensors):
+                return
+            model = Model(module, reduction.pg_id, self._next_plain(reduction))
             known: Mapping[str, bytes] = {}
             if unused is None:
                 known = self._whole.note_tensors(model, trained, reduction)
@@ -347,10 +350,8 @@ class Replicas:
             steps.unused = unused
             early = self._early_of(parameters[0]) if unused is None else None
             steps.early_site = None if early is None else early[1]
-        elif is_before:
-            self._steps[key].note_start(self._place())
         else:
-            self._steps[key].add(self._place())
+            self._go_on(key, optimizer, is_before=is_before)
 
     def _begin_forgotten(self, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """Begin with the layers in which the code has reduced some of the gradients only."""
@@ -388,8 +389,8 @@ class Replicas:
     def _next_plain(self, reduction: Reduction) -> int:
         """The number of a replica that is no DDP model."""
         # Ranks may be members of other groups, too, each of its own.
-        others = [each for (model, _), each in self._steps.items() if not model]
-        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others)
+        others = {id(each): each for (model, _), each in self._steps.items() if not model}
+        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others.values())
 
     def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
         """The digest of a parameter before such a step, and the line of the step."""
@@ -407,11 +408,64 @@ class Replicas:
         tensors: Mapping[str, torch.Tensor], known: Mapping[str, bytes],
     ) -> StepHashes:  # fmt: skip
         """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
-        number = sum(each.model.key == model.key for each in self._steps.values())
+        number = sum(each.model.key == model.key for each in self._each_steps())
         steps = StepHashes(model, optimizer, number, tensors, self._digest)
         self._steps[key] = steps
         steps.begin(self._place(), known)
+        self._last_step[id(steps)] = time.monotonic_ns()
         return steps
+
+    def _go_on(self, key: tuple[int, int], optimizer: Optimizer, *, is_before: bool) -> None:
+        """Add the hashes of a later step, before or after it."""
+        steps = self._steps[key]
+        if is_before:
+            steps.note_start(optimizer, self._place())
+        else:
+            steps.add(self._place())
+            self._last_step[id(steps)] = time.monotonic_ns()
+
+    def _join(
+        self, key: tuple[int, int], model: tuple[str, int], optimizer: Optimizer,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> bool:  # fmt: skip
+        """Go on with the hashes of another optimizer of the same parameters, if there is one."""
+        for steps in self._each_steps():
+            if steps.is_of(model, tensors):
+                self._steps[key] = steps
+                self._go_on(key, optimizer, is_before=True)
+                return True
+        return False
+
+    def _join_plain(
+        self, key: tuple[int, int], optimizer: Optimizer, reduction: Reduction,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> bool:  # fmt: skip
+        """The same where the user's code has reduced the gradients."""
+        models = [
+            each.model.key
+            for (model, _), each in self._steps.items()
+            if not model and each.unused is None and each.model.pg_id == reduction.pg_id
+        ]
+        return any(self._join(key, model, optimizer, tensors) for model in models)
+
+    def _each_steps(self) -> list[StepHashes]:
+        """Each once: several optimizers may have one."""
+        return list({id(each): each for each in self._steps.values()}.values())
+
+    def _step_reports(self, operations: Callable[[], Iterable[Operation]]) -> list[ReplicaSteps]:
+        """The hashes of steps."""
+        reports = []
+        each_steps = self._each_steps()
+        for steps in each_steps:
+            mine = set(map(id, steps.tensors.values()))
+            later = (
+                each
+                for each in each_steps
+                if self._last_step[id(each)] > self._last_step[id(steps)]
+            )
+            is_replaced = any(not mine.isdisjoint(map(id, each.tensors.values())) for each in later)
+            reports.append(steps.report(operations, is_replaced=is_replaced))
+        return reports
 
     def _place(self) -> tuple[Site, ...]:
         """The line that steps, and the lines that called it: the same until the step ends."""

@@ -1,4 +1,4 @@
-"""The hashes of one replica before the first and after each step of an optimizer.
+"""The hashes of one replica before the first and after each step of its optimizers.
 
 Runs in: the rank process, main thread. `Replicas` decides which parameters are a replica.
 """
@@ -25,6 +25,8 @@ _DETAIL_BYTES: Final = 1 << 18
 #: Steps of a cell that are compared.
 _MAX_STEPS: Final = 100_000
 _MAX_SITES: Final = 255
+#: Optimizers of the same parameters that are told apart.
+_MAX_OPTIMIZERS: Final = 255
 #: Starts of a cell for which hashes are kept, if they fit into `_DETAIL_BYTES`.
 _MAX_STARTS: Final = 8
 #: Steps between which a forward has changed the buffers that it changes.
@@ -36,11 +38,11 @@ _NONE: Final[Mapping[str, bytes]] = {}
 
 @dataclass
 class StepHashes:
-    """A replica, and the optimizer that steps it."""
+    """A replica, and the optimizer that steps it; a later one may step the same parameters."""
 
     model: Model
-    optimizer: Any
-    number: int  #: of the optimizer among those that have stepped the model in this cell
+    optimizer: Any  #: the one that has stepped it last
+    number: int  #: of the first optimizer among those that have stepped the model in this cell
     tensors: Mapping[str, torch.Tensor]
     digest: Digest
     unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
@@ -53,8 +55,11 @@ class StepHashes:
     _places: list[tuple[Site, ...]] = field(default_factory=list)
     _place_of_step: bytearray = field(default_factory=bytearray)
     _later_steps: int = 0  #: of which no hashes are taken
-    #: Names of the states of the optimizer after the first step.
-    _kept_states: tuple[str, ...] = ()
+    #: By the order of their first steps: none may go before the end, since they are told by `id`.
+    _optimizers: list[Any] = field(default_factory=list)
+    _optimizer_of_step: bytearray = field(default_factory=bytearray)
+    #: By the optimizer: names of its states after its first step.
+    _kept_states: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     #: By the step that began with them.
     _settings: list[tuple[int, str]] = field(default_factory=list)
@@ -75,17 +80,29 @@ class StepHashes:
         self.add(place, known)
         self._starts[1] = self._newest, self._states()
 
-    def note_start(self, place: tuple[Site, ...]) -> None:
-        """Take the hashes before a later step, if its line is another than that of the last one.
+    def is_of(self, key: tuple[str, int], tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether these are the hashes of a model and of these parameters.
 
         Args:
+            key: of the model.
+            tensors: all that an optimizer steps.
+        """
+        mine = [(name, id(one)) for name, one in self.tensors.items()]
+        return self.model.key == key and mine == [(name, id(one)) for name, one in tensors.items()]
+
+    def note_start(self, optimizer: Any, place: tuple[Site, ...]) -> None:
+        """Take the hashes before a later step, if its line or its optimizer is not the last one.
+
+        Args:
+            optimizer: it steps.
             place: the line of the step, and those that called it.
         """
+        is_other, self.optimizer = optimizer is not self.optimizer, optimizer
         count = len(self._place_of_step)
         if count >= _MAX_STEPS:
             return
         size = len(self._starts) * len(self._newest)
-        is_new = self._places[self._place_of_step[-1]] != place
+        is_new = is_other or self._places[self._place_of_step[-1]] != place
         if is_new and len(self._starts) < _MAX_STARTS and size < _DETAIL_BYTES:
             self._starts[count] = self._all_digests(), self._states()
 
@@ -113,14 +130,33 @@ class StepHashes:
             self._settings.append((len(self._place_of_step), "" if is_last else text))
         index = self._places.index(place) if place in self._places else 0
         self._place_of_step.append(index)
-        if len(self._place_of_step) == 2:
-            self._kept_states = tuple(self._state_tensors())
+        self._add_optimizer()
 
-    def report(self, operations: Callable[[], Iterable[Operation]]) -> ReplicaSteps:
+    def _add_optimizer(self) -> None:
+        """Note the optimizer of a step."""
+        number = self._index()
+        if number == len(self._optimizers):
+            self._optimizers.append(self.optimizer)
+        self._optimizer_of_step.append(min(number, _MAX_OPTIMIZERS))
+        if len(self._place_of_step) > 1 and number not in self._kept_states:
+            self._kept_states[number] = tuple(self._state_tensors())
+
+    def _index(self) -> int:
+        """The number of the optimizer that steps; of a new one, the next."""
+        if self._optimizers and self._optimizers[-1] is self.optimizer:
+            return len(self._optimizers) - 1
+        numbers = (n for n, one in enumerate(self._optimizers) if one is self.optimizer)
+        return next(numbers, len(self._optimizers))
+
+    def report(
+        self, operations: Callable[[], Iterable[Operation]], *, is_replaced: bool = False
+    ) -> ReplicaSteps:
         """Report the hashes at the end of the cell.
 
         Args:
             operations: returns the last operations of this rank.
+            is_replaced: another optimizer has stepped some of the parameters since: the state of
+                this one is of no use any more.
         """
         # A forward changes statistics of a batch, which each rank has for its own data. The one
         # of the first step came before the first look at them.
@@ -132,12 +168,17 @@ class StepHashes:
                 if self._buffers.get(name) == digest
             }
         states = self._states()
+        classes = [shortened(type(each).__name__) for each in self._optimizers]
+        kept = self._kept_states.get(self._index(), ())
+        lost = [name for name in kept if name not in states]
         return ReplicaSteps(
             pg_id=self.model.pg_id,
             number=self.model.number,
             optimizer_number=self.number,
             model=shortened(self.model.name),
-            optimizer=shortened(type(self.optimizer).__name__),
+            optimizer=" and ".join(dict.fromkeys(classes)),
+            optimizers=tuple(classes),
+            optimizer_of_step=bytes(self._optimizer_of_step) if len(classes) > 1 else b"",
             tensors=tuple(map(shortened, self.tensors)),
             digests=bytes(self._digests),
             details=bytes(self._details),
@@ -145,8 +186,8 @@ class StepHashes:
             buffers=tuple(map(shortened, steady)),
             buffer_digests=b"".join(steady.values()),
             states=tuple(map(shortened, states)),
-            state_digests=b"".join(states.values()),
-            lost_states=tuple(shortened(name) for name in self._kept_states if name not in states),
+            state_digests=b"" if is_replaced else b"".join(states.values()),
+            lost_states=() if is_replaced else tuple(map(shortened, lost)),
             settings=tuple(text for _, text in self._settings),
             setting_steps=tuple(step for step, _ in self._settings),
             sites=tuple(place[0] for place in self._places),
