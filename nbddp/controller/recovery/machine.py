@@ -59,6 +59,7 @@ from nbddp.controller.state import (
     RestartWithdrawn,
     RunOutcome,
     RunRequested,
+    Silence,
     Stimulus,
     StopRequested,
     VerdictReached,
@@ -76,6 +77,9 @@ from nbddp.wire.messages import (
     StartFailed,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+#: Why a cell cannot run on several ranks now.
+GROUPS_WAIT = "the process groups are formed again when all nodes are heard"
 
 
 class RecoveryMachine:
@@ -142,12 +146,16 @@ class RecoveryMachine:
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state that other threads read; equal to the last one if nothing changed."""
-        return snapshot_of(self.pool, self.active_run_id, self._rebuild.joining)
+        rebuild, run_id = self._rebuild, self.active_run_id
+        waits = rebuild.waits_for_silent
+        return snapshot_of(self.pool, run_id, rebuild.joining, rebuild.failure, groups_wait=waits)
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""
         reason = self.transfer_refusal(ranks)
         if reason is None and self._rebuild.failure and len(ranks) > 1:
+            if self._rebuild.waits_for_silent:
+                return GROUPS_WAIT
             return f"the process groups could not be formed again ({self._rebuild.failure})"
         return reason
 
@@ -159,8 +167,10 @@ class RecoveryMachine:
         return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
-        reason, failure = self.pool.refusal(ranks), self._rebuild.failure
-        return f"{reason} ({failure})" if reason and failure and self.pool.run is None else reason
+        reason, failure = self.pool.refusal(ranks, self.silent.ranks), self._rebuild.failure
+        if not reason or not failure or self._rebuild.waits_for_silent or self.pool.run is not None:
+            return reason  # the refusal of ranks that wait for a node tells of it as it is now
+        return f"{reason} ({failure})"
 
     @property
     def may_rebuild_again(self) -> bool:
@@ -348,7 +358,9 @@ class RecoveryMachine:
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
         silent = self.silent.among(outcome.ranks("unfinished"), now)
-        outcome = replace(outcome, silent=silent)
+        alive = self.pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        beside = alive - RankSet.of(outcome.results)
+        outcome = replace(outcome, silent=silent, beside=beside)
         if cell is None:
             return [EndRun(outcome)]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
@@ -465,7 +477,11 @@ class RecoveryMachine:
         self._is_rebuild_due = False
         all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
-        actions = self._restarts.rebuilt(all_fresh, failure)
+        silent: tuple[Silence, ...] = ()
+        if self._rebuild.waits_for_silent:
+            silent = self.silent.among(self.silent.ranks, now)
+        ended = self._rebuild.joining if silent else NO_RANKS
+        actions = self._restarts.rebuilt(all_fresh, failure, silent, ended)
         if self._held_outcome is not None:
             self._held_outcome = replace(
                 self._held_outcome, fresh=all_fresh, rebuild_failure=failure

@@ -23,6 +23,7 @@ from nbddp.controller.state import (
     RestartRanksRequested,
     RestartWithdrawn,
     SendToAgent,
+    Silence,
     idle_exit_notices,
     silent_since_text,
 )
@@ -190,11 +191,29 @@ class RankRestarts:
             self._until = None
         return was_wanted
 
-    def rebuilt(self, fresh: RankSet, failure: str) -> list[Action]:
-        """Answer all requests after a rebuild, which may have failed."""
+    def rebuilt(
+        self,
+        fresh: RankSet,
+        failure: str,
+        silent: tuple[Silence, ...] = (),
+        ended: RankSet = NO_RANKS,
+    ) -> list[Action]:
+        """Answer all requests after a rebuild, which may have failed.
+
+        Args:
+            fresh: ranks that it has replaced, and that are ready.
+            failure: why it failed; empty: it did not.
+            silent: the nodes for which it waits.
+            ended: ranks whose old processes have ended, and that wait for their groups.
+        """
         requests, self._requests = self._requests, []
         self.wanted.clear()
-        return [RanksRestarted(request.number, fresh, failure) for request in requests]
+        return [
+            RanksRestarted(
+                request.number, fresh, failure, silent, has_begun=bool(silent), ended=ended
+            )
+            for request in requests
+        ]
 
     def cancel(self, reason: str) -> list[Action]:
         """Refuse all requests, because all ranks end or some did not end in time."""

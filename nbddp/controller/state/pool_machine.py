@@ -128,8 +128,13 @@ class PoolMachine:
         """The run of the cell that is running; None: no cell is."""
         return self.run.run_id if self.run else None
 
-    def refusal(self, ranks: RankSet) -> str | None:
-        """The reason why these ranks cannot take a cell now; None if they can."""
+    def refusal(self, ranks: RankSet, unheard: RankSet = NO_RANKS) -> str | None:
+        """The reason why these ranks cannot take a cell now; None if they can.
+
+        Args:
+            ranks: that are to take it.
+            unheard: ranks of which nothing is known now.
+        """
         if self.phase is not Phase.UP:
             return f"the pool is not up (it is {self.phase.name.lower()})"
         unreachable = self.ranks.stopped_agent_reason(ranks)
@@ -142,7 +147,7 @@ class PoolMachine:
             return f"a fresh process takes the place of {starting.describe()}"
         late = self.late(ranks)
         if late:
-            return f"{late.describe()} {late.verb('is', 'are')} still in an old cell"
+            return _late_text(late, unheard)
         return None
 
     def late(self, ranks: RankSet) -> RankSet:
@@ -497,3 +502,14 @@ class PoolMachine:
             run.give_up_at = now + self._settings.interrupt_grace_s
             return self.interrupts()
         return []
+
+
+def _late_text(late: RankSet, unheard: RankSet) -> str:
+    """Say that ranks have not left a cell; those that are not heard have perhaps done so."""
+    silent = RankSet.of(set(late) & set(unheard))
+    heard = late - silent
+    perhaps = f"{silent.describe()} {silent.verb('is', 'are')} perhaps still in an old cell"
+    if not heard:
+        return perhaps
+    still = f"{heard.describe()} {heard.verb('is', 'are')} still in an old cell"
+    return f"{still}, and {silent.describe()} perhaps, too" if silent else still
