@@ -11,7 +11,14 @@ from contextlib import suppress
 from types import TracebackType
 
 from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.state import NotifyUser, Silence, awaited_text, silence_text, silent_steps
+from nbddp.controller.state import (
+    NotifyUser,
+    Silence,
+    awaited_text,
+    silence_text,
+    silent_steps,
+    was_lost,
+)
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
     RankExited,
@@ -141,8 +148,9 @@ class Transfer:
             if isinstance(answer, tuple):
                 return answer
             if answer.rank in missing:
+                ended = "was lost with its node" if was_lost(answer) else "exited"
                 raise PoolBrokenError(
-                    f"rank {answer.rank} exited before its value was transferred; no variable of "
+                    f"rank {answer.rank} {ended} before its value was transferred; no variable of "
                     "another rank was changed. Next: %ddp status shows whether a fresh process "
                     "has taken its place, and what to do"
                 )

@@ -59,7 +59,6 @@ from nbddp.controller.state import (
     RestartWithdrawn,
     RunOutcome,
     RunRequested,
-    Silence,
     Stimulus,
     StopRequested,
     VerdictReached,
@@ -77,9 +76,6 @@ from nbddp.wire.messages import (
     StartFailed,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
-
-#: Why a cell cannot run on several ranks now.
-GROUPS_WAIT = "the process groups are formed again when all nodes are heard"
 
 
 class RecoveryMachine:
@@ -146,18 +142,12 @@ class RecoveryMachine:
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state that other threads read; equal to the last one if nothing changed."""
-        rebuild, run_id = self._rebuild, self.active_run_id
-        waits = rebuild.waits_for_silent
-        return snapshot_of(self.pool, run_id, rebuild.joining, rebuild.failure, groups_wait=waits)
+        return snapshot_of(self.pool, self.active_run_id, self._rebuild)
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""
         reason = self.transfer_refusal(ranks)
-        if reason is None and self._rebuild.failure and len(ranks) > 1:
-            if self._rebuild.waits_for_silent:
-                return GROUPS_WAIT
-            return f"the process groups could not be formed again ({self._rebuild.failure})"
-        return reason
+        return self._rebuild.refusal if reason is None and len(ranks) > 1 else reason
 
     def transfer_refusal(self, ranks: RankSet) -> str | None:
         """Return why no value can be pushed or pulled now; None: it can.
@@ -167,10 +157,8 @@ class RecoveryMachine:
         return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
-        reason, failure = self.pool.refusal(ranks, self.silent.ranks), self._rebuild.failure
-        if not reason or not failure or self._rebuild.waits_for_silent or self.pool.run is not None:
-            return reason  # the refusal of ranks that wait for a node tells of it as it is now
-        return f"{reason} ({failure})"
+        reason = self.pool.refusal(ranks, self.silent.ranks)
+        return self._rebuild.explained(reason) if reason and self.pool.run is None else reason
 
     @property
     def may_rebuild_again(self) -> bool:
@@ -359,8 +347,7 @@ class RecoveryMachine:
         cell, self._cell = self._cell, None
         silent = self.silent.among(outcome.ranks("unfinished"), now)
         alive = self.pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
-        beside = alive - RankSet.of(outcome.results)
-        outcome = replace(outcome, silent=silent, beside=beside)
+        outcome = replace(outcome, silent=silent, beside=alive - RankSet.of(outcome.results))
         if cell is None:
             return [EndRun(outcome)]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
@@ -477,11 +464,8 @@ class RecoveryMachine:
         self._is_rebuild_due = False
         all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
-        silent: tuple[Silence, ...] = ()
-        if self._rebuild.waits_for_silent:
-            silent = self.silent.among(self.silent.ranks, now)
-        ended = self._rebuild.joining if silent else NO_RANKS
-        actions = self._restarts.rebuilt(all_fresh, failure, silent, ended)
+        waiting = self._rebuild.joining if self._rebuild.waits_for_silent else None
+        actions = self._restarts.rebuilt(all_fresh, failure, now, waiting)
         if self._held_outcome is not None:
             self._held_outcome = replace(
                 self._held_outcome, fresh=all_fresh, rebuild_failure=failure

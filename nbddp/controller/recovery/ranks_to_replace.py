@@ -23,7 +23,6 @@ from nbddp.controller.state import (
     RestartRanksRequested,
     RestartWithdrawn,
     SendToAgent,
-    Silence,
     idle_exit_notices,
     silent_since_text,
 )
@@ -192,26 +191,24 @@ class RankRestarts:
         return was_wanted
 
     def rebuilt(
-        self,
-        fresh: RankSet,
-        failure: str,
-        silent: tuple[Silence, ...] = (),
-        ended: RankSet = NO_RANKS,
+        self, fresh: RankSet, failure: str, now: float = 0.0, waiting: RankSet | None = None
     ) -> list[Action]:
         """Answer all requests after a rebuild, which may have failed.
 
         Args:
             fresh: ranks that it has replaced, and that are ready.
             failure: why it failed; empty: it did not.
-            silent: the nodes for which it waits.
-            ended: ranks whose old processes have ended, and that wait for their groups.
+            now: monotonic time in seconds.
+            waiting: ranks whose old processes have ended, and that get their groups when silent
+                nodes are heard; None: it waits for no node.
         """
         requests, self._requests = self._requests, []
         self.wanted.clear()
+        if waiting is None:
+            return [RanksRestarted(request.number, fresh, failure) for request in requests]
+        silent = self._silent.among(self._silent.ranks, now)
         return [
-            RanksRestarted(
-                request.number, fresh, failure, silent, has_begun=bool(silent), ended=ended
-            )
+            RanksRestarted(request.number, fresh, failure, silent, has_begun=True, ended=waiting)
             for request in requests
         ]
 

@@ -111,6 +111,23 @@ class PoolRebuild:
         return self._step is not _Step.NONE
 
     @property
+    def refusal(self) -> str | None:
+        """Why a cell cannot run on several ranks; None: it can."""
+        if self.failure and self.waits_for_silent:
+            return "the process groups are formed again when all nodes are heard"
+        if self.failure:
+            return f"the process groups could not be formed again ({self.failure})"
+        return None
+
+    def explained(self, reason: str) -> str:
+        """Return why ranks cannot be used, with why they are not whole again.
+
+        A silent node is named as it is when the user reads of it, not as it was.
+        """
+        is_told = self.failure and not self.waits_for_silent
+        return f"{reason} ({self.failure})" if is_told else reason
+
+    @property
     def joining(self) -> RankSet:
         """Fresh ranks without all their groups, because other members are still in a cell."""
         return RankSet.of(self._joining) if self._joining else NO_RANKS

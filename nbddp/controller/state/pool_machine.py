@@ -34,6 +34,7 @@ from nbddp.controller.state.exit_text import (
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
+from nbddp.controller.state.silent_nodes import late_text
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
@@ -146,9 +147,7 @@ class PoolMachine:
         if starting:
             return f"a fresh process takes the place of {starting.describe()}"
         late = self.late(ranks)
-        if late:
-            return _late_text(late, unheard)
-        return None
+        return late_text(late, unheard) if late else None
 
     def late(self, ranks: RankSet) -> RankSet:
         """The ranks that are still inside a cell that has ended for the user."""
@@ -502,14 +501,3 @@ class PoolMachine:
             run.give_up_at = now + self._settings.interrupt_grace_s
             return self.interrupts()
         return []
-
-
-def _late_text(late: RankSet, unheard: RankSet) -> str:
-    """Say that ranks have not left a cell; those that are not heard have perhaps done so."""
-    silent = RankSet.of(set(late) & set(unheard))
-    heard = late - silent
-    perhaps = f"{silent.describe()} {silent.verb('is', 'are')} perhaps still in an old cell"
-    if not heard:
-        return perhaps
-    still = f"{heard.describe()} {heard.verb('is', 'are')} still in an old cell"
-    return f"{still}, and {silent.describe()} perhaps, too" if silent else still

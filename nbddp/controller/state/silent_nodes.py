@@ -90,3 +90,14 @@ def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> s
 def silent_steps(*, waits: str = "wait until the node is heard again or given up") -> str:
     """``wait until ..., or %ddp restart ...``: the next steps beside a silent node."""
     return f"{waits}, or %ddp restart, which gives it up now and ends all ranks"
+
+
+def late_text(late: RankSet, unheard: RankSet) -> str:
+    """Say that ranks have not left a cell; those that are not heard have perhaps done so."""
+    silent = RankSet.of(set(late) & set(unheard))
+    heard = late - silent
+    perhaps = f"{silent.describe()} {silent.verb('is', 'are')} perhaps still in an old cell"
+    if not heard:
+        return perhaps
+    still = f"{heard.describe()} {heard.verb('is', 'are')} still in an old cell"
+    return f"{still}, and {silent.describe()} perhaps, too" if silent else still
