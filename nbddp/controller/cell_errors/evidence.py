@@ -24,6 +24,7 @@ from nbddp.controller.state import (
     RunOutcome,
     VerdictReached,
     error_summary,
+    was_lost,
 )
 from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, RENDEZVOUS, Mismatch, Operation, Site
@@ -207,9 +208,15 @@ def time_of(result: RankResult) -> str:
 
 
 def while_ran(outcome: RunOutcome, exited: RankSet) -> str:
-    """``while it ran``; ``in or after``: it may have ended the cell before its node was lost."""
+    """``while it ran``; ``in or after``: it may have ended the cell before its node was lost.
+
+    ``during``: it was lost with its node, which perhaps never got the cell.
+    """
     if not any(outcome.results[rank].is_time_known for rank in exited):
         return "in or after"
+    ends = [outcome.results[rank].exited for rank in exited]
+    if all(end is not None and was_lost(end) for end in ends):
+        return "during"
     return exited.verb("while it ran", "while they ran")
 
 

@@ -50,7 +50,7 @@ class AfterExits:
 
 def after_exits(outcome: RunOutcome) -> AfterExits:
     """Return the state of the pool after a cell in which ranks exited."""
-    kept = outcome.ranks("ok", "error", "unfinished")
+    kept = RankSet.of([*outcome.ranks("ok", "error", "unfinished"), *outcome.beside])
     their = kept.verb("its", "their")
     fresh = outcome.fresh
     others = RankSet.of(outcome.results) - fresh

@@ -73,6 +73,11 @@ def _agent_ended(
     kept = f"; {others.describe()} can still be used with -r {others}" if others else ""
     are = ranks.verb("is", "are")
     step = "%ddp restart"
+    if others:
+        step = (
+            f"pull what you need (x = %ddp pull x -r {others}), then %ddp restart, which ends "
+            f"{others.describe()}, too"
+        )
     if others and exited.node != 0 and not pool.store_is_lost and not pool.spec.plain:
         step = f"%ddp restart -r {ranks} asks for another agent"
     return [

@@ -11,7 +11,14 @@ from contextlib import suppress
 from types import TracebackType
 
 from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.state import NotifyUser, Silence, awaited_text, silence_text, silent_steps
+from nbddp.controller.state import (
+    NotifyUser,
+    Silence,
+    awaited_text,
+    silence_text,
+    silent_steps,
+    was_lost,
+)
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
     RankExited,
@@ -45,6 +52,7 @@ class Transfer:
         ranks: the ranks that will answer.
         is_served: whether the hub thread, which puts answers in, is alive.
         look: called again and again while nothing comes; it may raise.
+        needs_all: the user cannot leave out a rank.
     """
 
     def __init__(
@@ -53,7 +61,10 @@ class Transfer:
         ranks: RankSet,
         is_served: Callable[[], bool],
         look: Callable[[set[Rank]], None] = lambda missing: None,
+        *,
+        needs_all: bool = False,
     ) -> None:
+        self.needs_all = needs_all
         self.request_id = request_id
         self.ranks = ranks
         self._is_served = is_served
@@ -137,8 +148,9 @@ class Transfer:
             if isinstance(answer, tuple):
                 return answer
             if answer.rank in missing:
+                ended = "was lost with its node" if was_lost(answer) else "exited"
                 raise PoolBrokenError(
-                    f"rank {answer.rank} exited before its value was transferred; no variable of "
+                    f"rank {answer.rank} {ended} before its value was transferred; no variable of "
                     "another rank was changed. Next: %ddp status shows whether a fresh process "
                     "has taken its place, and what to do"
                 )
@@ -173,13 +185,15 @@ class interrupt_as_error:  # noqa: N801 - used like a function, without contextl
 
     Args:
         what: the interrupted activity, for the text: ``pulling 'x'``.
+        needs_all: the user cannot leave out a rank.
 
     Raises:
         TransferInterruptedError: instead of KeyboardInterrupt.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, needs_all: bool = False) -> None:
         self._what = what
+        self._needs_all = needs_all
 
     def __enter__(self) -> None:
         pass
@@ -192,7 +206,7 @@ class interrupt_as_error:  # noqa: N801 - used like a function, without contextl
     ) -> None:
         if isinstance(error, WaitInterrupt):
             raise TransferInterruptedError(
-                f"{self._what} was interrupted{_how_far(error)}"
+                f"{self._what} was interrupted{_how_far(error, needs_all=self._needs_all)}"
             ) from None
         if isinstance(error, KeyboardInterrupt):
             raise TransferInterruptedError(
@@ -200,7 +214,7 @@ class interrupt_as_error:  # noqa: N801 - used like a function, without contextl
             ) from None
 
 
-def _how_far(stopped: WaitInterrupt) -> str:
+def _how_far(stopped: WaitInterrupt, *, needs_all: bool) -> str:
     """``: rank 0 had answered, rank 1 was in cell [3], line 4. No variable was changed``."""
     by_place = ranks_by((place, rank) for rank, place in sorted(stopped.left.items()))
     had = f"{stopped.answered.describe()} had answered" if stopped.answered else ""
@@ -213,7 +227,8 @@ def _how_far(stopped: WaitInterrupt) -> str:
     if silent:
         parts.append(silence_text(stopped.silences))
         them = silent.verb("it", "them")
-        steps = [f"-r {stopped.answered} leaves {them} out"] if stopped.answered else []
+        can_leave = stopped.answered and not needs_all
+        steps = [f"-r {stopped.answered} leaves {them} out"] if can_leave else []
         steps = [", or ".join([*steps, silent_steps()])]
     elif stopped.stuck:
         one = len(stopped.stuck) == 1
@@ -222,7 +237,7 @@ def _how_far(stopped: WaitInterrupt) -> str:
             f"%ddp stacks -r {stopped.stuck} shows where {'it is' if one else 'they are'}",
             f"%ddp restart -r {stopped.stuck} replaces {'it' if one else 'them'}",
         ]
-    elif stopped.answered and any(by_place):
+    elif stopped.answered and any(by_place) and not needs_all:
         them = RankSet.of(stopped.left).verb("it", "them")
         steps = [f"-r {stopped.answered} leaves {them} out"]
     following = f". Next: {', '.join(steps)}" if steps else ""
@@ -262,7 +277,8 @@ class OpenTransfers:
             return  # ranks at their prompts are asked, with a limit
         silences = self._recovery.silent.among(transfer.ranks, time.monotonic())
         if silences:
-            self._tell(NotifyUser(None, awaited_text(silences, transfer.ranks)))
+            text = awaited_text(silences, transfer.ranks, needs_all=transfer.needs_all)
+            self._tell(NotifyUser(None, text))
 
     def close(self, request_id: str) -> None:
         """Route no more answers to a transfer."""

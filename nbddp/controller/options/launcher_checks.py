@@ -83,7 +83,8 @@ def check_launcher(
             goes_with = f"{option} goes with --launcher {' or '.join(takers)}"
             if is_given:
                 raise BadOptionError(
-                    f"{goes_with}, and the launcher is {launcher}. Next: leave out one of the two"
+                    f"{goes_with}, and the launcher is {launcher}. Next: leave out {option}, or "
+                    f"name the launcher {' or '.join(takers)}"
                 )
             named = f"--launcher {' or '.join(takers)}"
             if of_cluster:
@@ -93,6 +94,11 @@ def check_launcher(
         raise BadOptionError(
             "--via and --tunnel are two ways for agents to reach the notebook. Next: "
             "leave out one of the two"
+        )
+    if options.get("tunnel") and options.get("address"):
+        raise BadOptionError(
+            "with --tunnel the notebook listens on its loopback only, where ssh carries the "
+            "connections, and --address names another place. Next: leave out one of the two"
         )
     if launcher != LOCAL and init == "file":
         raise BadOptionError(

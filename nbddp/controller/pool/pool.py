@@ -527,7 +527,7 @@ class Pool:
     def answers(
         self, ranks: RankSet, what: str, asked: ValueQuestion, kind: type[Described]
     ) -> list[Described]:
-        """Ask ranks about their namespaces. For the layer of the pool.
+        """Ask ranks about their namespaces, for a catch-up. For the layer of the pool.
 
         Args:
             ranks: the ranks that are asked.
@@ -543,8 +543,10 @@ class Pool:
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
-        with interrupt_as_error(f"looking at {what}"), self._exchanging(ranks) as exchange:
-            return Descriptions(exchange, ranks, f"could not look at the {what}").ask(asked, kind)
+        error = interrupt_as_error(f"looking at {what}", needs_all=True)
+        with error, self._exchanging(ranks) as exchange:
+            failure = f"could not look at the {what}"
+            return Descriptions(exchange, ranks, failure, needs_all=True).ask(asked, kind)
 
     def push(
         self,
@@ -1031,7 +1033,7 @@ class Pool:
             raise PoolBusyError(self._busy_text())
         snapshot = self.snapshot
         is_up = self._processes.hub.is_alive and snapshot.phase is Phase.UP
-        silences, is_plain = self.silences(ranks), self.options.plain
+        now, is_plain = time.monotonic(), self.options.plain
         raise PoolBrokenError(
-            refusals.broken_text(reason, ranks, snapshot, silences, is_up=is_up, is_plain=is_plain)
+            refusals.broken_text(reason, ranks, snapshot, now, is_up=is_up, is_plain=is_plain)
         )

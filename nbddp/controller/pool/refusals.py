@@ -10,7 +10,6 @@ from nbddp.controller.state import (
     PoolSnapshot,
     RanksRestarted,
     RankState,
-    Silence,
     silence_text,
     silent_steps,
 )
@@ -36,7 +35,7 @@ def broken_text(
     reason: str,
     ranks: RankSet,
     snapshot: PoolSnapshot,
-    silences: Sequence[Silence],
+    now: float,
     *,
     is_up: bool,
     is_plain: bool,
@@ -47,20 +46,43 @@ def broken_text(
         reason: why not.
         ranks: that were asked for.
         snapshot: the state of the pool.
-        silences: the silent nodes of these ranks.
+        now: monotonic time in seconds.
         is_up: whether the pool and its hub are well.
         is_plain: the pool cannot replace ranks.
     """
     idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
-    others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
+    needed = RankSet.all(len(snapshot.ranks)) if snapshot.groups_wait else ranks
+    silences = snapshot.silences(needed, now)
+    heard = idle - RankSet.of(i.rank for i in snapshot.ranks if i.node in snapshot.silent_nodes)
+    others = _usable(heard, snapshot) if ranks - idle or snapshot.groups_failure else ""
     if is_up and silences:
         return f"{reason}{others}: {silence_text(silences)}. Next: {silent_steps()}"
+    if is_up and snapshot.groups_wait:
+        return f"{reason}{others}. Next: the same again"
     missing = ranks - idle
-    next_step = "%ddp restart gives a fresh pool"
+    first = f"{_pull_first(heard)}, then " if heard else ""
+    next_step = f"{first}%ddp restart, which ends all ranks" if first else _FRESH_POOL
     if is_up and idle and missing and not is_plain and not snapshot.store_is_lost:
         asks = "asks for another agent, and " if snapshot.lost_agents else ""
         next_step = f"%ddp restart -r {missing} {asks}keeps the variables of the other ranks"
     return f"{reason}{others}. Next: {next_step}"
+
+
+_FRESH_POOL = "%ddp restart gives a fresh pool"
+
+
+def _usable(ranks: RankSet, snapshot: PoolSnapshot) -> str:
+    """`` (ranks 0-1 can still be used with -r)``; without whole groups: each of them alone."""
+    if not ranks:
+        return ""
+    if snapshot.groups_failure and len(ranks) > 1:
+        alone = f"each of {ranks.describe()} can still be used alone, as with -r {ranks.ranks[0]}"
+        return f" ({alone})"
+    return f" ({ranks.describe()} can still be used with -r{f' {ranks}' * (len(ranks) == 1)})"
+
+
+def _pull_first(alive: RankSet) -> str:
+    return f"pull what you need (x = %ddp pull x -r {alive})"
 
 
 def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapshot) -> str:
@@ -72,7 +94,7 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
         snapshot: the state of the pool.
     """
     alive = snapshot.in_state(RankState.IDLE, RankState.BUSY)
-    first = f"pull what you need (x = %ddp pull x -r {alive}), then " if alive else ""
+    first = f"{_pull_first(alive)}, then " if alive else ""
     puts = ", which puts other agents in the places of lost ones" if snapshot.lost_agents else ""
     return (
         f"{ranks.describe()} cannot be replaced alone: {_OBSTACLES[obstacle]}. "
@@ -103,7 +125,7 @@ def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
     again += "keeps the variables of the other ranks; "
     return (
         f"{ranks.describe()} could not be replaced: {failure}. "
-        f"Next: {'' if is_plain else again}%ddp restart gives a fresh pool"
+        f"Next: {'' if is_plain else again}{_FRESH_POOL}"
     )
 
 
@@ -141,6 +163,16 @@ def silent_text(ranks: RankSet, done: RanksRestarted) -> str:
         return (
             f"{ranks.describe()} {ranks.verb('was', 'were')} not restarted, since fresh ranks form "
             f"their groups with all others: {silences}. Next: {silent_steps()}"
+        )
+    if set(ranks) <= set(done.ended):
+        process = ranks.verb("its old process has", "their old processes have")
+        gone = ranks.verb("its variables are", "their variables are")
+        fresh = ranks.verb("The fresh one forms its", "The fresh ones form their")
+        waits = "wait until the node is heard again or given up: the groups are formed then"
+        return (
+            f"{ranks.describe()} {ranks.verb('was', 'were')} restarted, but cannot be used with "
+            f"others yet: {process} ended, and {gone} gone. {fresh} process groups with all "
+            f"others, and {silences}. Next: {silent_steps(waits=waits)}"
         )
     process = ranks.verb("its process was", "their processes were")
     they = ranks.verb("it is a fresh process", "they are fresh processes")

@@ -142,14 +142,12 @@ class RecoveryMachine:
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state that other threads read; equal to the last one if nothing changed."""
-        return snapshot_of(self.pool, self.active_run_id, self._rebuild.joining)
+        return snapshot_of(self.pool, self.active_run_id, self._rebuild)
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""
         reason = self.transfer_refusal(ranks)
-        if reason is None and self._rebuild.failure and len(ranks) > 1:
-            return f"the process groups could not be formed again ({self._rebuild.failure})"
-        return reason
+        return self._rebuild.refusal if reason is None and len(ranks) > 1 else reason
 
     def transfer_refusal(self, ranks: RankSet) -> str | None:
         """Return why no value can be pushed or pulled now; None: it can.
@@ -159,8 +157,8 @@ class RecoveryMachine:
         return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
-        reason, failure = self.pool.refusal(ranks), self._rebuild.failure
-        return f"{reason} ({failure})" if reason and failure and self.pool.run is None else reason
+        reason = self.pool.refusal(ranks, self.silent.ranks)
+        return self._rebuild.explained(reason) if reason and self.pool.run is None else reason
 
     @property
     def may_rebuild_again(self) -> bool:
@@ -348,7 +346,8 @@ class RecoveryMachine:
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
         cell, self._cell = self._cell, None
         silent = self.silent.among(outcome.ranks("unfinished"), now)
-        outcome = replace(outcome, silent=silent)
+        alive = self.pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        outcome = replace(outcome, silent=silent, beside=alive - RankSet.of(outcome.results))
         if cell is None:
             return [EndRun(outcome)]
         has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
@@ -465,7 +464,8 @@ class RecoveryMachine:
         self._is_rebuild_due = False
         all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
-        actions = self._restarts.rebuilt(all_fresh, failure)
+        waiting = self._rebuild.joining if self._rebuild.waits_for_silent else None
+        actions = self._restarts.rebuilt(all_fresh, failure, now, waiting)
         if self._held_outcome is not None:
             self._held_outcome = replace(
                 self._held_outcome, fresh=all_fresh, rebuild_failure=failure

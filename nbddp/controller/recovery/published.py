@@ -3,17 +3,20 @@
 Runs in: the hub thread. Pure.
 """
 
+from nbddp.controller.recovery.rebuild import PoolRebuild
 from nbddp.controller.state import PoolMachine, PoolSnapshot
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS
 
 
-def snapshot_of(pool: PoolMachine, active_run_id: str | None, joining: RankSet) -> PoolSnapshot:
+def snapshot_of(
+    pool: PoolMachine, active_run_id: str | None, rebuild: PoolRebuild | None
+) -> PoolSnapshot:
     """Return the state of a pool, with what only its recovery knows.
 
     Args:
         pool: the pool.
         active_run_id: the cell that is running, or after which the pool is repaired.
-        joining: fresh ranks without groups.
+        rebuild: knows the ranks and groups that are not whole; None: all are.
     """
     return PoolSnapshot(
         phase=pool.phase,
@@ -21,8 +24,10 @@ def snapshot_of(pool: PoolMachine, active_run_id: str | None, joining: RankSet) 
         ranks=pool.ranks.infos,
         run_id=pool.active_run_id,
         active_run_id=active_run_id,
-        joining=joining,
+        joining=NO_RANKS if rebuild is None else rebuild.joining,
         lost_agents=frozenset(pool.lost_agents),
         lost=tuple(lost for _, lost in sorted(pool.lost_agents.items())),
         store_is_lost=pool.store_is_lost,
+        groups_failure="" if rebuild is None else rebuild.failure,
+        groups_wait=rebuild is not None and rebuild.waits_for_silent,
     )

@@ -190,11 +190,27 @@ class RankRestarts:
             self._until = None
         return was_wanted
 
-    def rebuilt(self, fresh: RankSet, failure: str) -> list[Action]:
-        """Answer all requests after a rebuild, which may have failed."""
+    def rebuilt(
+        self, fresh: RankSet, failure: str, now: float = 0.0, waiting: RankSet | None = None
+    ) -> list[Action]:
+        """Answer all requests after a rebuild, which may have failed.
+
+        Args:
+            fresh: ranks that it has replaced, and that are ready.
+            failure: why it failed; empty: it did not.
+            now: monotonic time in seconds.
+            waiting: ranks whose old processes have ended, and that get their groups when silent
+                nodes are heard; None: it waits for no node.
+        """
         requests, self._requests = self._requests, []
         self.wanted.clear()
-        return [RanksRestarted(request.number, fresh, failure) for request in requests]
+        if waiting is None:
+            return [RanksRestarted(request.number, fresh, failure) for request in requests]
+        silent = self._silent.among(self._silent.ranks, now)
+        return [
+            RanksRestarted(request.number, fresh, failure, silent, has_begun=True, ended=waiting)
+            for request in requests
+        ]
 
     def cancel(self, reason: str) -> list[Action]:
         """Refuse all requests, because all ranks end or some did not end in time."""

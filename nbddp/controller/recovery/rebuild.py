@@ -111,6 +111,23 @@ class PoolRebuild:
         return self._step is not _Step.NONE
 
     @property
+    def refusal(self) -> str | None:
+        """Why a cell cannot run on several ranks; None: it can."""
+        if self.failure and self.waits_for_silent:
+            return "the process groups are formed again when all nodes are heard"
+        if self.failure:
+            return f"the process groups could not be formed again ({self.failure})"
+        return None
+
+    def explained(self, reason: str) -> str:
+        """Return why ranks cannot be used, with why they are not whole again.
+
+        A silent node is named as it is when the user reads of it, not as it was.
+        """
+        is_told = self.failure and not self.waits_for_silent
+        return f"{reason} ({self.failure})" if is_told else reason
+
+    @property
     def joining(self) -> RankSet:
         """Fresh ranks without all their groups, because other members are still in a cell."""
         return RankSet.of(self._joining) if self._joining else NO_RANKS
@@ -224,6 +241,7 @@ class PoolRebuild:
         self.broken.clear()
         self._joining.clear()
         self.failure = ""
+        self.waits_for_silent = False
 
     def tick(self, now: float) -> list[Action]:
         """Do everything that is due at ``now``."""
@@ -282,7 +300,7 @@ class PoolRebuild:
             self._step = _Step.RESTART
             return [*self._pool.handle(RestartRequested(), now)]
         if self._pool.store_is_lost:
-            return self._end("the process of the store has ended, and groups need it", now)
+            return self._end(f"{_lost_store(self._pool)}, and new groups need it", now)
         if not dead and not self._pool.ranks.in_state(RankState.STARTING):
             return self._look(now)
         self._step = _Step.RESPAWN
@@ -432,6 +450,13 @@ class PoolRebuild:
         is_up = self._pool.phase is Phase.UP
         alive = self._pool.ranks.in_state(RankState.IDLE) if is_up else NO_RANKS
         return self._then(failure, RankSet.of(self._fresh.intersection(alive)), now)
+
+
+def _lost_store(pool: PoolMachine) -> str:
+    """Say what has become of the store: the process of one behind a cut perhaps runs on."""
+    if 0 in pool.lost_agents:
+        return "the store of the process groups was lost with node 0"
+    return "the process of the store has ended"
 
 
 def groups_to_form(

@@ -19,7 +19,7 @@ from nbddp.wire.messages import (
     RankRequest,
     StackDumped,
 )
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class RanksRestarted:
     failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
     silent: tuple[Silence, ...] = ()  #: nodes whose silence is the reason
     has_begun: bool = False  #: processes had been asked to end before these nodes became silent
+    ended: RankSet = NO_RANKS  #: the same: ranks whose old processes have ended
     obstacle: GroupObstacle | None = None  #: why nothing was done: no rank was ended
     unanswered: tuple[int, ...] = ()  #: nodes that gave no sign of life: no rank was ended
     is_withdrawn: bool = False  #: the answer to `RestartWithdrawn`: no rank was ended

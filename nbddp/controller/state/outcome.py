@@ -84,6 +84,7 @@ class RunOutcome:
     #: Ranks that had been replaced before this cell: they lack the names of earlier cells.
     replacements: RankSet = NO_RANKS
     dead: RankSet = NO_RANKS  #: these have no process, also if they exited before this cell
+    beside: RankSet = NO_RANKS  #: living ranks that were not to run it
     rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
     #: Faults on purpose that struck, in words; see `docs/faults.md`.
     injected: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ from nbddp.controller.state.exit_text import (
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
+from nbddp.controller.state.silent_nodes import late_text
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
@@ -128,8 +129,13 @@ class PoolMachine:
         """The run of the cell that is running; None: no cell is."""
         return self.run.run_id if self.run else None
 
-    def refusal(self, ranks: RankSet) -> str | None:
-        """The reason why these ranks cannot take a cell now; None if they can."""
+    def refusal(self, ranks: RankSet, unheard: RankSet = NO_RANKS) -> str | None:
+        """The reason why these ranks cannot take a cell now; None if they can.
+
+        Args:
+            ranks: that are to take it.
+            unheard: ranks of which nothing is known now.
+        """
         if self.phase is not Phase.UP:
             return f"the pool is not up (it is {self.phase.name.lower()})"
         unreachable = self.ranks.stopped_agent_reason(ranks)
@@ -141,9 +147,7 @@ class PoolMachine:
         if starting:
             return f"a fresh process takes the place of {starting.describe()}"
         late = self.late(ranks)
-        if late:
-            return f"{late.describe()} {late.verb('is', 'are')} still in an old cell"
-        return None
+        return late_text(late, unheard) if late else None
 
     def late(self, ranks: RankSet) -> RankSet:
         """The ranks that are still inside a cell that has ended for the user."""

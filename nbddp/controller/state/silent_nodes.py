@@ -46,17 +46,19 @@ def silent_since_text(silences: Iterable[Silence]) -> str:
     )
 
 
-def awaited_text(silences: Iterable[Silence], asked: RankSet) -> str:
+def awaited_text(silences: Iterable[Silence], asked: RankSet, *, needs_all: bool = False) -> str:
     """Say that a question to ranks waits for silent nodes, and what a user can do meanwhile.
 
     Args:
         silences: the silent nodes of these ranks.
         asked: the ranks that are asked.
+        needs_all: no rank can be left out.
     """
     nodes = list(silences)
     it = "it" if len(nodes) == 1 else "them"
-    steps = steps_beside(nodes, asked)
-    return f"{silence_text(nodes)}. This waits for {it}; the stop button ends the wait{steps}"
+    steps = "" if needs_all else steps_beside(nodes, asked)
+    this = "This needs all ranks, and waits" if needs_all else "This waits"
+    return f"{silence_text(nodes)}. {this} for {it}; the stop button ends the wait{steps}"
 
 
 def steps_beside(silences: Iterable[Silence], asked: RankSet) -> str:
@@ -88,3 +90,14 @@ def silence_text(silences: Iterable[Silence], *, interrupted: bool = False) -> s
 def silent_steps(*, waits: str = "wait until the node is heard again or given up") -> str:
     """``wait until ..., or %ddp restart ...``: the next steps beside a silent node."""
     return f"{waits}, or %ddp restart, which gives it up now and ends all ranks"
+
+
+def late_text(late: RankSet, unheard: RankSet) -> str:
+    """Say that ranks have not left a cell; those that are not heard have perhaps done so."""
+    silent = RankSet.of(set(late) & set(unheard))
+    heard = late - silent
+    perhaps = f"{silent.describe()} {silent.verb('is', 'are')} perhaps still in an old cell"
+    if not heard:
+        return perhaps
+    still = f"{heard.describe()} {heard.verb('is', 'are')} still in an old cell"
+    return f"{still}, and {silent.describe()} perhaps, too" if silent else still

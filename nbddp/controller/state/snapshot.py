@@ -35,6 +35,9 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     joining: RankSet  #: fresh ranks without groups, since other members are still in a cell
     lost_agents: frozenset[int]  #: nodes whose agents have ended
     store_is_lost: bool  #: existing groups still work; new ones cannot be made
+    #: Why the process groups could not be formed again: no cell can run on several ranks.
+    groups_failure: str = ""
+    groups_wait: bool = False  #: the same: they are formed when the silent nodes are heard
     #: The machines of the nodes, in order, once all have joined; empty: all are this machine.
     nodes: tuple[NodeFacts, ...] = ()
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now

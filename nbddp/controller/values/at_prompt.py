@@ -39,6 +39,8 @@ class PromptExchange(Exchange):
         accept: Callable[[Answer, list[bytes]], bool],
         complete: Collection[Rank],
         failure: str,
+        *,
+        needs_all: bool = False,
     ) -> None:
         """Ask ranks, and wait until each has answered; see `Exchange.ask`."""
         self._began = time.monotonic()
@@ -50,10 +52,10 @@ class PromptExchange(Exchange):
                 request_id=request_id, run_id=self._cell.run_id, question=request.question
             )
 
-        super().ask(ranks, at_prompt, accept, complete, failure)
+        super().ask(ranks, at_prompt, accept, complete, failure, needs_all=needs_all)
 
-    def _open(self, ranks: RankSet) -> Transfer:
-        transfer = self._new_transfer(ranks)
+    def _open(self, ranks: RankSet, *, needs_all: bool = False) -> Transfer:
+        transfer = self._new_transfer(ranks, needs_all=needs_all)
         self._hub.open_transfer(transfer, at_prompt_of=self._cell.run_id)
         return transfer
 

@@ -36,9 +36,13 @@ class Descriptions:
         exchange: carries questions and answers.
         ranks: the ranks that are asked.
         failure: the start of the error, for example ``could not compare 'x'``.
+        needs_all: the user cannot leave out a rank.
     """
 
-    def __init__(self, exchange: Exchange, ranks: RankSet, failure: str) -> None:
+    def __init__(
+        self, exchange: Exchange, ranks: RankSet, failure: str, *, needs_all: bool = False
+    ) -> None:
+        self._needs_all = needs_all
         self._exchange = exchange
         self._failure = failure
         self._ranks = ranks
@@ -89,7 +93,8 @@ class Descriptions:
             ranks = self._ranks.ranks
             return DescribeValue(request_id=request_id, question=question, ranks=ranks)
 
-        self._exchange.ask(self._ranks, request_of, accept, content_by_rank, self._failure)
+        ranks, failure, needs_all = self._ranks, self._failure, self._needs_all
+        self._exchange.ask(ranks, request_of, accept, content_by_rank, failure, needs_all=needs_all)
         return [content_by_rank[rank] for rank in self._ranks]
 
     def forget(self) -> None:

@@ -89,6 +89,8 @@ class Exchange:
         accept: Callable[[Answer, list[bytes]], bool],
         complete: Collection[Rank],
         failure: str,
+        *,
+        needs_all: bool = False,
     ) -> None:
         """Ask ranks, and wait until each has answered.
 
@@ -98,13 +100,14 @@ class Exchange:
             accept: gets each answer with its frames; returns False if the answer is an error.
             complete: ranks whose answers are complete; ``accept`` adds to it.
             failure: the start of the error, for example ``could not pull 'x'``.
+            needs_all: the user cannot leave out a rank.
 
         Raises:
             TransferError: a rank has answered with an error.
             RequestRefusedError: the pool cannot take the request now.
             WaitInterrupt: the user interrupted; so were the ranks.
         """
-        transfer = self._open(ranks)
+        transfer = self._open(ranks, needs_all=needs_all)
         errors: dict[Rank, ErrorInfo] = {}
         try:
             self._hub.send_for(transfer, request_of(transfer.request_id))
@@ -225,14 +228,15 @@ class Exchange:
                 self._hub.close_transfer(transfer)
         _raise_if_any(errors, f"could not push {', '.join(by_name)}")
 
-    def _open(self, ranks: RankSet) -> Transfer:
-        transfer = self._new_transfer(ranks)
+    def _open(self, ranks: RankSet, *, needs_all: bool = False) -> Transfer:
+        transfer = self._new_transfer(ranks, needs_all=needs_all)
         self._hub.open_transfer(transfer)
         return transfer
 
-    def _new_transfer(self, ranks: RankSet) -> Transfer:
+    def _new_transfer(self, ranks: RankSet, *, needs_all: bool = False) -> Transfer:
         request_id = f"value-{_OURS}-{next(_numbers)}"
-        return Transfer(request_id, ranks, lambda: self._hub.is_alive, self._check)
+        hub = self._hub
+        return Transfer(request_id, ranks, lambda: hub.is_alive, self._check, needs_all=needs_all)
 
     def _check(self, missing: set[Rank]) -> None:
         """Raise `PoolBusyError` for a rank that runs a widget's callback and cannot answer."""

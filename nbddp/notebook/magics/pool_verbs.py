@@ -22,7 +22,8 @@ from nbddp.controller.options import (
     lines_outside,
 )
 from nbddp.controller.pool import Pool
-from nbddp.controller.state import RankState, RunOutcome, silence_text
+from nbddp.controller.state import PoolSnapshot, RankState, RunOutcome, silence_text
+from nbddp.durations import write_duration
 from nbddp.errors import BadOptionError, CellInterruptedError, PoolInterruptedError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -141,12 +142,32 @@ def stop(shell: InteractiveShell) -> None:
     print(
         with_line_breaks(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
     )
-    for node in sorted(snapshot.silent_nodes):
-        silent = (
-            f"nothing is heard of node {node} ({snapshot.nodes[node].host}): its ranks end when it "
-            "is reached again, or when its agent has heard nothing for a while"
-        )
-        print(with_line_breaks(silent))
+    for line in unheard_lines(snapshot, pool.options.keep):
+        print(with_line_breaks(line))
+
+
+def unheard_lines(snapshot: PoolSnapshot, keep_s: float) -> list[str]:
+    """Say of each node that was not heard at the stop what becomes of its ranks.
+
+    Args:
+        snapshot: the state before the stop.
+        keep_s: for how long the pool goes on without its notebook; 0: it does not.
+    """
+    names = [f"node {node} ({facts.host})" for node, facts in enumerate(snapshot.nodes)]
+    silent = [
+        f"nothing is heard of {names[node]}: its ranks end when it is reached again, or when its "
+        "agent has heard nothing for a while"
+        for node in sorted(snapshot.silent_nodes)
+    ]
+    end = "when its agent finds that this notebook is gone, or has heard nothing for a while"
+    if keep_s:
+        end = f"{write_duration(keep_s)} after its agent heard of this notebook last (--keep)"
+    given_up = [
+        f"{names[lost.node]} had been given up: perhaps its ranks run on there, and end {end}"
+        for lost in snapshot.lost
+        if lost.is_unseen and lost.node < len(names)
+    ]
+    return [*silent, *given_up]
 
 
 def restart(shell: InteractiveShell, *, ranks: str | None) -> None:

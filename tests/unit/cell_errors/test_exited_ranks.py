@@ -223,7 +223,7 @@ def test_ranks_whose_node_was_given_up_were_lost():
         "began"
     )
     message = text(cell_error(*results))
-    assert "ranks 2-3 were lost while they ran cell [7]" in message
+    assert "ranks 2-3 were lost during cell [7]" in message
     assert "exited," not in message
 
 

@@ -36,7 +36,6 @@ from nbddp.controller.recovery.published import snapshot_of
 from nbddp.errors import PoolBrokenError
 from nbddp.system import kept_pools
 from nbddp.wire.launch_specs import Invitation
-from nbddp.wire.rank_set import NO_RANKS
 from tests.support.machines import Pool
 from tests.support.polling import poll_until
 
@@ -398,7 +397,7 @@ class DeadHosts(EndedSsh):
 def replace_node_1(engine: DeadHosts, hub: HubThread) -> None:
     options = PoolOptions.checked(1, nnodes=2, launcher="ssh", hosts=["n1", "n2", "n3"])
     agents = EngineAgents(cast("Engine", engine), "ssh", INVITATION, options)
-    known = snapshot_of(Pool(1, 2).start().machine, None, NO_RANKS)
+    known = snapshot_of(Pool(1, 2).start().machine, None, None)
     hub.snapshot = structs.replace(known, lost_agents=frozenset({1}))
     command = "%ddp restart -r 1"
     replace_nodes(agents, [1], hub, lambda: False, lambda snapshot: None, command=command)

@@ -69,10 +69,11 @@ SETS: list[dict[str, Any]] = [
     {
         name: value
         for name, value in OTHER.items()
-        if name not in ("init", "slurm", "job", *OF_K8S, "keep", "via")
+        if name not in ("init", "slurm", "job", *OF_K8S, "keep", "via", "address")
     },
     {"cluster": "lab", "nproc_per_node": 5},
     {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3, "via": "login"},
+    {"launcher": "listen", "nnodes": 3, "address": "10.0.0.1"},
     {"launcher": "k8s", "nnodes": 3} | {name: OTHER[name] for name in OF_K8S},
     {"launcher": "pbs", "job": {"queue": "gpu", "pbs.c": "n"}, "nnodes": 3},
 ]
@@ -164,6 +165,17 @@ def test_there_are_no_other_options():
 def test_an_option_of_a_launcher_is_refused_without_it(name: str):
     with pytest.raises(BadOptionError, match=rf"--{name.replace('_', '-')} .*goes with --launcher"):
         PoolOptions.checked(**{name: OTHER[name]})
+
+
+def test_an_option_of_another_launcher_is_left_out_or_gets_its_launcher():
+    words = "the launcher is slurm. Next: leave out --hosts or --hostfile, or name the launcher ssh"
+    with pytest.raises(BadOptionError, match=words):
+        PoolOptions.checked(launcher="slurm", hosts=["a"])
+
+
+def test_a_tunnel_has_no_address():
+    with pytest.raises(BadOptionError, match="with --tunnel the notebook listens on its loopback"):
+        PoolOptions.checked(launcher="ssh", hosts=["a"], tunnel=True, address="10.0.0.1")
 
 
 @pytest.mark.parametrize("job", [{"n": 4}, "n=4", {1: "x"}])

@@ -2,10 +2,13 @@
 
 import pytest
 
+from nbddp.controller.pool.refusals import broken_text
 from nbddp.controller.recovery.rebuild import groups_to_form
+from nbddp.controller.state import AgentExited
 from nbddp.controller.state.stimuli import RebuildRequested
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import AbortOperations, RebuildGroups, StoreExited
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import WORLD, Pool, kinds, outcome_of, requests, seen, statuses
@@ -198,3 +201,21 @@ def test_groups_cannot_be_formed_without_the_store():
     pool.finished(0, run_id, marks=(BROKEN,))
     ended = pool.finished(1, run_id, marks=(BROKEN,))
     assert "the process of the store has ended" in outcome_of(ended).rebuild_failure
+
+
+def test_the_store_of_a_node_that_was_given_up_is_lost_and_its_process_perhaps_is_not():
+    pool = Pool(2, nnodes=2)
+    run_id = pool.run()
+    for rank in (2, 3):
+        pool.finished(rank, run_id, marks=(BROKEN,))
+    lost = AgentExited(0, AgentEnd("silent", 60, "n1"))
+    failure = outcome_of([*pool.feed(lost), *pool.tick(after_s=1.0)]).rebuild_failure
+    assert failure == "the store of the process groups was lost with node 0, and new groups need it"
+    asked, snapshot = RankSet.all(4), pool.machine.snapshot()
+    reason = pool.machine.refusal(asked)
+    assert reason is not None
+    text = broken_text(reason, asked, snapshot, pool.now, is_up=True, is_plain=False)
+    assert text.endswith(
+        f"({failure}) (each of ranks 2-3 can still be used alone, as with -r 2). Next: pull what "
+        "you need (x = %ddp pull x -r 2-3), then %ddp restart, which ends all ranks"
+    )

@@ -1,11 +1,26 @@
 """Nodes of which nothing is heard: no call of the user waits for them."""
 
+from collections.abc import Sequence
+
+import pytest
+from msgspec import structs
+
 from nbddp.controller.cell_errors import cell_error
+from nbddp.controller.hub.transfer import WaitInterrupt, interrupt_as_error
 from nbddp.controller.hub.waiting_commands import WaitingCommands
-from nbddp.controller.pool.refusals import silent_text
-from nbddp.controller.state import NodesSilent, Silence, SilentNode, silence_text
+from nbddp.controller.pool.refusals import broken_text, silent_text
+from nbddp.controller.state import (
+    AgentExited,
+    NodesSilent,
+    Silence,
+    SilentNode,
+    awaited_text,
+    silence_text,
+)
 from nbddp.controller.state.actions import Action, EndRun, RanksRestarted
 from nbddp.controller.state.stimuli import InterruptRequested, RestartRanksRequested
+from nbddp.errors import TransferInterruptedError
+from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import DescribeRank
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.recovering import Pool, kinds, of_type, outcome_of, requests, statuses
@@ -20,6 +35,17 @@ def silent_pool() -> Pool:
 
 def silence(pool: Pool) -> list[Action]:
     return pool.feed(NodesSilent((SilentNode(1, "hostb", pool.now - 2.0, 60.0),)))
+
+
+def text_of(pool: Pool, asked: Sequence[int]) -> str:
+    """What the user reads when these ranks refuse a cell."""
+    ranks = RankSet.of(asked)
+    reason = pool.machine.refusal(ranks)
+    assert reason is not None
+    silent = pool.machine.silent.among(RankSet.all(4), pool.now)
+    nodes = tuple(SilentNode(s.node, s.host, pool.now - s.silent_s, 60.0) for s in silent)
+    snapshot = structs.replace(pool.machine.snapshot(), silent=nodes)
+    return broken_text(reason, ranks, snapshot, pool.now, is_up=True, is_plain=False)
 
 
 def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
@@ -157,11 +183,63 @@ def test_a_rebuild_does_not_wait_for_a_silent_node_and_is_begun_again_when_it_is
     assert not pool.is_rebuilding()
     refusal = pool.machine.refusal(RankSet.all(4))
     assert refusal is not None
-    assert "node 1 (hostb) is silent for" in refusal
+    assert refusal == "the process groups are formed again when all nodes are heard"
+    assert text_of(pool, [0, 1]) == (
+        "the process groups are formed again when all nodes are heard (each of ranks 0-1 can still "
+        "be used alone, as with -r 0): node 1 (hostb) is silent for 3 s; ranks 2-3 may go on "
+        "there: they are given up at 60 s unless it is heard again before. Next: wait until the "
+        "node is heard again or given up, or %ddp restart, which gives it up now and ends all ranks"
+    )
     assert pool.machine.refusal(RankSet.of([1])) is None
     pool.feed(NodesSilent(()))
     pool.answer_reform(pool.answer_looks(pool.tick(after_s=0.1)))
     assert pool.machine.refusal(RankSet.all(4)) is None
+
+
+def test_a_rank_whose_old_process_had_ended_is_told_as_restarted():
+    pool = Pool(2, nnodes=2)
+    asked = RankSet.of([1])
+    pool.answer_peeks(pool.feed(RestartRanksRequested(5, asked)))
+    pool.exited(1)
+    pool.start_fresh(pool.tick(after_s=0.05))
+    [done] = of_type(silence(pool), RanksRestarted)
+    assert done.ended == asked
+    assert silent_text(asked, done) == (
+        "rank 1 was restarted, but cannot be used with others yet: its old process has ended, and "
+        "its variables are gone. The fresh one forms its process groups with all others, and node "
+        "1 (hostb) is silent for 2 s; ranks 2-3 may go on there: they are given up at 60 s unless "
+        "it is heard again before. Next: wait until the node is heard again or given up: the "
+        "groups are formed then, or %ddp restart, which gives it up now and ends all ranks"
+    )
+
+
+def test_a_fresh_rank_on_the_silent_node_is_told_with_one_age():
+    pool = Pool(2, nnodes=2)
+    asked = RankSet.of([2])
+    pool.answer_peeks(pool.feed(RestartRanksRequested(5, asked)))
+    pool.exited(2)
+    pool.tick(after_s=0.05)
+    [done] = of_type(silence(pool), RanksRestarted)
+    assert silent_text(asked, done).startswith("rank 2 was restarted, but cannot be used")
+    pool.now += 50.0
+    assert text_of(pool, [0, 1, 2, 3]).startswith(
+        "a fresh process takes the place of rank 2 (each of ranks 0-1 can still be used alone, "
+        "as with -r 0): node 1 (hostb) is silent for 52 s; ranks 2-3 may go on there"
+    )
+
+
+def test_ranks_of_a_silent_node_are_perhaps_in_an_old_cell():
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    pool.finished(0, run_id, "KeyboardInterrupt")
+    pool.finished(1, run_id, "KeyboardInterrupt")
+    pool.answer_looks(pool.done, [0, 1])
+    outcome_of(pool.tick(after_s=0.5))
+    asked = RankSet.all(4)
+    assert pool.machine.transfer_refusal(asked) == "ranks 2-3 are perhaps still in an old cell"
+    pool.feed(NodesSilent(()))
+    assert pool.machine.transfer_refusal(asked) == "ranks 2-3 are still in an old cell"
 
 
 def test_ranks_that_form_groups_with_a_node_that_becomes_silent_are_freed():
@@ -204,3 +282,33 @@ def test_a_command_does_not_wait_for_silent_ranks_that_are_in_an_old_cell():
     pool.feed(NodesSilent(()))  # it is heard again: the ranks leave the cell soon
     waiting.when_settled(RankSet.all(4), lambda: called.append("later"))
     assert called == ["while it is silent"]
+
+
+def test_ranks_that_were_lost_in_a_cell_of_their_own_can_be_replaced_alone():
+    pool = silent_pool()
+    pool.run("2-3")
+    silent = AgentEnd("silent", 60, "hostb")
+    outcome = outcome_of([*pool.feed(AgentExited(1, silent)), *pool.tick(after_s=1.0)])
+    text = " ".join(str(cell_error(outcome, "cell [4]", {})).split())
+    assert text.startswith("RankExitedError: ranks 2-3 were lost during cell [4]")
+    assert (
+        "%ddp restart -r 2-3 asks for another agent in the place of node 1 (ranks 0-1 keep their "
+        "variables)"
+    ) in text
+
+
+def test_what_needs_all_ranks_offers_no_way_without_the_silent_ones():
+    silences, asked = [Silence(1, "b", 7.0, 60.0, RankSet.of([2, 3]))], RankSet.all(4)
+    text = awaited_text(silences, asked, needs_all=True)
+    assert text.endswith(". This needs all ranks, and waits for it; the stop button ends the wait")
+    assert awaited_text(silences, asked).endswith("wait, and -r 0-1 leaves ranks 2-3 out")
+    stop = WaitInterrupt(RankSet.of([0, 1]), {}, NO_RANKS, silences)
+    with pytest.raises(TransferInterruptedError, match="Next: -r 0-1 leaves them out"):
+        raise_as_error(stop, needs_all=False)
+    with pytest.raises(TransferInterruptedError, match="Next: wait until the node is heard"):
+        raise_as_error(stop, needs_all=True)
+
+
+def raise_as_error(stop: WaitInterrupt, *, needs_all: bool) -> None:
+    with interrupt_as_error("looking at names", needs_all=needs_all):
+        raise stop
