@@ -147,12 +147,13 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     )
     facts = after_exits(outcome)
     first = outcome.results[dead.ranks[0]]
-    ends = [end for rank in dead if (end := outcome.results[rank].exited) is not None]
+    end_by_rank = {r: end for r in dead if (end := outcome.results[r].exited) is not None}
+    ends = list(end_by_rank.values())
     several = RankVerb.LOST if all(map(was_lost, ends)) else RankVerb.EXITED
     how = _predicate(first).main_clause() if len(dead) == 1 else several.value[1]
-    lost_agent = all(end.lost_agent for end in ends)
+    lost_ranks = RankSet.of(rank for rank, end in end_by_rank.items() if end.lost_agent)
     words = exited_ranks(
-        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost_agent=lost_agent
+        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost=lost_ranks
     )
     meanings = dict.fromkeys(meaning(end) for end in ends if meaning(end))
     means = "".join(f" SIGKILL means: {text}." for text in meanings)
