@@ -217,7 +217,9 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, aside=_INTERRUPTED), site)
     if evidence.is_consequence(outcome, rank):
         # nbddp freed this rank, or Gloo told it before that a peer is gone: that depends on time.
-        return PerRank(rank, "raised", Predicate(RankVerb.NONE, "waited", _FREED), site)
+        own = evidence.lost_connection(outcome, rank)
+        waited = Predicate(RankVerb.NONE, "waited", _FREED)
+        return PerRank(rank, "raised", Predicate(RankVerb.NONE, own) if own else waited, site)
     if error is not None:
         return PerRank(rank, "raised", Predicate(RankVerb.RAISED, f" {error.ename}"), site)
     if result.status == "unfinished":

@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun, results_of
+from nbddp.controller.state.cell_run import LOST_CONNECTION, ONLY_DELAYS, CellRun, results_of
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -84,6 +84,7 @@ from nbddp.controller.state.stimuli import (
 __all__ = [
     "DETACHED",
     "LEGAL_CONFIG",
+    "LOST_CONNECTION",
     "MISMATCH_ERROR",
     "ONLY_DELAYS",
     "AbandonRequested",

@@ -133,6 +133,7 @@ def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank()
         ("freed", "freed"),
         ("raised", "failed"),
         ("collective", "freed"),
+        ("lost", "failed"),
         ("stopped", "stopped"),
     ],
 )
