@@ -194,6 +194,11 @@ class RankExited(MessageBase, frozen=True):
         """Whether its agent was lost: its records are not known, and it cannot be replaced."""
         return isinstance(self.cause, LostAgent)
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether it counts as exited with its node: perhaps its process still runs."""
+        return isinstance(self.cause, LostAgent) and self.cause.is_unseen
+
 
 class RanksStopped(MessageBase, frozen=True):
     """Answer to `StopRanks`: this node has no rank, store or child of them any more."""

@@ -237,6 +237,20 @@ class RankState:
         self.answers = False
         return self
 
+    def lost(self) -> "RankState":
+        """Its node was given up: perhaps its process still runs."""
+        why = "node 1 was given up (nothing was heard of h12 for 60 s)"
+        self.more.update(exit_text=why, exit_phrase=f"was lost: {why}", lost_agent=True)
+        self._over("dead")
+        self.answers = False
+        return self
+
+    def reforming(self) -> "RankState":
+        """The rank makes its process groups again."""
+        self._over("finished")
+        self.activity = "reforming"
+        return self
+
     def silent(self) -> "RankState":
         """The rank lives and does not answer."""
         self.state = "silent"

@@ -19,6 +19,7 @@ from nbddp.controller.diagnosis import (
     quote,
 )
 from nbddp.controller.state import (
+    LOST_CONNECTION,
     MISMATCH_ERROR,
     RankResult,
     RunOutcome,
@@ -31,7 +32,7 @@ from nbddp.wire.flight_recorder import LEFT_DEBUGGER, RENDEZVOUS, Mismatch, Oper
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-_LOST_ERROR = "CollectiveFailedError"
+_LOST_ERROR = LOST_CONNECTION
 #: The errors of a rank that was freed, from Python or from C++.
 _OF_FREED = (
     "CollectiveAbortedError",
@@ -245,6 +246,20 @@ def is_consequence(outcome: RunOutcome, rank: Rank) -> bool:
     return result.error.ename == MISMATCH_ERROR and rank != _first_mismatched(outcome)
 
 
+def lost_connection(outcome: RunOutcome, rank: Rank) -> str:
+    """``raised CollectiveFailedError: ...`` of a rank that nbddp did not free; empty: others.
+
+    Beside a process that has ended it is chance which comes first. A node that was given up was
+    silent for long before.
+    """
+    result = outcome.results[rank]
+    if result.was_freed or result.error is None or result.error.ename != _LOST_ERROR:
+        return ""
+    ends = [end for each in outcome.results.values() if (end := each.exited) is not None]
+    is_of_node = bool(ends) and all(end.was_lost for end in ends)
+    return f"raised {error_summary(result.error)}" if is_of_node else ""
+
+
 def ranks_without_group(outcome: RunOutcome) -> RankSet:
     """The ranks that raised, since they have no default process group."""
     return RankSet.of(
@@ -395,8 +410,9 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
             return _Consequence(f"came to monitored_barrier{at}")
         if result.error.ename != _LOST_ERROR:
             return _Consequence(f"raised {result.error.ename} too{at}")
-        if not outcome.ranks("exited"):
-            return _Consequence(f"lost the connection to another rank{at}")
+        own = lost_connection(outcome, rank)
+        if own or not outcome.ranks("exited"):
+            return _Consequence(f"{own or 'lost the connection to another rank'}{at}")
         # Gloo told it that a peer is gone, before nbddp freed it: see `exited_ranks`.
     place = _place_of_wait(outcome, rank, site)
     if place is not None:

@@ -147,12 +147,13 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     )
     facts = after_exits(outcome)
     first = outcome.results[dead.ranks[0]]
-    ends = [end for rank in dead if (end := outcome.results[rank].exited) is not None]
+    end_by_rank = {r: end for r in dead if (end := outcome.results[r].exited) is not None}
+    ends = list(end_by_rank.values())
     several = RankVerb.LOST if all(map(was_lost, ends)) else RankVerb.EXITED
     how = _predicate(first).main_clause() if len(dead) == 1 else several.value[1]
-    lost_agent = all(end.lost_agent for end in ends)
+    lost_ranks = RankSet.of(rank for rank, end in end_by_rank.items() if end.lost_agent)
     words = exited_ranks(
-        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost_agent=lost_agent
+        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost=lost_ranks
     )
     meanings = dict.fromkeys(meaning(end) for end in ends if meaning(end))
     means = "".join(f" SIGKILL means: {text}." for text in meanings)
@@ -216,7 +217,9 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, aside=_INTERRUPTED), site)
     if evidence.is_consequence(outcome, rank):
         # nbddp freed this rank, or Gloo told it before that a peer is gone: that depends on time.
-        return PerRank(rank, "raised", Predicate(RankVerb.NONE, "waited", _FREED), site)
+        own = evidence.lost_connection(outcome, rank)
+        waited = Predicate(RankVerb.NONE, "waited", _FREED)
+        return PerRank(rank, "raised", Predicate(RankVerb.NONE, own) if own else waited, site)
     if error is not None:
         return PerRank(rank, "raised", Predicate(RankVerb.RAISED, f" {error.ename}"), site)
     if result.status == "unfinished":

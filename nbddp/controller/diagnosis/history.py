@@ -288,5 +288,5 @@ def is_local_failure(operation: Operation) -> bool:
     A call that did not match, or was freed, is none: the others have made, or expect, the same one.
     """
     failure = operation.failure
-    is_shared = failure is not None and failure.kind in ("collective", "freed")
+    is_shared = failure is not None and failure.kind in ("collective", "freed", "lost")
     return operation.state == "failed" and operation.waited_ns == 0 and not is_shared

@@ -135,7 +135,11 @@ class RankReports:
 
     def _described(self, view: RankView, pg_id: str | None = None) -> PerRank:
         rank = view.rank
-        predicate, site = self._predicate(view, pg_id)
+        predicate, site = (
+            (Predicate(RankVerb.MAKES_GROUPS), None)
+            if view.is_reforming
+            else self._predicate(view, pg_id)
+        )
         since_s = self.since_s(rank) if view.state == "running" else None
         waits = self.graph.waits[rank]
         stack = waits[0].thread.stack if waits else ()
@@ -149,9 +153,8 @@ class RankReports:
             case "finished" | "raised" | "dead":
                 return self._ended(view, pg_id)
             case "silent":
-                operation = self.graph.histories[view.rank].newest(run_id=self.run_id)
-                site = operation.site if operation is not None else None
-                return _silent(view), site
+                newest = self.graph.histories[view.rank].newest(run_id=self.run_id)
+                return _silent(view), newest.site if newest is not None else None
             case "idle":
                 return self._beside(view)
             case _ if view.exit_text:  # its place is being taken by a fresh process
@@ -214,6 +217,8 @@ class RankReports:
         ended = Predicate(RankVerb.HAS_FINISHED)
         if view.state == "dead" or view.exit_text:
             ended = Predicate.of_end(view.exit_phrase)
+        if newest is None and view.lost_agent:  # its records are not known
+            return ended, None
         if newest is None:
             return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
         name = self.name(newest, has_call=False)

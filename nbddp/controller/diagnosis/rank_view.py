@@ -31,6 +31,8 @@ class RankView:
     #: Of a dead rank, or of the one whose place a starting rank takes: ``SIGKILL (signal 9)``.
     exit_text: str = ""
     exit_phrase: str = "exited"  #: of a dead rank: ``exited with SIGKILL (signal 9)``
+    #: Of a dead rank: its agent is lost, and its records with it; perhaps its process still runs.
+    lost_agent: bool = False
     #: Of a silent or dead rank: its agent has read them from shared memory.
     operations: tuple[Operation, ...] = ()
     stack_text: str = ""
@@ -46,6 +48,11 @@ class RankView:
         if self.state != "running" or self.look is None:
             return self.after
         return None if self.look.main is None else self.look.main.handling
+
+    @property
+    def is_reforming(self) -> bool:
+        """Whether the rank makes its process groups again: no cell runs there meanwhile."""
+        return self.look is not None and self.look.activity == "reforming"
 
     @property
     def is_over(self) -> bool:

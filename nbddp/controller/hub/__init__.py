@@ -15,9 +15,11 @@ from nbddp.controller.hub.transfer import (
     WaitInterrupt,
     interrupt_as_error,
 )
+from nbddp.controller.hub.waiting_commands import WITHDRAWN
 
 __all__ = [
     "NO_RANK",
+    "WITHDRAWN",
     "Agents",
     "Answer",
     "Attachment",

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
@@ -31,7 +30,7 @@ from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import HubEvent, Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import OpenTransfers, Transfer
-from nbddp.controller.hub.waiting_commands import WaitingCommands
+from nbddp.controller.hub.waiting_commands import WaitingCommands, await_begin
 from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -215,13 +214,23 @@ class HubThread:
         while self.is_alive and not is_done.wait(0.2):
             pass
 
-    def begin(self, run: Run, requested: RunRequested) -> str | None:
+    def begin(
+        self,
+        run: Run,
+        requested: RunRequested,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> str | None:
         """Begin a cell, and wait until the hub thread has sent it.
 
         While the pool is repaired between cells, the cell waits, with a limit.
 
+        Args:
+            run: the cell.
+            requested: the same for the ranks.
+            is_interrupted: whether the user has pressed the stop button since.
+
         Returns:
-            The reason if the pool refuses the cell; else None.
+            The reason if the pool refuses the cell, or the user has ended the wait; else None.
         """
         answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         has_asked = False
@@ -238,22 +247,24 @@ class HubThread:
                 self._run = run
                 self._feed(requested)
                 if self._remote_nodes is not None:
-                    self._do_all(self._remote_nodes.silent_notices())
+                    self._do_all(self._remote_nodes.silent_notices(time.monotonic()))
             self._publish()
             answer.put(refusal)
 
-        def give_up() -> None:
+        def give_up(reason: str) -> None:
             if self._waiting.remove(begin):
-                answer.put("fresh ranks are still taking their places")
+                answer.put(reason)
 
         self._call(lambda: self._waiting.when_settled(requested.ranks, begin))
-        began = time.monotonic()
-        while self.is_alive:
-            with suppress(queue.Empty):
-                return answer.get(timeout=0.2)
-            if time.monotonic() - began > self._settings.start_timeout_s:
-                self._call(give_up)
-        return self._end_reason()
+        answered = await_begin(
+            answer,
+            is_alive=lambda: self.is_alive,
+            is_interrupted=is_interrupted,
+            give_up=lambda reason: self._call(lambda: give_up(reason)),
+            tell=lambda text: self.do(NotifyUser(None, text)),
+            limit_s=self._settings.start_timeout_s,
+        )
+        return self._end_reason() if answered is None else answered[0]
 
     def _end_reason(self) -> str:
         return f"its hub has ended{self._failure and ': '}{self._failure}"

@@ -271,10 +271,10 @@ class RemoteNodes:
             if self._channel.silence_s(guest, now) >= self._settings.silent_after_s:
                 self._forget_guest(guest)
 
-    def silent_notices(self) -> list[NotifyUser]:
+    def silent_notices(self, now: float) -> list[NotifyUser]:
         """Return what a user should know who begins a cell now."""
         return [
-            NotifyUser(None, self._silent_text(each))
+            NotifyUser(None, self._silent_text(each, now))
             for each in self.view.silent
             if not self._is_heard(each)
         ]
@@ -331,7 +331,7 @@ class RemoteNodes:
                 silent[node] = SilentNode(node, facts.host, heard_at, lost_after_s)
         ended = agents.ended
         notices: list[NotifyUser | NodesSilent] = [
-            NotifyUser(None, self._silent_text(each))
+            NotifyUser(None, self._silent_text(each, now))
             for node, each in sorted(silent.items())
             if node not in before
         ]
@@ -360,9 +360,10 @@ class RemoteNodes:
         if clocks and clocks != self.view.clocks:
             self.view = replace(self.view, clocks=clocks)
 
-    def _silent_text(self, silent: SilentNode) -> str:
+    def _silent_text(self, silent: SilentNode, now: float) -> str:
+        left_s = max(0.0, silent.since + silent.lost_after_s - now)
         return (
             f"nothing is heard of node {silent.node} ({silent.host}). Perhaps the network is cut, "
             "or was a moment ago, the machine is off, or its agent was killed. Next: wait until it "
-            f"is heard again; its ranks are given up after {silent.lost_after_s:g} s"
+            f"is heard again; its ranks are given up in {left_s:.0f} s"
         )

@@ -3,8 +3,10 @@
 Runs in: the hub thread.
 """
 
+import queue
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.system.process_tree import is_ending
@@ -12,6 +14,56 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: A cell waits this long for ranks that are still in an old cell, or whose end is not reported yet.
 _LATE_S = 2.0
+#: A cell that waits for longer waits for a repair, and says so.
+_TELL_AFTER_S = 2.5
+_WAITS = (
+    "this cell waits until the process groups are formed again. The stop button ends the wait; the "
+    "cell is not run then"
+)
+#: Why a cell did not begin: the user has ended the wait.
+WITHDRAWN = "the wait for the process groups was interrupted"
+
+
+def await_begin(
+    answer: "queue.SimpleQueue[str | None]",
+    *,
+    is_alive: Callable[[], bool],
+    is_interrupted: Callable[[], bool],
+    give_up: Callable[[str], object],
+    tell: Callable[[str], object],
+    limit_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[str | None] | None:
+    """Wait until the hub thread has begun or refused a cell.
+
+    Args:
+        answer: gets the refusal, or None.
+        is_alive: whether the hub thread lives.
+        is_interrupted: whether the user has pressed the stop button.
+        give_up: asks the hub thread to refuse the cell for this reason, unless it has begun.
+        tell: shows the user a sentence.
+        limit_s: the cell is given up after this time.
+        clock: seconds.
+
+    Returns:
+        The answer; None: the hub has ended.
+    """
+    began, has_told, was_stopped = clock(), False, False
+    while is_alive():
+        try:
+            with suppress(queue.Empty):
+                return (answer.get(timeout=0.2),)
+        except KeyboardInterrupt:
+            was_stopped = True
+        waited_s = clock() - began
+        if was_stopped or is_interrupted():
+            give_up(WITHDRAWN)
+        elif waited_s > limit_s:
+            give_up("fresh ranks are still taking their places")
+        elif waited_s > _TELL_AFTER_S and not has_told:
+            has_told = True
+            tell(_WAITS)
+    return None
 
 
 class WaitingCommands:

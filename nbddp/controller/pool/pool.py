@@ -15,7 +15,7 @@ from nbddp.controller.catch_up import CatchUp, CellHistory
 from nbddp.controller.cell_errors import cell_error
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
+from nbddp.controller.hub import WITHDRAWN, RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import (
     PoolOptions,
     check_seconds,
@@ -56,7 +56,13 @@ from nbddp.controller.values import (
     diff_values,
     variables_to_dict,
 )
-from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
+from nbddp.errors import (
+    BadOptionError,
+    CellError,
+    CellInterruptedError,
+    PoolBrokenError,
+    PoolBusyError,
+)
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.mesh_ranks import read_ranks
@@ -204,17 +210,18 @@ class Pool:
         self, code: str, options: CellOptions, make_view: "Callable[[Pool, Run], CellView]"
     ) -> RunOutcome:
         with EarlyInterrupts() as early:
-            run = self.submit(code, options)
+            run = self.submit(code, options, early)
             with self.given_up_on_failure(run):
                 view = make_view(self, run)
             return self.wait(run, view, early)
 
-    def submit(self, code: str, options: CellOptions) -> Run:
+    def submit(self, code: str, options: CellOptions, early: EarlyInterrupts | None = None) -> Run:
         """Begin a cell and do not wait for it. For the notebook layer.
 
         Args:
             code: the source, which the caller has checked.
             options: how it is to be run.
+            early: counts the interrupts that come while the cell waits for a repair of the pool.
 
         Returns:
             The run, from which `wait` takes the events.
@@ -257,8 +264,15 @@ class Pool:
             aside_id="" if options.replay is None else options.replay.name,
         )
         refusal = self._processes.hub.begin(
-            run, RunRequested(execute, options.ranks, options.timeout_s)
+            run,
+            RunRequested(execute, options.ranks, options.timeout_s),
+            lambda: early is not None and early.count > 0,
         )
+        if refusal == WITHDRAWN:
+            raise CellInterruptedError(
+                f"{options.cell_name} was not run: it waited until the process groups are formed "
+                "again, and was interrupted. Next: run it again, which waits for them"
+            )
         if refusal is not None:
             self._refuse(refusal, options.ranks)
         self._cells.begin(run, code, options, self.snapshot.ranks)

@@ -189,6 +189,7 @@ class RankProbes:
             sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
+            lost_agent=exited is not None and exited.lost_agent,
             operations=() if last is None else (last,),
             unheard=unheard if look is None and info.state is not RankState.EXITED else "",
             is_fresh=info.state is RankState.IDLE

@@ -3,8 +3,8 @@
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
 A silent node may be heard again, so its ranks are not ended. But a cell that the user has
-interrupted ends without them, fresh ranks are refused, and a rebuild that needs them fails at once
-and is repeated when they are heard again.
+interrupted, or whose other ranks have lost their connections, ends without them. Fresh ranks are
+refused, and a rebuild that needs them fails at once and is repeated when they are heard again.
 """
 
 from nbddp.controller.state import CellRun, PoolMachine, RankState, Silence, SilentNode
@@ -41,7 +41,12 @@ class SilentRanks:
         )
 
     def holds_up(self, run: CellRun | None) -> bool:
-        """Return whether a cell whose end the user wants waits for silent ranks only."""
-        if run is None or not self._nodes or not (run.interrupted or run.timed_out):
+        """Return whether a cell waits for silent ranks only, and its end is wanted or near.
+
+        The user or a timeout has interrupted it, or the others have lost the connections to them.
+        """
+        if run is None or not self._nodes:
+            return False
+        if not (run.interrupted or run.timed_out or run.has_lost_connection):
             return False
         return bool(run.unfinished) and set(run.unfinished) <= set(self.ranks)

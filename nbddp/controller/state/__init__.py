@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun, results_of
+from nbddp.controller.state.cell_run import LOST_CONNECTION, ONLY_DELAYS, CellRun, results_of
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -33,6 +33,7 @@ from nbddp.controller.state.exit_text import (
     error_summary,
     exception_line,
     exit_phrase,
+    gone_text,
     idle_exit_notices,
     is_of_memory,
     is_of_mismatch,
@@ -83,6 +84,7 @@ from nbddp.controller.state.stimuli import (
 __all__ = [
     "DETACHED",
     "LEGAL_CONFIG",
+    "LOST_CONNECTION",
     "MISMATCH_ERROR",
     "ONLY_DELAYS",
     "AbandonRequested",
@@ -151,6 +153,7 @@ __all__ = [
     "error_summary",
     "exception_line",
     "exit_phrase",
+    "gone_text",
     "idle_exit_notices",
     "is_of_memory",
     "is_of_mismatch",

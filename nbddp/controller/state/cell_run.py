@@ -17,6 +17,8 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
 _AT_PROMPT = "last seen at a prompt, which now ends"
 
+#: The error of a rank whose connection to another one was lost.
+LOST_CONNECTION = "CollectiveFailedError"
 #: Faults that change when a rank runs a line, or end it.
 _ONLY_TIME = ("kill", "stop", "delay", "link", "store")
 #: Faults after which a rank goes on as if nothing had been: they cause no error that is proven.
@@ -88,6 +90,12 @@ class CellRun:
         """Whether the user or its timeout has interrupted it, or it has failed on some rank."""
         ends = self.results.values()
         return self.interrupted or self.timed_out or any(end.status != "ok" for end in ends)
+
+    @property
+    def has_lost_connection(self) -> bool:
+        """Whether some rank has raised that its connection to another one was lost."""
+        names = (result.error.ename for result in self.results.values() if result.error is not None)
+        return LOST_CONNECTION in names
 
     @property
     def unfinished(self) -> RankSet:

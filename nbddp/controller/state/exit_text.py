@@ -12,7 +12,8 @@ from typing import assert_never
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
-from nbddp.controller.state.rank_state import RankInfo
+from nbddp.controller.state.rank_state import RankInfo, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import (
@@ -112,7 +113,7 @@ def is_of_memory(exited: RankExited) -> bool:
 
 def was_lost(exited: RankExited) -> bool:
     """Whether a rank counts as exited with its node: perhaps its process still runs."""
-    return isinstance(exited.cause, LostAgent) and exited.cause.is_unseen
+    return exited.was_lost
 
 
 def exit_phrase(exited: RankExited) -> str:
@@ -224,6 +225,12 @@ def exited_text(exited: Sequence[RankInfo], lost: Mapping[int, LostAgent]) -> st
         why = _loss_of(first, several=len(nodes) > 1).format(" and ".join(map(str, nodes)))
         parts.append(f"{ranks.describe()} {ranks.verb(*forms)}, since {why}")
     return ", and ".join(parts)
+
+
+def gone_text(pool: PoolSnapshot) -> str:
+    """``ranks 2-3 were lost, since node 1 was given up``; empty: no rank has exited."""
+    exited = [info for info in pool.ranks if info.state is RankState.EXITED]
+    return exited_text(exited, {lost.node: lost for lost in pool.lost})
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:

@@ -124,6 +124,11 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
         return "groups-unknown" if self.lost_agents and keeps_none else None
 
     def summary(self) -> str:
-        """The number of ranks in each state: ``3 idle, 1 exited``."""
-        counts = Counter(info.state.name.lower() for info in self.ranks)
+        """The number of ranks in each state: ``2 idle, 1 exited, 1 lost``."""
+        counts = Counter(
+            "lost"
+            if info.state is RankState.EXITED and info.exited and info.exited.was_lost
+            else info.state.name.lower()
+            for info in self.ranks
+        )
         return ", ".join(f"{count} {state}" for state, count in counts.items())

@@ -88,7 +88,9 @@ def trace_records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> lis
     ]
 
 
-def chrome_trace(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> dict[str, Any]:
+def chrome_trace(
+    rows: Sequence[TraceRow], ranks: RankSet | None = None, lack: str = ""
+) -> dict[str, Any]:
     """Make the object for ``chrome://tracing`` and Perfetto, ready for `json.dump`.
 
     Each rank is a process with one track; operations that overlap get a second one, since slices
@@ -98,10 +100,11 @@ def chrome_trace(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> dict
     Args:
         rows: operations, the ranks side by side.
         ranks: only the tracks of these; default: all.
+        lack: the sentence on records that are missing; empty: all are there.
 
     Returns:
         ``{"traceEvents": [...], "displayTimeUnit": "ms"}``; times in it are in microseconds since
-        the first arrival.
+        the first arrival. ``otherData`` has what is missing.
     """
     start_ns = min((row.first_ns for row in rows), default=0)
     end_ns = max((_latest_ns(row) for row in rows), default=0)
@@ -140,7 +143,8 @@ def chrome_trace(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> dict
                     }
                 )
     names = [event for rank in sorted(busy_until) for event in _names(rank, len(busy_until[rank]))]
-    return {"traceEvents": [*names, *slices, *arrows], "displayTimeUnit": "ms"}
+    trace = {"traceEvents": [*names, *slices, *arrows], "displayTimeUnit": "ms"}
+    return {**trace, "otherData": {"missing": lack}} if lack else trace
 
 
 def _latest_ns(row: TraceRow) -> int:

@@ -82,6 +82,13 @@ class TraceRow:
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
     gone: RankSet = field(default_factory=RankSet)  #: those of ``missing`` that ended their cell
+    #: Members that told nothing, and whose records nobody could read: their node is silent or lost.
+    unheard: RankSet = field(default_factory=RankSet)
+
+    @cached_property
+    def unknown(self) -> RankSet:
+        """Members of which it is not known whether and when they came."""
+        return RankSet.of(self.members) - RankSet.of(self.parts) - self.missing
 
     @cached_property
     def first_ns(self) -> int:
@@ -95,12 +102,13 @@ class TraceRow:
 
     @cached_property
     def spread_ns(self) -> int | None:
-        """From the first arrival to the last; None if fewer than two ranks are known."""
-        return self.last_ns - self.first_ns if len(self.parts) > 1 else None
+        """From the first arrival to the last; None if those of some members are not known."""
+        is_known = len(self.parts) > 1 and not self.unknown
+        return self.last_ns - self.first_ns if is_known else None
 
     @cached_property
     def last_rank(self) -> int | None:
-        """The rank that came last; None if a rank has not come, or all came at one time."""
+        """The rank that came last; None: not all are known to have come, or all came at once."""
         if self.missing or not self.spread_ns:
             return None
         return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
@@ -314,6 +322,10 @@ class _Progress:
                 if operation.record_id >= oldest_id:
                     self._oldest[counted] = min(self._oldest.get(counted, number), number)
 
+    def unheard(self, members: Iterable[int]) -> RankSet:
+        """The ranks whose records are not known."""
+        return RankSet.of(rank for rank in members if rank not in self._known)
+
     def has_not_come(
         self, rank: int, counted: _Key, number: int, *, is_over: bool, is_done: bool
     ) -> bool:
@@ -446,6 +458,7 @@ def _row(
         src=src,
         dst=dst,
         tag=operation.tag,
+        unheard=progress.unheard(members),
         missing=RankSet.of(
             member
             for member in members

@@ -4,13 +4,15 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 from nbddp.controller.pool import Pool
-from nbddp.controller.trace import chrome_trace, select
+from nbddp.controller.trace import TraceRow, chrome_trace, select
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -22,6 +24,7 @@ from nbddp.notebook.render import (
     trace_table,
 )
 from nbddp.notebook.render.html import escape
+from nbddp.notebook.render.timeline_text import missing_records
 
 
 def status(shell: InteractiveShell, *, live: str) -> None:
@@ -119,17 +122,21 @@ def trace(
     chosen_ranks = None if ranks is None else pool.rank_set(ranks)
     rows = pool.trace_rows()
     if save is None:
-        _show(trace_table.table(rows, cell=cell, ranks=chosen_ranks, last=last))
+        lack = _lack(pool, select(rows, cell=cell, ranks=chosen_ranks))
+        _show(trace_table.table(rows, cell=cell, ranks=chosen_ranks, last=last, lack=lack))
         return
     selected_rows = select(rows, cell=cell, ranks=chosen_ranks)
+    lack = _lack(pool, selected_rows)
     path = Path(save).expanduser()
     try:
-        path.write_text(json.dumps(chrome_trace(selected_rows, chosen_ranks)), encoding="utf-8")
+        path.write_text(
+            json.dumps(chrome_trace(selected_rows, chosen_ranks, lack)), encoding="utf-8"
+        )
     except OSError as error:
         raise BadOptionError(
             f"%ddp trace --save: {path} cannot be written: {error}. Next: another path"
         ) from None
-    saved = f"{len(selected_rows)} operations saved in {path}"
+    saved = f"{len(selected_rows)} operations saved in {path}{f'; {lack}' if lack else ''}"
     print(with_line_breaks(f"{saved}. Next: open it in https://ui.perfetto.dev"))
 
 
@@ -163,7 +170,12 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
         return
     rest = trace_table.not_kept(cell_rows)
     headline = timeline.headline_of(cell_rows, number, trace_table.counts(cell_rows), rest)
-    _show(timeline.timeline(cell_rows, headline, chosen_ranks, pool.snapshot.clocks))
+    lack = _lack(pool, cell_rows)
+    _show(timeline.timeline(cell_rows, headline, chosen_ranks, pool.snapshot.clocks, lack))
+
+
+def _lack(pool: Pool, rows: Sequence[TraceRow]) -> str:
+    return missing_records(rows, pool.snapshot, time.monotonic())
 
 
 def _refuse_plain(verb: str) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
-from nbddp.controller.state import RankState, RunOutcome
+from nbddp.controller.state import RunOutcome, gone_text
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
@@ -36,8 +36,8 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     """
     pool = session.pool()
     running, count = pool.running_cell, status_table.count_ranks(pool)
-    exited = pool.snapshot.in_state(RankState.EXITED)
-    gone = f" ({exited.describe()} {exited.verb('has', 'have')} exited)" if exited else ""
+    exited = gone_text(pool.snapshot)
+    gone = f" ({exited})" if exited else ""
     keep_s = pool.detach(keep)
     let_go_pools.note(pool)
     own = pool_folder.own_parent()
@@ -193,8 +193,8 @@ def _states(pool: Pool) -> str:
     states = pool.snapshot
     if pool.left_cell is None:
         return f"Now: {states.summary()}. "
-    exited = states.in_state(RankState.EXITED)
-    return f"{exited.describe()} {exited.verb('has', 'have')} exited. " if exited else ""
+    exited = gone_text(states)
+    return f"{exited[:1].upper()}{exited[1:]}. " if exited else ""
 
 
 def _until(keep_s: float) -> str:

@@ -19,6 +19,7 @@ from math import ceil
 
 from nbddp.controller.state import NodeClock
 from nbddp.controller.trace import RankPart, TraceRow
+from nbddp.line_breaks import wrapped
 from nbddp.notebook.render.canvas import (
     INK,
     SMALL,
@@ -53,6 +54,8 @@ _MIN_AREA_PX = 3
 #: Kinds of operations that have a letter and a colour; the others share one.
 _MAX_OPS = 7
 _OTHER = "…"
+#: An operation with members of which nothing is known: data moves, or they are waited for.
+_PERHAPS = "?"
 _WAIT_CHAR, _IDLE_CHAR, _FAILED_CHAR = "/", "·", "!"
 _FAILED: tuple[Ending, ...] = ("interrupted", "freed", "stopped", "failed")
 
@@ -99,7 +102,10 @@ class Bar:
             details.append("not complete")
         elif self.end_ns > self.moves_ns:
             then = "then " if self.moves_ns > self.begin_ns else ""
+            then = "then waited or moved data, " if self.row.unknown else then
             details.append(then + duration(self.end_ns - self.moves_ns))
+        if self.row.unknown:
+            details.append(f"nothing is known of {self.row.unknown.describe()}")
         if self.part.async_op:
             details.append("async")
         place = f"; {self.part.site}" if self.part.site.line else ""
@@ -123,7 +129,9 @@ class Chart:
         return f"{duration(self.span_ns)}{', now' if self.goes_on else ''}"
 
     def letter(self, bar: Bar) -> str:
-        """The letter of the operation's kind."""
+        """The letter of the operation's kind; another one where its rank perhaps waits."""
+        if bar.row.unknown:
+            return _PERHAPS
         return self.letters.get(bar.row.op, _OTHER)
 
     def colour(self, bar: Bar) -> Colour:
@@ -206,6 +214,7 @@ def timeline(
     headline: str,
     ranks: RankSet | None = None,
     clocks: Sequence[NodeClock] = (),
+    lack: str = "",
 ) -> dict[str, str]:
     """The chart of some rows as a MIME bundle.
 
@@ -214,6 +223,7 @@ def timeline(
         headline: from `headline_of`.
         ranks: the ranks that have a row; None: all ranks of ``rows``.
         clocks: of nodes on other machines; the times of ``rows`` are those of the notebook's clock.
+        lack: from `missing_records`.
     """
     chart = layout(rows, ranks)
     late = straggler(rows)
@@ -222,7 +232,11 @@ def timeline(
     note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
     below = [
         *open_operations(rows),
-        *(text for text in (sentence, note, clocks_text(clocks)) if text),
+        *(
+            text
+            for text in (*wrapped(lack, WIDTH, indent=2), sentence, note, clocks_text(clocks))
+            if text
+        ),
     ]
     html_legend = _legend(chart, is_html=True)
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
@@ -296,6 +310,8 @@ def _legend(chart: Chart, *, is_html: bool) -> str:
         parts.append(f"{_OTHER} other")
     hatched = "hatched" if is_html else _WAIT_CHAR
     parts.append(f"{hatched}: waits for the others")
+    if unknown := RankSet.of(rank for bar in bars for rank in bar.row.unknown):
+        parts.append(f"{_PERHAPS}: waits for {unknown.describe()}, or data moves")
     endings = {bar.part.ending for bar in bars}
     failed = " or ".join(ending for ending in _FAILED if ending in endings)
     if failed:

@@ -1,4 +1,4 @@
-"""The sentences below a timeline: operations that still wait, and the rank that was late.
+"""The sentences below a timeline: operations that still wait, missing records, a late rank.
 
 Runs in: the notebook's process. Pure.
 """
@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbddp.controller.state import NodeClock
+from nbddp.controller.state import NodeClock, PoolSnapshot, RankState, silent_since_text
 from nbddp.controller.trace import TraceRow
 from nbddp.notebook.render.html import duration
 from nbddp.wire.rank_set import RankSet
@@ -60,6 +60,30 @@ def clocks_text(clocks: Sequence[NodeClock]) -> str:
         worst = max(clock.error_ns for clock in rest)
         known.append(f"{len(rest)} more, known to {duration(worst)}")
     return f"times are on the notebook's clock; clocks of the nodes: {'; '.join(known)}"
+
+
+def missing_records(rows: Sequence[TraceRow], pool: PoolSnapshot, now: float) -> str:
+    """Say whose records are missing, why, and what is not known therefore; empty: none are.
+
+    Args:
+        rows: the operations that are shown.
+        pool: the state of the ranks.
+        now: `time.monotonic`.
+    """
+    ranks = RankSet.of(rank for row in rows for rank in row.unheard)
+    if not ranks:
+        return ""
+    silences = pool.silences(ranks, now)
+    gone = RankSet.of(set(ranks).intersection(pool.in_state(RankState.EXITED)))
+    others = ranks - gone - RankSet.of(rank for each in silences for rank in each.ranks)
+    reasons = [silent_since_text(silences)] if silences else []
+    reasons += [f"{gone.describe()} {gone.verb('is', 'are')} gone"] if gone else []
+    reasons += [f"no answer of {others.describe()}"] if others else []
+    them = ranks.verb("it", "they")
+    return (
+        f"the records of {ranks.describe()} are missing ({'; '.join(reasons)}): whether "
+        f"{them} came last, and how long others waited for that, is not known"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from nbddp.controller.trace import RankPart, TraceRow, select
+from nbddp.line_breaks import wrapped
 from nbddp.notebook.render.html import (
     WIDTH,
     Cell,
@@ -41,6 +42,7 @@ def table(
     cell: int | None = None,
     ranks: RankSet | None = None,
     last: int = DEFAULT_LAST,
+    lack: str = "",
 ) -> dict[str, str]:
     """The last operations as a MIME bundle.
 
@@ -49,6 +51,7 @@ def table(
         cell: only operations of this cell; None: of all cells.
         ranks: only rows in which one of them takes part, and only their columns; None: all.
         last: the maximum number of rows.
+        lack: from `missing_records`.
     """
     matching_rows = [row for row in select(all_rows, cell=cell, ranks=ranks) if not _is_own(row)]
     rows = select(matching_rows, last=last)
@@ -68,12 +71,14 @@ def table(
     headline += not_kept(matching_rows)
     is_folded = len(column_ranks) > _MAX_COLUMNS
     legend = escape(_legend("bold", rows, is_folded=is_folded))
+    below = "".join(f"\n{line}" for line in wrapped(lack, WIDTH, indent=2) if lack)
     return {
-        "text/plain": f"{headline}\n{_text(rows, column_ranks)}",
+        "text/plain": f"{headline}\n{_text(rows, column_ranks)}{below}",
         "text/html": (
             f"<div><div><b>{escape(headline)}</b></div>"
             f"{_table(rows, column_ranks, is_folded=is_folded).html()}"
-            f'<div style="opacity:0.7;font-size:90%">{legend}</div></div>'
+            f'<div style="opacity:0.7;font-size:90%">{legend}</div>'
+            f"{f'<div>{escape(lack)}</div>' if lack else ''}</div>"
         ),
     }
 

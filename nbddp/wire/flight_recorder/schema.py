@@ -269,7 +269,7 @@ class LoopVariable(_Part, frozen=True):
 #: match, and waits for the user at a break point; ``replaced``: its call was made again there, and
 #: another operation stands for it.
 FailureKind: TypeAlias = Literal[
-    "raised", "interrupted", "freed", "collective", "stopped", "replaced"
+    "raised", "interrupted", "freed", "lost", "collective", "stopped", "replaced"
 ]
 
 

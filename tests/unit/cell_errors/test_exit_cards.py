@@ -74,6 +74,16 @@ def with_lost_agent(rank: int) -> RankResult:
     return msgspec.structs.replace(lost, exited=msgspec.structs.replace(lost.exited, cause=cause))
 
 
+def test_the_error_of_a_rank_whose_connection_to_a_lost_node_broke_stays():
+    broke = raised(0, "CollectiveFailedError", "the connection was lost\ndetails")
+    outcome = outcome_of(broke, freed(1), with_lost_agent(2))
+    places = finding_of(outcome).ranks
+    assert str(places[0]) == "rank 0 raised CollectiveFailedError: the connection was lost"
+    assert str(places[1]).startswith("rank 1 waited and was freed")
+    text = str(cell_error(outcome, "cell [7]", {}))
+    assert "rank 0 raised CollectiveFailedError: the connection was lost" in text
+
+
 def test_a_rank_that_was_killed():
     outcome = outcome_of(freed(0), with_last(died(1)), freed(2), ok(3), fresh=RankSet.of([1]))
     finding = finding_of(outcome, NAMES)

@@ -205,6 +205,40 @@ def test_errors_for_which_no_rank_waits_are_no_finding():
     assert pool.diagnose().findings == ()
 
 
+def test_of_ranks_that_were_lost_with_their_node_no_end_is_claimed():
+    pool = Ranks(4)
+    for state in (pool[0], pool[1]):
+        state.raised("KeyboardInterrupt")
+    pool[2].lost()
+    pool[3].lost()
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == (
+        "Ranks 2-3 were lost: node 1 was given up (nothing was heard of h12 for 60 s)."
+    )
+    assert finding.reason == "the connection to their agent was given up."
+    assert finding.next_step == (
+        "`%ddp restart -r 2-3` asks for another agent; the others keep their variables."
+    )
+    assert finding.ranks[2].what == (
+        "was lost: node 1 was given up (nothing was heard of h12 for 60 s)"
+    )
+
+
+def test_lost_ranks_beside_one_that_exited():
+    pool = Ranks(3)
+    pool[0].lost()
+    pool[1].dead()
+    pool[2].finished()
+    (finding,) = pool.diagnose().findings
+    assert finding.reason == (
+        "the process of rank 1 has ended, and the connection to the agent of rank 0 was given up."
+    )
+    assert finding.next_step == (
+        "Pull what you need of the others, then `%ddp restart`, which asks for another agent "
+        "and ends all ranks."
+    )
+
+
 def test_a_dead_rank():
     pool = Ranks(3)
     for state in pool:

@@ -95,9 +95,10 @@ def test_a_node_is_silent_after_five_seconds_and_heard_again():
 def test_no_notice_is_shown_that_is_over():
     scene = Scene()
     assert scene.look(105.0) == ["nothing is heard", "1"]
-    assert len(scene.nodes.silent_notices()) == 1
+    [notice] = scene.nodes.silent_notices(115.0)
+    assert notice.text.endswith("its ranks are given up in 45 s")
     scene.line.last = 105.1
-    assert scene.nodes.silent_notices() == []
+    assert scene.nodes.silent_notices(115.0) == []
     assert scene.look(105.2) == ["node 0 (n1)", "0"]  # at once: what is refused meanwhile is wrong
 
 

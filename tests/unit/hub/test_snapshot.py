@@ -9,13 +9,14 @@ import pytest
 
 from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.exit_text import gone_text
 from nbddp.controller.state.job_ends import JobEnd
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
-from nbddp.controller.state.stimuli import Tick
+from nbddp.controller.state.stimuli import AgentExited, Tick
 from nbddp.notebook.render.status_table import store_notes
 from nbddp.settings import Settings
-from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.examples import plain_example
 from tests.support.machines import Pool
@@ -56,6 +57,14 @@ def test_a_snapshot_tells_who_is_inside_the_cell():
     assert (now.run_id, now.unfinished) == (run_id, RankSet.of([0]))
     assert now.in_state(RankState.BUSY, RankState.EXITED) == RankSet.of([0])
     assert now.in_state(RankState.IDLE) == RankSet.of([1, 2])
+
+
+def test_a_rank_that_was_lost_with_its_node_has_not_exited():
+    pool = Pool(n=2, nnodes=2).start()
+    pool.feed(AgentExited(1, AgentEnd("silent", 60, "n1"), ""))
+    now = snapshot(pool)
+    assert gone_text(now) == "ranks 2-3 were lost, since node 1 was given up"
+    assert now.summary() == "2 idle, 2 lost"
 
 
 def test_the_end_of_a_job_is_told_while_a_node_of_it_lives():

@@ -74,6 +74,28 @@ def test_an_interrupted_cell_ends_when_all_ranks_that_are_heard_have_left_it():
     assert "AbortOperations fire 2-3" in kinds(pool.tick(after_s=1.0))
 
 
+def test_a_cell_ends_if_the_others_have_lost_the_connections_to_a_silent_node():
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.finished(0, run_id, "CollectiveFailedError")
+    assert of_type(pool.done, EndRun) == []
+    pool.done.clear()
+    pool.finished(1, run_id, "CollectiveFailedError")
+    outcome = outcome_of(pool.done)
+    assert statuses(outcome) == {0: "error", 1: "error", 2: "unfinished", 3: "unfinished"}
+    text = str(cell_error(outcome, "cell [1]", {}))
+    assert "CellError: ranks 0-1 raised CollectiveFailedError" in text
+    assert "node 1 (hostb) is silent for" in text
+
+
+def test_a_cell_that_raised_of_itself_waits_for_the_ranks_of_a_silent_node():
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.finished(0, run_id, "ValueError")
+    pool.finished(1, run_id, "ValueError")
+    assert of_type([*pool.done, *pool.tick(after_s=0.5)], EndRun) == []
+
+
 def test_a_cell_ends_if_its_node_becomes_silent_after_the_interrupt():
     pool = Pool(1, nnodes=2)
     run_id = pool.run()

@@ -138,6 +138,8 @@ def test_ranks_that_run_nothing():
         2: RankView(2, "raised", look=idle, error=bad),
         3: RankView(3, "dead", exit_text="SIGKILL (signal 9)"),
         4: RankView(4, "starting"),
+        5: RankView(5, "dead", exit_text="lost", exit_phrase="was lost: node 1 was given up"),
+        6: RankView(6, "dead", exit_text="lost", exit_phrase="was lost: node 1 was given up"),
     }
     assert stacks(views)["text/plain"].splitlines() == [
         "rank 0: no cell runs",
@@ -146,6 +148,7 @@ def test_ranks_that_run_nothing():
         "    cell [4], line 5  step(x)",
         "rank 3: exited: SIGKILL (signal 9)",
         "rank 4: is being started",
+        "ranks 5-6: were lost: node 1 was given up",
     ]
 
 

@@ -133,6 +133,7 @@ def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank()
         ("freed", "freed"),
         ("raised", "failed"),
         ("collective", "freed"),
+        ("lost", "failed"),
         ("stopped", "stopped"),
     ],
 )
@@ -218,6 +219,20 @@ def test_text():
     assert lines[3].split() == ["0", "150", "ms"]
     assert lines[4] == "A all_reduce   /: waits for the others"
     assert all(len(line) <= 100 for line in lines)
+
+
+def test_no_wait_is_claimed_beside_ranks_of_which_nothing_is_known():
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(at=30 if recorder.rank == 1 else 0, end=100)
+    seen = rows(by_rank(ranks[:2]), GROUPS)
+    lines = timeline.timeline(seen, "timeline", lack="records are missing")["text/plain"].split(
+        "\n"
+    )
+    assert re.fullmatch(r"rank 0  /{20,}\?{40,}", lines[1])
+    assert re.fullmatch(r"rank 1  ·{20,}\?{40,}", lines[2])
+    assert lines[4].endswith("/: waits for the others   ?: waits for ranks 2-3, or data moves")
+    assert lines[5] == "records are missing"
 
 
 def test_text_of_many_ranks_has_the_late_one():

@@ -6,11 +6,17 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from nbddp.controller.diagnosis.analysis import diagnose
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state import SilentNode
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import html, trace_table
+from nbddp.notebook.render.timeline_text import missing_records
+from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import origins
 from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Site
 from nbddp.wire.rank_set import RankSet
+from tests.support.machines import Pool
 from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
 
 
@@ -136,11 +142,30 @@ def test_summary_of_many_groups_stays_short():
 
 
 def test_summary_blames_no_rank_for_a_slow_network():
-    ranks = recorders(2)
+    ranks = recorders(4)
     for recorder in ranks:
         recorder.collective(at=recorder.rank, end=101)
     text = trace_table.summary(rows(by_rank(ranks), GROUPS))
-    assert text.endswith("all_reduce #1 (cell [4], line 6), though all came within 1.0 ms")
+    assert text.endswith("all_reduce #1 (cell [4], line 6), though all came within 3.0 ms")
+
+
+def test_records_that_are_missing():
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(at=recorder.rank, end=101)
+    seen = rows(by_rank(ranks[:2]), GROUPS)
+    pool = RecoveryMachine(Pool(n=2, nnodes=2).start().machine, Settings(), diagnose).snapshot()
+    silent = msgspec.structs.replace(pool, silent=(SilentNode(1, "h8", 12.0, 60.0),))
+    rest = "whether they came last, and how long others waited for that, is not known"
+    said = "the records of ranks 2-3 are missing"
+    lack = missing_records(seen, silent, 20.0)
+    assert lack == f"{said} (node 1 (h8) is silent for 8 s): {rest}"
+    assert missing_records(seen, pool, 20.0) == f"{said} (no answer of ranks 2-3): {rest}"
+    assert missing_records(rows(by_rank(ranks), GROUPS), silent, 20.0) == ""
+    text = trace_table.table(seen, lack=lack)["text/plain"]
+    assert "*1" not in text
+    assert said in text
+    assert (seen[0].last_rank, seen[0].spread_ns) == (None, None)
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -2,17 +2,26 @@
 
 from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import TraceRow, rows
-from tests.support.traces import GROUPS, MS, Recorder
+from nbddp.wire.flight_recorder.schema import GroupInfo
+from tests.support.traces import MS, Recorder
+
+PAIR = GroupInfo.of(pg_id="w", name="0", ranks=(0, 1))
 
 
 def waited_for_rank_1() -> list[TraceRow]:
     """Rank 0 waits from 10 ms to 60 ms for rank 1, which comes at 58 ms."""
     first, second = Recorder(0), Recorder(1)
     operations = {
-        0: [first.collective(at=10, end=60), first.collective(at=70, end=80)],
-        1: [second.collective(at=58, end=60), second.collective(at=72, end=80)],
+        0: [
+            first.collective(at=10, end=60, group=PAIR),
+            first.collective(at=70, end=80, group=PAIR),
+        ],
+        1: [
+            second.collective(at=58, end=60, group=PAIR),
+            second.collective(at=72, end=80, group=PAIR),
+        ],
     }
-    return rows(operations, GROUPS)
+    return rows(operations, {PAIR.pg_id: PAIR})
 
 
 def test_a_wait_for_a_stopped_rank_is_left_out():

@@ -6,10 +6,11 @@ Runs in: the notebook's process. Pure.
 import re
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import RankVerb, subject
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, they_wait
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
@@ -22,7 +23,7 @@ def exited_ranks(
     *,
     where: str = "",
     others: str = "",
-    lost_agent: bool = False,
+    lost: RankSet = NO_RANKS,
 ) -> Words:
     """Return the words about ranks that have exited, in a cell that still runs or has ended.
 
@@ -32,11 +33,16 @@ def exited_ranks(
         next_step: a sentence.
         where: the line that a fatal signal hit, with a preposition and a blank in front.
         others: a sentence about other ranks, with a blank in front.
-        lost_agent: the ranks went with their agent; perhaps their processes still run.
+        lost: those that went with their agents; perhaps their processes still run.
     """
+    known = ranks - lost
     ended = ranks.verb("its process has ended", "their processes have ended")
-    if lost_agent:
-        ended = f"the connection to {ranks.verb('its', 'their')} agent was given up"
+    if lost:
+        whose = f"of {lost.describe()}" if known else ""
+        its = "the" if known else ranks.verb("its", "their")
+        given_up = " ".join(filter(None, (f"the connection to {its} agent", whose, "was given up")))
+        alone = f"{known.verb('the process', 'the processes')} of {known.describe()}"
+        ended = f"{alone} {known.verb('has', 'have')} ended, and {given_up}" if known else given_up
     return Words(f"{subject(ranks)} {how}.", f"{ended}{where}.{others}", next_step)
 
 
@@ -44,14 +50,34 @@ def dead_rank(cause: Cause, reports: RankReports) -> Words:
     """Ranks exited in a cell that still runs."""
     views = {rank: reports.graph.views[rank] for rank in cause.culprits}
     exits = [f"rank {rank}: {view.exit_text}" for rank, view in views.items() if view.exit_text]
-    lost = RankVerb.LOST.value
-    verb = lost[1] if all(v.exit_phrase.startswith(lost[0]) for v in views.values()) else "exited"
+    verb = RankVerb.LOST.value[1] if all(map(_was_lost, views.values())) else "exited"
     how = f"{verb} ({'; '.join(exits)})" if exits else verb
-    if len(views) == 1:
-        how = views[cause.culprits.ranks[0]].exit_phrase
+    ends = {Predicate.of_end(view.exit_phrase) for view in views.values()}
+    if len(ends) == 1 and (len(views) == 1 or verb != "exited"):
+        how = ends.pop().describe(len(views))
     how = "; ".join(filter(None, (how, they_wait(cause, reports))))
-    step = "Look for the reason in its last output; the others keep their variables."
-    return exited_ranks(cause.culprits, how, step, others=in_turn(cause))
+    lost = RankSet.of(rank for rank, view in views.items() if view.lost_agent)
+    step = _after_lost(lost) if lost else _after_exits(cause.culprits)
+    return exited_ranks(cause.culprits, how, step, others=in_turn(cause), lost=lost)
+
+
+def _was_lost(view: RankView) -> bool:
+    return Predicate.of_end(view.exit_phrase).verb is RankVerb.LOST
+
+
+def _after_exits(ranks: RankSet) -> str:
+    its = ranks.verb("its", "their")
+    return f"Look for the reason in {its} last output; the others keep their variables."
+
+
+def _after_lost(lost: RankSet) -> str:
+    """The next step after ranks were lost with their agents: so are their logs, mostly."""
+    if 0 in lost:  # without the store of node 0 no group can be formed
+        return (
+            "Pull what you need of the others, then `%ddp restart`, which asks for another agent "
+            "and ends all ranks."
+        )
+    return f"`%ddp restart -r {lost}` asks for another agent; the others keep their variables."
 
 
 def first_error(cause: Cause, reports: RankReports) -> Words:

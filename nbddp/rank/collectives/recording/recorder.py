@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from nbddp.errors import CollectiveAbortedError, CollectiveError
+from nbddp.errors import CollectiveAbortedError, CollectiveError, CollectiveFailedError
 from nbddp.rank.collectives.recording.call_sites import NO_ITERATION, Iteration, Sites
 from nbddp.rank.collectives.recording.group_counters import DENSE, SPARSE, GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
@@ -471,6 +471,8 @@ def _failure(error: BaseException) -> Failure:
         kind = "interrupted"
     elif isinstance(error, CollectiveAbortedError):
         kind = "freed"
+    elif isinstance(error, CollectiveFailedError):
+        kind = "lost"
     elif isinstance(error, CollectiveError):
         kind = "collective"
     text = str(error)

@@ -1,0 +1,72 @@
+"""A cell that waits for a repair of the pool says so, and the stop button ends the wait."""
+
+import queue
+from collections.abc import Callable
+
+from nbddp.controller.hub.waiting_commands import WITHDRAWN, await_begin
+
+
+class Scene:
+    """A hub that answers after some seconds; each look at the queue takes a second."""
+
+    def __init__(self, *, begins_after_s: float) -> None:
+        self.now = 0.0
+        self.begins_at = begins_after_s
+        self.refusal: str | None = None
+        self.told: list[str] = []
+        self.stopped_at = 1e9
+        self.raises_at = 1e9
+
+    def get(self, timeout: float) -> str | None:
+        """The answer, as of `queue.SimpleQueue`."""
+        self.now += 1.0
+        if self.now == self.raises_at:
+            raise KeyboardInterrupt
+        if self.refusal is not None or self.now >= self.begins_at:
+            return self.refusal
+        raise queue.Empty
+
+    def refuse(self, reason: str) -> None:
+        """The hub removes the cell."""
+        self.refusal = reason
+
+    def wait(self, is_alive: Callable[[], bool] = lambda: True) -> tuple[str | None] | None:
+        """Wait as `HubThread.begin` does."""
+        return await_begin(
+            self,  # type: ignore[arg-type]
+            is_alive=is_alive,
+            is_interrupted=lambda: self.now >= self.stopped_at,
+            give_up=self.refuse,
+            tell=self.told.append,
+            limit_s=60.0,
+            clock=lambda: self.now,
+        )
+
+
+def test_a_short_wait_is_not_told():
+    scene = Scene(begins_after_s=2.0)
+    assert scene.wait() == (None,)
+    assert scene.told == []
+
+
+def test_a_long_wait_is_told_once():
+    scene = Scene(begins_after_s=40.0)
+    assert scene.wait() == (None,)
+    [text] = scene.told
+    assert text.startswith("this cell waits until the process groups are formed again")
+
+
+def test_the_stop_button_ends_the_wait():
+    scene = Scene(begins_after_s=40.0)
+    scene.stopped_at = 5.0
+    assert scene.wait() == (WITHDRAWN,)
+    assert scene.now < 10.0
+    scene = Scene(begins_after_s=40.0)
+    scene.raises_at = 5.0  # nobody counts the interrupts of a cell with --async
+    assert scene.wait() == (WITHDRAWN,)
+
+
+def test_the_wait_has_a_limit_and_ends_with_the_hub():
+    scene = Scene(begins_after_s=1e9)
+    assert scene.wait() == ("fresh ranks are still taking their places",)
+    assert scene.wait(is_alive=lambda: False) is None
