@@ -279,7 +279,7 @@ class RecoveryMachine:
         if run is None:
             return
         self._exited_ranks.begin_cell()
-        self._probes.run_id, self._probes.results = run.run_id, run.results
+        self._probes.begin_cell(run.run_id, run.results)
         if not self.pool.spec.plain:
             shared = self.pool, self._probes, self._questions, self.settings
             self._cell = CellRecovery(run, *shared, silent=self.silent, config=lambda: self.config)
@@ -459,6 +459,7 @@ class RecoveryMachine:
 
     def _rebuilt(self, failure: str, fresh: RankSet, now: float) -> list[Action]:
         self._fresh |= set(fresh)
+        self._probes.replaced |= set(fresh)
         if self._is_rebuild_due and not failure:
             return []  # another rebuild follows
         self._is_rebuild_due = False

@@ -92,11 +92,17 @@ class RankProbes:
         self._silent_nodes = silent
         self.run_id = ""  #: of the latest cell
         self.results: Mapping[Rank, RankResult] = {}  #: of the latest cell, so far
+        self.replaced: set[Rank] = set()  #: ranks that got fresh processes after that cell
         self._pool = pool
         self._questions = questions
         self._settings = settings
         self._diagnose = diagnose
         self._compare = compare
+
+    def begin_cell(self, run_id: str, results: Mapping[Rank, RankResult]) -> None:
+        """Note the cell that begins; ``results`` fills as it ends on ranks."""
+        self.run_id, self.results = run_id, results
+        self.replaced.clear()
 
     def look(
         self,
@@ -173,7 +179,8 @@ class RankProbes:
 
     def _view(self, info: RankInfo, answer: Answer | None, unheard: str) -> RankView:
         look = answer.look if isinstance(answer, RankDescribed) else None
-        result = self.results.get(info.rank)
+        is_fresh = info.rank in self.replaced
+        result = None if is_fresh else self.results.get(info.rank)
         exited = info.exited if info.state is RankState.EXITED else None
         if info.state is RankState.STARTING and result is not None:
             exited = result.exited  # the one whose place it takes ended in the cell
@@ -193,8 +200,7 @@ class RankProbes:
             operations=() if last is None else (last,),
             unheard=unheard if look is None and info.state is not RankState.EXITED else "",
             is_fresh=info.state is RankState.IDLE
-            and result is not None
-            and result.status == "exited",
+            and (is_fresh or (result is not None and result.status == "exited")),
             after=error.handling if error is not None else None,
         )
 

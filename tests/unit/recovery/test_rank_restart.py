@@ -1,7 +1,12 @@
 """``%ddp restart -r``: chosen ranks are replaced by fresh processes."""
 
-from nbddp.controller.state.actions import RanksRestarted
-from nbddp.controller.state.stimuli import AgentExited, RestartRanksRequested, RestartRequested
+from nbddp.controller.state.actions import Diagnosed, RanksRestarted
+from nbddp.controller.state.stimuli import (
+    AgentExited,
+    DiagnoseRequested,
+    RestartRanksRequested,
+    RestartRequested,
+)
 from nbddp.wire.message_types import AgentEnd
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
@@ -30,6 +35,19 @@ def test_a_rank_is_replaced_on_request():
     assert pool.answer_reform(reform) == [RanksRestarted(5, RankSet.of([1]))]
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert replaced(pool) == {1: "restarted"}
+
+
+def test_a_fresh_rank_has_not_finished_the_cell_of_its_predecessor():
+    pool = Pool(2)
+    run_id = pool.run()
+    for rank in (0, 1):
+        pool.finished(rank, run_id)
+    pool.feed(RestartRanksRequested(5, RankSet.of([1])))
+    pool.exited(1)
+    pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
+    [answer] = of_type(pool.answer_looks(pool.feed(DiagnoseRequested(1))), Diagnosed)
+    assert [view.state for view in answer.views.values()] == ["finished", "idle"]
+    assert answer.views[1].is_fresh
 
 
 def replaced(pool: Pool) -> dict[int, str]:
