@@ -290,9 +290,16 @@ def describe_keys(keys: Sequence[str]) -> str:
     return f"the key{'s' * (len(keys) > 1)} {', '.join(map(repr, keys[:_MAX_KEYS]))}{more}"
 
 
-def last_operation(name: str) -> Forms:
-    """The aside on the last operation of ranks that have ended."""
-    return f"; its last operation was {name}", f"; their last operation was {name}"
+def last_operation(name: str, group: str = "") -> Forms:
+    """The aside on the last operation of ranks that have ended.
+
+    Args:
+        name: of the operation.
+        group: names its group, if they have called another one after it in another group.
+    """
+    place_text = f" in {group}" if group else ""
+    text = f"last operation{place_text} was {name}"
+    return f"; its {text}", f"; their {text}"
 
 
 def iteration(operation: Operation, names: Iterable[str] | None = None) -> str:

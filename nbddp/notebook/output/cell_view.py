@@ -409,6 +409,7 @@ class View:
         return diagnosis_card.card(
             judged.report,
             acted=judged.acted,
+            timed_out=judged.timed_out,
             views=judged.views,
             means=means,
             torn=self._torn,

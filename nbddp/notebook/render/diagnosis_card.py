@@ -44,7 +44,7 @@ from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
 from nbddp.wire.faults import ON_PURPOSE
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: Findings in full; the others have only their headline.
 _MAX_FINDINGS = 3
@@ -68,6 +68,7 @@ def card(
     report: Report,
     *,
     acted: bool = False,
+    timed_out: RankSet = NO_RANKS,
     views: Mapping[int, RankView] | None = None,
     means: str = "The stop button",
     torn: Mapping[str, RankSet] | None = None,
@@ -80,6 +81,7 @@ def card(
     Args:
         report: the diagnosis.
         acted: the stuck ranks are being freed; False: the report is only shown.
+        timed_out: stuck ranks that have raised since, by the timeout of their own operation.
         views: the probed state of the ranks, for the details.
         means: the control that interrupts the cell, the subject of "... frees rank 1".
         torn: ranks by operation whose tensors may hold partial results, once that is known.
@@ -104,6 +106,7 @@ def card(
         acted,
         means,
         torn or {},
+        timed_out=timed_out,
         is_over=is_over,
         own_timeout_s=own_timeout_s,
         timeout_s=timeout_s,
@@ -486,6 +489,7 @@ def _now_sentence(
     means: str,
     torn: Mapping[str, RankSet],
     *,
+    timed_out: RankSet,
     is_over: bool,
     own_timeout_s: float,
     timeout_s: float | None,
@@ -497,12 +501,18 @@ def _now_sentence(
     if acted:
         waiting = RankSet.of((*waiting, *_mismatched(report)))
     is_one = len(waiting) == 1
-    ranks, their_place = waiting.describe(), "its line" if is_one else "their lines"
+    ranks = waiting.describe()
     if acted:
         # The process of a dead rank is gone: whether the next cell runs depends on more.
         then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
+        freed = RankSet.of(rank for rank in waiting if rank not in timed_out)
+        is_freed = f"{freed.describe()} is" if len(freed) == 1 else f"{freed.describe()} are"
+        if not freed:
+            is_freed = "ranks that have come since are"
+        their_place = "its line" if len(freed) == 1 else "their lines"
         return (
-            f"{ranks} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{_left_to_timeout(report, timed_out)}{is_freed} freed: an exception is raised in "
+            f"{their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{_partial_results(torn)}{then}."
         )
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
@@ -520,6 +530,20 @@ def _now_sentence(
     if has_limit:
         return f"the operation ends by its own timeout of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
+
+
+def _left_to_timeout(report: Report, timed_out: RankSet) -> str:
+    """The clause about ranks that have raised by a timeout: nbddp does not free them."""
+    limit_ms = report.earliest_timeout_ms
+    if len(timed_out) == 1 and limit_ms is not None:
+        limit = duration(limit_ms * 1e6)
+        return f"{timed_out.describe()} was left to its own timeout of {limit} and has raised; "
+    if not timed_out:
+        return ""
+    have = timed_out.verb(
+        "was left to its own timeout and has", "were left to their own timeouts and have"
+    )
+    return f"{timed_out.describe()} {have} raised; "
 
 
 def _mismatched(report: Report) -> list[int]:

@@ -72,6 +72,23 @@ def test_a_message_for_another_rank():
         )
 
 
+@pytest.mark.parametrize(("receives", "tags"), [(2, "0"), (1, "1")])
+def test_a_message_for_another_rank_beside_one_for_this_rank(receives: int, tags: str):
+    pool = Ranks(3)
+    pool[1].issue("send", peer=0, tag=int(tags), state="completed")
+    pool[1].issue("send", peer=2, state="completed")
+    pool[1].finished()
+    for _ in range(receives - 1):
+        pool[0].done("recv", peer=1)
+    pool[0].blocked("recv", peer=1)
+    pool[2].finished()
+    suspicions = [text for text in pool.diagnose().findings[0].suspicions if "`dst`" in text]
+    assert suspicions == (receives - 1) * [
+        "rank 1 has called send to rank 2, and to rank 0 fewer times than rank 0 expects: is `dst` "
+        "right?"
+    ]
+
+
 def test_a_message_that_was_received_is_not_suspected():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=1)
