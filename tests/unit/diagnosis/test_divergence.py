@@ -465,3 +465,18 @@ def test_different_calls_at_one_line_quote_nothing():
     (finding,) = pool.diagnose().findings
     assert finding.code == ()
     assert "inside" not in finding.next_step
+
+
+def test_a_return_outside_of_loops_is_in_no_iteration():
+    pool = Ranks(3)
+    pool.code[CELL] = (
+        "def evaluate(v):\n    if rank != 0:\n        return None\n    s = v.sum()\n"
+        "    dist.all_reduce(s)\nevaluate(x)\ndist.barrier()"
+    )
+    pool[0].blocked(line=5)
+    for rank in (1, 2):
+        pool[rank].blocked("barrier", line=7)
+    assert only(pool).next_step == (
+        "Let all ranks take the `return None` in line 3, inside `if rank != 0:` (line 2), or none "
+        "of them."
+    )

@@ -16,6 +16,7 @@ from nbddp.controller.diagnosis.helper_barriers import helper_call
 from nbddp.controller.diagnosis.line_groups import LineGroups, has_called_line, line_groups
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, is_over_data, loop_length
 from nbddp.controller.diagnosis.loop_phrases import sharding_step
+from nbddp.controller.diagnosis.passed_calls import is_passed
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
@@ -43,7 +44,7 @@ def group_cycle(cause: Cause, reports: RankReports) -> Words:
     step = "Call the groups in the same order on all ranks that are members of several."
     words = cycle(cause, reports, problem, step)
     missed = [] if was_interrupted(cause, reports) else _missing_in(cause)
-    left = [pair for each in missed if (pair := _left_early(each, reports)) is not None]
+    left = [pair for each in missed if (pair := _left_out_in(each, reports)) is not None]
     if len(left) == 1:
         ((operation, culprits, places),) = left
         is_of_all = _is_of_all(operation, reports)
@@ -55,11 +56,13 @@ def group_cycle(cause: Cause, reports: RankReports) -> Words:
     return replace(words, next_step=next(filter(None, passed), step))
 
 
-def _left_early(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet, Places] | None:
-    """A call that ranks made in earlier iterations, and the reason why not in this one."""
+def _left_out_in(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet, Places] | None:
+    """A call that ranks made in earlier iterations, or have passed for good, and the reason."""
     operation, culprits = cause.operation, cause.culprits
     calls = {} if operation is None else calls_of(reports.graph, operation)
-    if operation is None or not all(calls.get(rank) for rank in culprits):
+    if operation is None:
+        return None
+    if not all(calls.get(rank) for rank in culprits) and not is_passed(cause, reports):
         return None
     missing = missing_calls(cause, reports.graph, reports.sources)
     places = with_loop_facts(missing, cause, reports)
