@@ -61,11 +61,11 @@ def line_groups(
         return None
     labels, members = {}, {}
     for made in calls.values():
-        for each in made:
-            group = graph.group(each)
+        for call in made:
+            group = graph.group(call)
             if group is None:
                 return None
-            labels[each.pg_id], members[each.pg_id] = group.label, set(group.ranks)
+            labels[call.pg_id], members[call.pg_id] = group.label, set(group.ranks)
     named = {
         rank: tuple(dict.fromkeys(labels[each.pg_id] for each in made))
         for rank, made in calls.items()
@@ -96,7 +96,7 @@ def _odd(
     group_by_rank: Mapping[Rank, str], members: Mapping[str, set[Rank]], ranks: Iterable[Rank]
 ) -> tuple[Rank, str] | None:
     """The one rank that makes all groups whole by a call in another group, and this group."""
-    found = [
+    changes = [
         (rank, pg_id)
         for rank in ranks
         if rank in group_by_rank
@@ -104,7 +104,7 @@ def _odd(
         if rank in group and pg_id != group_by_rank[rank]
         if _is_whole({**group_by_rank, rank: pg_id}, members)
     ]
-    return found[0] if len(found) == 1 else None
+    return changes[0] if len(changes) == 1 else None
 
 
 def _is_whole(group_by_rank: Mapping[Rank, str], members: Mapping[str, set[Rank]]) -> bool:

@@ -302,6 +302,15 @@ def last_operation(name: str, group: str = "") -> Forms:
     return f"; its {text}", f"; their {text}"
 
 
+def left_to_timeout(ranks: RankSet, timeout_ms: int | None) -> str:
+    """The clause about ranks that have raised by their own timeout; empty if there are none."""
+    if not ranks:
+        return ""
+    limit = "" if timeout_ms is None or len(ranks) > 1 else f" of {seconds(timeout_ms / 1e3)}"
+    own = ranks.verb("was left to its own timeout", "were left to their own timeouts")
+    return f"{ranks.describe()} {own}{limit} and {ranks.verb('has', 'have')} raised; "
+
+
 def iteration(operation: Operation, names: Iterable[str] | None = None) -> str:
     """``epoch 0, step 3`` or ``i = 3``; only the variables ``names``, if they are given."""
     variables = operation.iteration

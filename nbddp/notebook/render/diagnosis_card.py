@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     RankView,
     Report,
     late_ranks,
+    left_to_timeout,
     node_sentence,
 )
 from nbddp.controller.trace import rows_of_views
@@ -510,9 +511,9 @@ def _now_sentence(
         if not freed:
             is_freed = "ranks that have come since are"
         their_place = "its line" if len(freed) == 1 else "their lines"
+        by_timeout = left_to_timeout(timed_out, report.earliest_timeout_ms)
         return (
-            f"{_left_to_timeout(report, timed_out)}{is_freed} freed: an exception is raised in "
-            f"{their_place}. "
+            f"{by_timeout}{is_freed} freed: an exception is raised in {their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{_partial_results(torn)}{then}."
         )
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
@@ -530,20 +531,6 @@ def _now_sentence(
     if has_limit:
         return f"the operation ends by its own timeout of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
-
-
-def _left_to_timeout(report: Report, timed_out: RankSet) -> str:
-    """The clause about ranks that have raised by a timeout: nbddp does not free them."""
-    limit_ms = report.earliest_timeout_ms
-    if len(timed_out) == 1 and limit_ms is not None:
-        limit = duration(limit_ms * 1e6)
-        return f"{timed_out.describe()} was left to its own timeout of {limit} and has raised; "
-    if not timed_out:
-        return ""
-    have = timed_out.verb(
-        "was left to its own timeout and has", "were left to their own timeouts and have"
-    )
-    return f"{timed_out.describe()} {have} raised; "
 
 
 def _mismatched(report: Report) -> list[int]:
