@@ -301,4 +301,18 @@ for it in range(4):
         lines={0: 3, 1: 3, 2: 2},
         quotes="Look at the `group` in line 2 on rank 1: it has run that line without the call",
     ),
+    HungCell(
+        name="line in the group of another dimension",
+        n=4,
+        before="""\
+tp = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+dp = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
+""",
+        code="dist.all_reduce(torch.ones(2), group=dp if rank != 3 else tp)\ndist.barrier()",
+        kind="group-cycle",
+        culprits="1-3",
+        waiting="0-3",
+        lines={0: 2, 1: 1, 2: 2, 3: 1},
+        quotes="Perhaps rank 3 is the odd one",
+    ),
 ]

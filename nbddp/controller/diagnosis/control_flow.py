@@ -156,11 +156,14 @@ class Code:
     def _behind_and(self, statement: ast.stmt, line: int) -> Iterator[Branch]:
         """The first parts of a condition after which a call in it runs: ``if rank == 0 and f():``.
 
-        For `or` they are negated.
+        For `or` they are negated. Or the condition of ``f() if rank == 0 else None``.
         """
         match statement:
             case ast.If(test=ast.BoolOp(op=op, values=[first, *others])) if not _calls([first]):
                 behind = next((n for n, each in enumerate(others) if _calls([each])), None)
+            case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.Return():
+                yield from _in_expression(statement, line)
+                return
             case _:
                 return
         if behind is None or not others[behind].lineno <= line <= _last(others[behind]):
@@ -275,6 +278,30 @@ Sources: TypeAlias = Callable[[Site], Code | None]
 def no_sources(site: Site) -> Code | None:
     """No code is known."""
     return None
+
+
+def _in_expression(statement: ast.stmt, line: int) -> Iterator[Branch]:
+    """The condition of ``f() if rank == 0 else None``, if no other part of the statement calls."""
+    for node in ast.walk(statement):
+        match node:
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                parts = [part for part in (body, orelse) if _calls([part])]
+            case _:
+                continue
+        if len(parts) != 1 or _count_calls(statement) != _count_calls(parts[0]):
+            continue
+        if not parts[0].lineno <= line <= _last(parts[0]):
+            continue
+        source = f"if {ast.unparse(test)} else {ast.unparse(orelse)}"
+        if parts[0] is orelse:
+            source = f"{ast.unparse(body)} if {ast.unparse(test)} else"
+            test = ast.UnaryOp(ast.Not(), test)
+        yield Branch("condition", node.test.lineno, _last(statement), source, test=test)
+
+
+def _count_calls(node: ast.AST) -> int:
+    """The number of calls that may communicate."""
+    return sum(_calls([each]) for each in ast.walk(node) if isinstance(each, ast.Call | ast.Await))
 
 
 def _runs_in(body: Sequence[ast.stmt], statement: ast.stmt, line: int) -> bool:

@@ -265,7 +265,10 @@ def _leaving_step(
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
     the = "" if is_one_line else "the "
-    together = f"Let all ranks take {the}{exit_text}, in the same iteration"
+    calls = divergence.calls.values()
+    is_repeated = operation.iteration or loops_around(divergence.code, divergence.site.line)
+    when = ", in the same iteration" if is_repeated or max(calls, default=0) > 1 else ""
+    together = f"Let all ranks take {the}{exit_text}{when}"
     if condition.source.startswith("except"):
         # An exception before the call would skip it wherever the call moves.
         has_device = is_of_all and bool(divergence.site.cell)

@@ -290,9 +290,25 @@ def describe_keys(keys: Sequence[str]) -> str:
     return f"the key{'s' * (len(keys) > 1)} {', '.join(map(repr, keys[:_MAX_KEYS]))}{more}"
 
 
-def last_operation(name: str) -> Forms:
-    """The aside on the last operation of ranks that have ended."""
-    return f"; its last operation was {name}", f"; their last operation was {name}"
+def last_operation(name: str, group: str = "") -> Forms:
+    """The aside on the last operation of ranks that have ended.
+
+    Args:
+        name: of the operation.
+        group: names its group, if they have called another one after it in another group.
+    """
+    place_text = f" in {group}" if group else ""
+    text = f"last operation{place_text} was {name}"
+    return f"; its {text}", f"; their {text}"
+
+
+def left_to_timeout(ranks: RankSet, timeout_ms: int | None) -> str:
+    """The clause about ranks that have raised by their own timeout; empty if there are none."""
+    if not ranks:
+        return ""
+    limit = "" if timeout_ms is None or len(ranks) > 1 else f" of {seconds(timeout_ms / 1e3)}"
+    own = ranks.verb("was left to its own timeout", "were left to their own timeouts")
+    return f"{ranks.describe()} {own}{limit} and {ranks.verb('has', 'have')} raised; "
 
 
 def iteration(operation: Operation, names: Iterable[str] | None = None) -> str:

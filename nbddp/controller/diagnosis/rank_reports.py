@@ -199,7 +199,10 @@ class RankReports:
     def _ended(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
         """The end of a rank, with its last operation in a group, or else in any."""
         history = self.graph.histories[view.rank]
-        newest = history.newest(pg_id, self.run_id) or history.newest(run_id=self.run_id)
+        last = history.newest(run_id=self.run_id)
+        newest = history.newest(pg_id, self.run_id)
+        group = None if newest is None else self.graph.group(newest)
+        newest = last if newest is None or group is None else newest
         if view.state == "raised":
             before = (
                 f", after {self.name(newest, has_call=False)}"
@@ -223,6 +226,9 @@ class RankReports:
             return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
         name = self.name(newest, has_call=False)
         aside = last_operation(name)
+        if newest is not last and group is not None:
+            name_in = self.name(newest, with_group=False, has_call=False)
+            aside = last_operation(name_in, group.label)
         if newest.state == "failed" and not is_local_failure(newest):
             aside = f"; its {name} failed", f"; their {name} failed"
         return replace(ended, aside=aside), newest.site

@@ -245,13 +245,27 @@ def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Ite
             text = f"rank {rank} has called {other.label(has_tag=False)}"
             if other.peer not in (owner, -1):
                 argument, way = ("dst", "to") if wanted == "send" else ("src", "from")
-                yield f"{text}, not {way} rank {owner}: is `{argument}` right?"
+                made = _calls(reports.graph, rank, owner, wanted, operation)
+                if not made:
+                    yield f"{text}, not {way} rank {owner}: is `{argument}` right?"
+                elif made < _calls(reports.graph, owner, rank, kind, operation):
+                    less = f"{way} rank {owner} fewer times than rank {owner} expects"
+                    yield f"{text}, and {less}: is `{argument}` right?"
             elif other.pg_id != operation.pg_id:
                 group = reports.graph.group(other)
                 label = group.label if group else "another group"
                 yield f"{text} on {label}: is the group right?"
             elif other.tag != operation.tag:
                 yield f"{text} with tag {other.tag}, rank {owner} uses tag {operation.tag}"
+
+
+def _calls(graph: WaitForGraph, rank: Rank, peer: Rank, kind: str, message: Operation) -> int:
+    """The number of messages of a rank with another one, in the run and the group of a message."""
+    return sum(
+        (each.signature.kind, each.peer) == (kind, peer)
+        and (each.run_id, each.pg_id) == (message.run_id, message.pg_id)
+        for each in graph.histories[rank].operations.values()
+    )
 
 
 def unmet_messages(

@@ -29,7 +29,7 @@ from nbddp.controller.state import (
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import ranks_in
 from nbddp.wire.messages import AskWhileStuck, FreeReason, RankExited, RunFinished
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A rank that is still in its cell this long after an interrupt is blocked in C++.
 _ABORT_AFTER_INTERRUPT_S = 0.1
@@ -109,7 +109,8 @@ class CellRecovery:
         if report is None or not late_ranks(report):
             return None
         acted = self._shown.get(report.fingerprint, False)
-        return VerdictReached(self.run.run_id, report, acted, self._views)
+        timed_out = self._timed_out(report) if acted else NO_RANKS
+        return VerdictReached(self.run.run_id, report, acted, self._views, timed_out=timed_out)
 
     def wants_end(self, now: float) -> bool:
         """Return whether the time of its ranks is over."""
@@ -304,8 +305,20 @@ class CellRecovery:
             actions.append(NoticeChanged(self.run.run_id, report))
         if report.fingerprint not in self._shown or (acted and not self._shown[report.fingerprint]):
             self._shown[report.fingerprint] = acted
-            actions.append(VerdictReached(self.run.run_id, report, acted, views))
+            timed_out = self._timed_out(report) if acted else NO_RANKS
+            actions.append(
+                VerdictReached(self.run.run_id, report, acted, views, timed_out=timed_out)
+            )
         return actions
+
+    def _timed_out(self, report: Report) -> RankSet:
+        """The stuck ranks of a report that have raised since: they are not freed."""
+        raised = (self.run.results[rank] for rank in report.stuck if rank in self.run.results)
+        return RankSet.of(
+            result.rank
+            for result in raised
+            if not result.was_freed and is_end_of_wait(report, result.rank, result.error)
+        )
 
     def _own_timeout(self, report: Report, views: Views, now: float) -> float:
         """Return the time by which a timeout of the user has raised its own error.

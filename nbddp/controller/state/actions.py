@@ -89,6 +89,8 @@ class VerdictReached:
     views: Mapping[Rank, RankView] = field(default_factory=dict)  #: the views that prove it
     #: The fingerprint of the same verdict with fewer ranks, in whose place this one comes.
     replaces: str = ""
+    #: Stuck ranks of the report that have raised since, by the timeout of their own operation.
+    timed_out: RankSet = NO_RANKS
 
 
 @dataclass(frozen=True)

@@ -405,12 +405,12 @@ class View:
         self._sink.display(data, {}, card_id, is_update)
 
     def _card(self, judged: VerdictReached, outcome: RunOutcome | None = None) -> dict[str, str]:
-        means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return diagnosis_card.card(
             judged.report,
             acted=judged.acted,
+            timed_out=judged.timed_out,
             views=judged.views,
-            means=means,
+            means="The stop button" if self._can_ask else "`%ddp interrupt`",
             torn=self._torn,
             is_over=outcome is not None,
             own_timeout_s=self._settings.own_timeout_s,

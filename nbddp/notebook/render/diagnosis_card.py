@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
     RankView,
     Report,
     late_ranks,
+    left_to_timeout,
     node_sentence,
 )
 from nbddp.controller.trace import rows_of_views
@@ -44,7 +45,7 @@ from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
 from nbddp.wire.faults import ON_PURPOSE
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: Findings in full; the others have only their headline.
 _MAX_FINDINGS = 3
@@ -68,6 +69,7 @@ def card(
     report: Report,
     *,
     acted: bool = False,
+    timed_out: RankSet = NO_RANKS,
     views: Mapping[int, RankView] | None = None,
     means: str = "The stop button",
     torn: Mapping[str, RankSet] | None = None,
@@ -80,6 +82,7 @@ def card(
     Args:
         report: the diagnosis.
         acted: the stuck ranks are being freed; False: the report is only shown.
+        timed_out: stuck ranks that have raised since, by the timeout of their own operation.
         views: the probed state of the ranks, for the details.
         means: the control that interrupts the cell, the subject of "... frees rank 1".
         torn: ranks by operation whose tensors may hold partial results, once that is known.
@@ -104,6 +107,7 @@ def card(
         acted,
         means,
         torn or {},
+        timed_out=timed_out,
         is_over=is_over,
         own_timeout_s=own_timeout_s,
         timeout_s=timeout_s,
@@ -498,6 +502,7 @@ def _now_sentence(
     means: str,
     torn: Mapping[str, RankSet],
     *,
+    timed_out: RankSet,
     is_over: bool,
     own_timeout_s: float,
     timeout_s: float | None,
@@ -509,12 +514,18 @@ def _now_sentence(
     if acted:
         waiting = RankSet.of((*waiting, *_mismatched(report)))
     is_one = len(waiting) == 1
-    ranks, their_place = waiting.describe(), "its line" if is_one else "their lines"
+    ranks = waiting.describe()
     if acted:
         # The process of a dead rank is gone: whether the next cell runs depends on more.
         then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
+        freed = RankSet.of(rank for rank in waiting if rank not in timed_out)
+        is_freed = f"{freed.describe()} is" if len(freed) == 1 else f"{freed.describe()} are"
+        if not freed:
+            is_freed = "ranks that have come since are"
+        their_place = "its line" if len(freed) == 1 else "their lines"
+        by_timeout = left_to_timeout(timed_out, report.earliest_timeout_ms)
         return (
-            f"{ranks} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{by_timeout}{is_freed} freed: an exception is raised in {their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{_partial_results(torn)}{then}."
         )
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms

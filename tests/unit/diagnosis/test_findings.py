@@ -370,3 +370,21 @@ def test_kinds_are_those_of_the_documents():
         "stuck-outside",
         "uneven-batches",
     ]
+
+
+def test_the_last_operation_of_a_group_is_not_told_as_the_last_of_all():
+    pool = Ranks(3)
+    pool.group("sub", 1, 2)
+    for rank in range(3):
+        pool[rank].done(line=1)
+    for rank in (1, 2):
+        pool[rank].done("broadcast", group="sub", line=2)
+        pool[rank].finished()
+    pool[0].blocked(line=3)
+    finding = only(pool)
+    assert str(finding.ranks[1]).startswith(
+        "rank 1 has finished the cell; its last operation in the default group was all_reduce #1, "
+    )
+    assert str(pool.diagnose().ranks[1]).startswith(
+        "rank 1 has finished the cell; its last operation was broadcast #1 of group 'sub'"
+    )

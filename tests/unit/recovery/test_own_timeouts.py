@@ -77,6 +77,7 @@ def test_the_timeout_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: 
     [shown] = of_type(actions, VerdictReached)
     [(_, arm)] = requests(actions, AbortOperations)
     assert shown.acted
+    assert shown.timed_out == RankSet.of([0] if is_told else [])
     if is_told:
         assert shown.report is first
         assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")

@@ -102,6 +102,23 @@ def test_a_deadlock_that_its_own_timeout_will_end():
     assert "timeout" not in text(report)
 
 
+def test_ranks_that_raised_by_their_own_timeout_are_not_said_to_be_freed():
+    report = verdict(missing(), earliest_timeout_ms=6000, earliest_timeout_left_ms=0)
+
+    def now(*ranks: int) -> str:
+        return " ".join(text(report, acted=True, timed_out=RankSet.of(ranks)).split())
+
+    assert (
+        "Now: rank 0 was left to its own timeout of 6.0 s and has raised; ranks 1,3 are freed: an "
+        "exception is raised in their lines. They keep every variable, and the next cell runs."
+    ) in now(0)
+    assert (
+        "Now: ranks 0-1 were left to their own timeouts and have raised; rank 3 is freed: an "
+        "exception is raised in its line. They keep"
+    ) in now(0, 1)
+    assert "have raised; ranks that have come since are freed" in now(0, 1, 3)
+
+
 def test_a_card_with_late_ranks_says_so_until_the_cell_ends():
     pool = Ranks(4)
     pool[0].blocked("barrier")

@@ -13,8 +13,10 @@ from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, helpe
 from nbddp.controller.diagnosis.extra_callers import line_of_second_call
 from nbddp.controller.diagnosis.guarded_calls import skipped_after_error
 from nbddp.controller.diagnosis.helper_barriers import helper_call
+from nbddp.controller.diagnosis.line_groups import LineGroups, has_called_line, line_groups
 from nbddp.controller.diagnosis.loop_lengths import LoopLength, is_over_data, loop_length
 from nbddp.controller.diagnosis.loop_phrases import sharding_step
+from nbddp.controller.diagnosis.passed_calls import is_passed
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
@@ -32,6 +34,9 @@ from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, i
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
+#: Sets of ranks in a sentence about the groups of a line.
+_MAX_GROUPS = 3
+
 
 def group_cycle(cause: Cause, reports: RankReports) -> Words:
     """Ranks wait for each other in collectives of different groups."""
@@ -39,7 +44,7 @@ def group_cycle(cause: Cause, reports: RankReports) -> Words:
     step = "Call the groups in the same order on all ranks that are members of several."
     words = cycle(cause, reports, problem, step)
     missed = [] if was_interrupted(cause, reports) else _missing_in(cause)
-    left = [pair for each in missed if (pair := _left_early(each, reports)) is not None]
+    left = [pair for each in missed if (pair := _left_out_in(each, reports)) is not None]
     if len(left) == 1:
         ((operation, culprits, places),) = left
         is_of_all = _is_of_all(operation, reports)
@@ -51,11 +56,13 @@ def group_cycle(cause: Cause, reports: RankReports) -> Words:
     return replace(words, next_step=next(filter(None, passed), step))
 
 
-def _left_early(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet, Places] | None:
-    """A call that ranks made in earlier iterations, and the reason why not in this one."""
+def _left_out_in(cause: Cause, reports: RankReports) -> tuple[Operation, RankSet, Places] | None:
+    """A call that ranks made in earlier iterations, or have passed for good, and the reason."""
     operation, culprits = cause.operation, cause.culprits
     calls = {} if operation is None else calls_of(reports.graph, operation)
-    if operation is None or not all(calls.get(rank) for rank in culprits):
+    if operation is None:
+        return None
+    if not all(calls.get(rank) for rank in culprits) and not is_passed(cause, reports):
         return None
     missing = missing_calls(cause, reports.graph, reports.sources)
     places = with_loop_facts(missing, cause, reports)
@@ -86,33 +93,63 @@ def _missing_in(cause: Cause) -> list[Cause]:
 def _passed_without(cause: Cause, reports: RankReports) -> str:
     """The next step where ranks are behind the line of a call and made none; empty: not known.
 
-    That is what torch does, with a warning, on ranks that are no members of the group.
+    That is what torch does, with a warning, on ranks that are no members of the group. Or they made
+    the call in another group.
     """
     operation, culprits = cause.operation, cause.culprits
-    group = None if operation is None else reports.graph.group(operation)
     code = None if operation is None else reports.sources(operation.site)
-    if operation is None or code is None or group is None or not operation.site.line:
+    if operation is None or code is None or not operation.site.line:
         return ""
-    line, is_own = operation.site.line, "group" in operation.site.source
-    if not is_own or group.is_default or code.branches(line) or code.exits(line):
+    line, is_of_cell = operation.site.line, operation.site.function == "<module>"
+    runs_once = is_of_cell and not code.branches(line) and not code.exits(line)
+    if not all(_is_past(rank, operation, reports, runs_once=runs_once) for rank in culprits):
         return ""
-    here = operation.site.position[:2]
-    is_past = all(
-        reports.graph.views[rank].state == "finished"
-        or (
-            (site := reports.rank(rank).site) is not None
-            and site.position[:2] == here
-            and site.line > line
-        )
-        for rank in culprits
-    )
-    if operation.site.function != "<module>" or not is_past:
+    groups = line_groups(operation, culprits, reports)
+    if groups is not None:
+        return _in_other_groups(groups, operation, cause)
+    group = reports.graph.group(operation)
+    has_call = any(has_called_line(rank, operation, reports) for rank in culprits)
+    is_own = group is not None and not group.is_default and "group" in operation.site.source
+    if group is None or not is_own or not runs_once or has_call:
         return ""
     return (
         f"Look at the `group` in line {line} on {culprits.describe()}: "
         f"{culprits.verb('it has', 'they have')} run that line without the call, as torch does, "
         f"with a warning, on ranks that are not members. It must be {group.label} there, too."
     )
+
+
+def _is_past(rank: Rank, operation: Operation, reports: RankReports, *, runs_once: bool) -> bool:
+    """Whether a rank cannot come to the line of a call again: no loop or function is around it."""
+    if reports.graph.views[rank].state == "finished":
+        return True
+    site = reports.rank(rank).site
+    is_same = site is not None and site.position[:2] == operation.site.position[:2]
+    return runs_once and is_same and site is not None and site.line > operation.site.line
+
+
+def _in_other_groups(groups: LineGroups, operation: Operation, cause: Cause) -> str:
+    """The next step where ranks called a line in different groups."""
+    concerned = {*cause.culprits, *cause.direct}
+    ordered = sorted(
+        groups.ranks_by_groups.items(), key=lambda item: (concerned.isdisjoint(item[1]), item[1])
+    )
+    parts = [
+        f"{ranks.describe()} in {' and '.join(labels)}" for labels, ranks in ordered[:_MAX_GROUPS]
+    ]
+    others = ", others in other groups" if len(ordered) > _MAX_GROUPS else ""
+    text = (
+        f"Look at the `group` in line {operation.site.line}: ranks called it in different groups: "
+        f"{', '.join(parts)}{others}."
+    )
+    if groups.odd is not None:
+        rank, label = groups.odd
+        return (
+            f"{text} Perhaps rank {rank} is the odd one: if it calls the line in {label}, all "
+            f"members of each group call it."
+        )
+    equally = " equally often" if groups.is_repeated else ""
+    return f"{text} Let all members of a group call it there{equally}, or none."
 
 
 def _is_of_all(operation: Operation, reports: RankReports) -> bool:
