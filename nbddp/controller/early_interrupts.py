@@ -30,6 +30,10 @@ class EarlyInterrupts:
         if self._is_main and self._before is not None:  # None: set by C code
             signal.signal(signal.SIGINT, self._before)
 
+    def have_come(self) -> bool:
+        """Whether at least one SIGINT has come."""
+        return self.count > 0
+
     def check(self) -> None:
         """Raise if an interrupt has come.
 

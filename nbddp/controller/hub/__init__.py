@@ -15,11 +15,10 @@ from nbddp.controller.hub.transfer import (
     WaitInterrupt,
     interrupt_as_error,
 )
-from nbddp.controller.hub.waiting_commands import WITHDRAWN
+from nbddp.controller.hub.waiting_commands import check_not_withdrawn
 
 __all__ = [
     "NO_RANK",
-    "WITHDRAWN",
     "Agents",
     "Answer",
     "Attachment",
@@ -36,5 +35,6 @@ __all__ = [
     "WaitInterrupt",
     "attach_agents",
     "attach_machines",
+    "check_not_withdrawn",
     "interrupt_as_error",
 ]

@@ -252,17 +252,11 @@ class HubThread:
             answer.put(refusal)
 
         def give_up(reason: str) -> None:
-            if self._waiting.remove(begin):
-                answer.put(reason)
+            self._call(lambda: answer.put(reason) if self._waiting.remove(begin) else None)
 
         self._call(lambda: self._waiting.when_settled(requested.ranks, begin))
         answered = await_begin(
-            answer,
-            is_alive=lambda: self.is_alive,
-            is_interrupted=is_interrupted,
-            give_up=lambda reason: self._call(lambda: give_up(reason)),
-            tell=lambda text: self.do(NotifyUser(None, text)),
-            limit_s=self._settings.start_timeout_s,
+            answer, self, give_up, is_interrupted, self._settings.start_timeout_s
         )
         return self._end_reason() if answered is None else answered[0]
 

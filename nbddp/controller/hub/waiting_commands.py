@@ -7,8 +7,11 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.state import NotifyUser
+from nbddp.errors import CellInterruptedError
 from nbddp.system.process_tree import is_ending
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -24,24 +27,33 @@ _WAITS = (
 WITHDRAWN = "the wait for the process groups was interrupted"
 
 
+class _Hub(Protocol):
+    """The part of the hub thread that is needed here."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it serves."""
+
+    def do(self, action: NotifyUser) -> object:
+        """Show the user a notice."""
+
+
 def await_begin(
     answer: "queue.SimpleQueue[str | None]",
-    *,
-    is_alive: Callable[[], bool],
-    is_interrupted: Callable[[], bool],
+    hub: _Hub,
     give_up: Callable[[str], object],
-    tell: Callable[[str], object],
+    is_interrupted: Callable[[], bool],
     limit_s: float,
+    *,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[str | None] | None:
     """Wait until the hub thread has begun or refused a cell.
 
     Args:
         answer: gets the refusal, or None.
-        is_alive: whether the hub thread lives.
+        hub: the hub thread.
+        give_up: asks it to refuse the cell for this reason, unless it has begun.
         is_interrupted: whether the user has pressed the stop button.
-        give_up: asks the hub thread to refuse the cell for this reason, unless it has begun.
-        tell: shows the user a sentence.
         limit_s: the cell is given up after this time.
         clock: seconds.
 
@@ -49,7 +61,7 @@ def await_begin(
         The answer; None: the hub has ended.
     """
     began, has_told, was_stopped = clock(), False, False
-    while is_alive():
+    while hub.is_alive:
         try:
             with suppress(queue.Empty):
                 return (answer.get(timeout=0.2),)
@@ -62,8 +74,25 @@ def await_begin(
             give_up("fresh ranks are still taking their places")
         elif waited_s > _TELL_AFTER_S and not has_told:
             has_told = True
-            tell(_WAITS)
+            hub.do(NotifyUser(None, _WAITS))
     return None
+
+
+def check_not_withdrawn(refusal: str | None, cell: str) -> None:
+    """Raise if the user has ended the wait of a cell.
+
+    Args:
+        refusal: why the cell did not begin; None: it began.
+        cell: its name.
+
+    Raises:
+        CellInterruptedError: the cell was not run.
+    """
+    if refusal == WITHDRAWN:
+        raise CellInterruptedError(
+            f"{cell} was not run: it waited until the process groups are formed again, and was "
+            "interrupted. Next: run it again, which waits for them"
+        )
 
 
 class WaitingCommands:

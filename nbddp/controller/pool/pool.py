@@ -15,12 +15,8 @@ from nbddp.controller.catch_up import CatchUp, CellHistory
 from nbddp.controller.cell_errors import cell_error
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub import WITHDRAWN, RequestRefusedError, Run, interrupt_as_error
-from nbddp.controller.options import (
-    PoolOptions,
-    check_seconds,
-    check_text,
-)
+from nbddp.controller.hub import RequestRefusedError, Run, check_not_withdrawn, interrupt_as_error
+from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
@@ -56,13 +52,7 @@ from nbddp.controller.values import (
     diff_values,
     variables_to_dict,
 )
-from nbddp.errors import (
-    BadOptionError,
-    CellError,
-    CellInterruptedError,
-    PoolBrokenError,
-    PoolBusyError,
-)
+from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.mesh_ranks import read_ranks
@@ -210,18 +200,20 @@ class Pool:
         self, code: str, options: CellOptions, make_view: "Callable[[Pool, Run], CellView]"
     ) -> RunOutcome:
         with EarlyInterrupts() as early:
-            run = self.submit(code, options, early)
+            run = self.submit(code, options, early.have_come)
             with self.given_up_on_failure(run):
                 view = make_view(self, run)
             return self.wait(run, view, early)
 
-    def submit(self, code: str, options: CellOptions, early: EarlyInterrupts | None = None) -> Run:
+    def submit(
+        self, code: str, options: CellOptions, is_interrupted: Callable[[], bool] = lambda: False
+    ) -> Run:
         """Begin a cell and do not wait for it. For the notebook layer.
 
         Args:
             code: the source, which the caller has checked.
             options: how it is to be run.
-            early: counts the interrupts that come while the cell waits for a repair of the pool.
+            is_interrupted: whether the user has ended a wait for a repair of the pool.
 
         Returns:
             The run, from which `wait` takes the events.
@@ -263,16 +255,9 @@ class Pool:
             aside=() if options.replay is None else options.replay.aside.ranks,
             aside_id="" if options.replay is None else options.replay.name,
         )
-        refusal = self._processes.hub.begin(
-            run,
-            RunRequested(execute, options.ranks, options.timeout_s),
-            lambda: early is not None and early.count > 0,
-        )
-        if refusal == WITHDRAWN:
-            raise CellInterruptedError(
-                f"{options.cell_name} was not run: it waited until the process groups are formed "
-                "again, and was interrupted. Next: run it again, which waits for them"
-            )
+        requested = RunRequested(execute, options.ranks, options.timeout_s)
+        refusal = self._processes.hub.begin(run, requested, is_interrupted)
+        check_not_withdrawn(refusal, options.cell_name)
         if refusal is not None:
             self._refuse(refusal, options.ranks)
         self._cells.begin(run, code, options, self.snapshot.ranks)

@@ -211,9 +211,8 @@ class PoolProcesses:
             self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
-                self._use(
-                    self._startup.restart(lambda: interrupts.count > 0, self.listeners.progress)
-                )
+                self._startup.on_progress = self.listeners.progress
+                self._use(self._startup.restart(lambda: interrupts.count > 0))
         return "all ranks are fresh processes: their variables are gone"
 
     def _wait_for_silence(self, interrupts: EarlyInterrupts) -> None:

@@ -109,7 +109,7 @@ class PoolStartup:
         self._use_arena = use_arena
         self._on_segment_released = on_segment_released
         self._sources = sources
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         #: For sockets and logs; agents on other machines have folders there.
         self._folder: Path | None = None
         self._hold_fd = -1
@@ -180,7 +180,7 @@ class PoolStartup:
             self._store_place("" if kept.record.machines else _LOCAL_HOST),
             self.listeners,
             self._record.renew,
-            self._on_progress,
+            self.on_progress,
         )
         with ExitStack() as undone:  # after a failure: no descriptor stays, and no process ends
             self._hold_fd = pool_folder.hold(kept.folder)
@@ -371,14 +371,11 @@ class PoolStartup:
         nodes = hub.snapshot.lost_agents | hub.snapshot.silent_nodes
         return nodes if len(nodes) < self._options.nnodes else frozenset()
 
-    def restart(
-        self, is_interrupted: Callable[[], bool], on_progress: Callable[[PoolSnapshot], None]
-    ) -> HubThread:
+    def restart(self, is_interrupted: Callable[[], bool]) -> HubThread:
         """Start fresh ranks, and a fresh hub if an agent has ended.
 
         Args:
             is_interrupted: polled, so that an interrupt leaves no unknown process.
-            on_progress: gets the state of the pool from now on, while a start is awaited.
 
         Returns:
             The hub of the pool, whose ranks are ready.
@@ -388,13 +385,11 @@ class PoolStartup:
             PoolStartError: a process could not start, or the ranks were not ready in time.
             BadOptionError: an option turned out to be wrong on a rank.
         """
-        self._on_progress = on_progress  # the cell that has started the pool is over
         hub = self._hub
         for agent in self._local:
             agent.wake()
-        ended = [agent.has_exited() for agent in self._local]
-        ended += [agent.has_exited() for agent in self._remote]
-        if hub is None or not hub.is_alive or any(ended):
+        agents: list[LocalAgent | RemoteAgent] = [*self._local, *self._remote]
+        if hub is None or not hub.is_alive or any(agent.has_exited() for agent in agents):
             self._end_processes()
             self._generation += 1
             return self.start(is_interrupted)
@@ -486,7 +481,7 @@ class PoolStartup:
                 raise _NoAnswerError
             is_served = hub.is_alive
             if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
-                self._on_progress(self._progress(hub))
+                self.on_progress(self._progress(hub))
             if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
                 self._joining.check(hub.nodes.joined)
             try:

@@ -465,8 +465,7 @@ class RecoveryMachine:
         self._is_rebuild_due = False
         all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
-        waiting = self._rebuild.joining if self._rebuild.waits_for_silent else None
-        actions = self._restarts.rebuilt(all_fresh, failure, now, waiting)
+        actions = self._restarts.rebuilt(all_fresh, failure, now, self._rebuild.waiting)
         if self._held_outcome is not None:
             self._held_outcome = replace(
                 self._held_outcome, fresh=all_fresh, rebuild_failure=failure

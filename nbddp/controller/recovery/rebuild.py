@@ -128,6 +128,11 @@ class PoolRebuild:
         return f"{reason} ({self.failure})" if is_told else reason
 
     @property
+    def waiting(self) -> RankSet | None:
+        """The ranks whose groups are formed when silent nodes are heard; None: none is awaited."""
+        return self.joining if self.waits_for_silent else None
+
+    @property
     def joining(self) -> RankSet:
         """Fresh ranks without all their groups, because other members are still in a cell."""
         return RankSet.of(self._joining) if self._joining else NO_RANKS

@@ -41,6 +41,7 @@ from nbddp.notebook.render.html import (
     shorten,
     words,
 )
+from nbddp.notebook.render.no_finding import no_finding
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
@@ -98,7 +99,7 @@ def card(
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
     injected = _injected(report) if layouts else []
-    layouts = layouts or [_Layout(_no_finding(report, views or {}))]
+    layouts = layouts or [_Layout(no_finding(report, views or {}))]
     if not is_over and (late := late_ranks(report)):
         still = f"{late.describe()} still {late.verb('runs', 'run')}"
         layouts[0].title += f" (so far; {still})"
@@ -291,35 +292,6 @@ def _title(finding: Finding) -> str:
 def _headline(finding: Finding) -> str:
     """The headline of a finding, as it stands behind a colon."""
     return shorten(one_line(finding.clause), _MAX_TITLE)
-
-
-def _no_finding(report: Report, views: Mapping[int, RankView]) -> Finding:
-    """What stands in the place of findings, as far as ranks have told what they do."""
-    reforming = RankSet.of(
-        rank for rank, each in report.ranks.items() if each.predicate.verb is RankVerb.MAKES_GROUPS
-    )
-    silent = RankSet.of(rank for rank, each in report.ranks.items() if each.status == "silent")
-    unheard = RankSet.of(rank for rank in silent if rank in views and views[rank].unheard)
-    headline = f"No rank {'that answers ' * bool(silent)}waits for another"
-    if reforming:
-        make = reforming.verb(*RankVerb.MAKES_GROUPS.value)
-        headline = f"{reforming.describe().capitalize()} {make}: cells wait until that is done"
-    if unheard:
-        headline += f"; nothing is known of {unheard.describe()}"
-    return Finding(
-        kind="straggler",
-        proven=False,
-        culprits=RankSet(),
-        waiting=RankSet(),
-        headline=headline,
-        reason="",
-        next_step="",
-        ranks=report.ranks,
-        begins_with_ranks=False,
-    )
-
-
-# --- text ----------------------------------------------------------------------------------------
 
 
 def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:

@@ -1,9 +1,9 @@
 """A cell that waits for a repair of the pool says so, and the stop button ends the wait."""
 
 import queue
-from collections.abc import Callable
 
 from nbddp.controller.hub.waiting_commands import WITHDRAWN, await_begin
+from nbddp.controller.state import NotifyUser
 
 
 class Scene:
@@ -16,6 +16,7 @@ class Scene:
         self.told: list[str] = []
         self.stopped_at = 1e9
         self.raises_at = 1e9
+        self.ends_at = 1e9
 
     def get(self, timeout: float) -> str | None:
         """The answer, as of `queue.SimpleQueue`."""
@@ -30,15 +31,23 @@ class Scene:
         """The hub removes the cell."""
         self.refusal = reason
 
-    def wait(self, is_alive: Callable[[], bool] = lambda: True) -> tuple[str | None] | None:
+    @property
+    def is_alive(self) -> bool:
+        """Whether the hub serves."""
+        return self.now < self.ends_at
+
+    def do(self, action: NotifyUser) -> None:
+        """The hub shows a notice."""
+        self.told.append(action.text)
+
+    def wait(self) -> tuple[str | None] | None:
         """Wait as `HubThread.begin` does."""
         return await_begin(
             self,  # type: ignore[arg-type]
-            is_alive=is_alive,
-            is_interrupted=lambda: self.now >= self.stopped_at,
-            give_up=self.refuse,
-            tell=self.told.append,
-            limit_s=60.0,
+            self,
+            self.refuse,
+            lambda: self.now >= self.stopped_at,
+            60.0,
             clock=lambda: self.now,
         )
 
@@ -69,4 +78,6 @@ def test_the_stop_button_ends_the_wait():
 def test_the_wait_has_a_limit_and_ends_with_the_hub():
     scene = Scene(begins_after_s=1e9)
     assert scene.wait() == ("fresh ranks are still taking their places",)
-    assert scene.wait(is_alive=lambda: False) is None
+    scene = Scene(begins_after_s=1e9)
+    scene.ends_at = 5.0
+    assert scene.wait() is None
