@@ -163,7 +163,9 @@ class RankSet:
         text = str(self)
         if len(text) <= limit:
             return text
-        return f"{text[: text.rindex(',', 0, limit)]},… ({len(self.ranks)} ranks)"
+        end = text.rfind(",", 0, limit)
+        end = text.find(",") if end < 0 else end  # a number may be longer than the limit
+        return text if end < 0 else f"{text[:end]},… ({len(self.ranks)} ranks)"
 
     @property
     def short_name(self) -> str:

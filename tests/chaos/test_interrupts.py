@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -137,8 +138,8 @@ def test_an_interrupt_between_sending_and_waiting_is_for_the_cell(
 ):
     submit = pool.submit
 
-    def submit_and_press(code: str, options: CellOptions) -> Run:
-        run = submit(code, options)
+    def submit_and_press(code: str, options: CellOptions, *more: Any) -> Run:
+        run = submit(code, options, *more)
         signal.raise_signal(signal.SIGINT)
         return run
 
@@ -152,9 +153,9 @@ def _run_interrupted(pool: Pool, patch: pytest.MonkeyPatch, code: str, delay_s: 
     submit = pool.submit
     timer = threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGINT))
 
-    def submit_and_start(code: str, options: CellOptions) -> Run:
+    def submit_and_start(code: str, options: CellOptions, *more: Any) -> Run:
         timer.start()
-        return submit(code, options)
+        return submit(code, options, *more)
 
     with patch.context() as patched:
         patched.setattr(pool, "submit", submit_and_start)

@@ -75,7 +75,8 @@ def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: 
         "cell, which waits for it"
     )
     again = own_kernel.run("%%ddp\ndist.barrier(); print('kept' in globals())", limit_s=120.0)
-    assert again.lines == ["[0,2] True", "[1]   False"]
+    # A notice may stand above: the cell waits until the groups are formed.
+    assert again.lines[-2:] == ["[0,2] True", "[1]   False"]
 
 
 def test_an_interrupted_restart_of_all_ranks_is_one_line_and_leaves_nothing(

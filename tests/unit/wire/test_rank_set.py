@@ -117,3 +117,8 @@ def test_long_lists_have_a_short_name_that_is_exact(ranks: Iterable[int], name: 
 def test_ranks_that_a_broken_peer_names_cost_no_memory():
     ranks = RankSet.of(2**power for power in range(60))
     assert ranks.describe().endswith("… (60 ranks)")
+
+
+def test_a_number_that_is_longer_than_the_limit_is_not_cut():
+    ranks = RankSet.of([10**70, 10**71, 10**72 + 5, 7 * 10**73])
+    assert ranks.describe() == f"ranks {10**70},… (4 ranks)"
