@@ -5,7 +5,7 @@ Runs in: the agent's thread. Pure.
     events of ranks --note--> KeptState --> `AgentAttached`, then the events of the last cell
 
 The hub of a notebook that was killed leaves nothing behind, so a new one learns all that it has to
-know from here.Of a cell whose end the notebook has seen (`SettleRun`) nothing is kept. The text of
+know from here. Of a cell whose end the notebook has seen (`SettleRun`) nothing is kept. The text of
 a cell is kept in every pool: ``%ddp detach`` may let go of one that has no ``--keep``.
 """
 

@@ -12,7 +12,8 @@ _histories_by_pool: dict[str, list[CellHistory]] = {}
 
 def note(pool: Pool) -> None:
     """Note that this kernel has let go of a pool."""
-    _histories_by_pool.setdefault(pool.pool_id, []).append(pool.history)
+    # At the end, since `owner` looks at the last one first.
+    _histories_by_pool[pool.pool_id] = [*_histories_by_pool.pop(pool.pool_id, []), pool.history]
 
 
 def owner(name: str) -> tuple[int, str] | None:

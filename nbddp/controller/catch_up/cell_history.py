@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from msgspec import structs
@@ -69,12 +69,20 @@ class PastCell:
             return frozenset(), frozenset()
         if "if" not in self.python:
             return self.names.binds, frozenset()
-        statements = Code(self.python, self.first_line).statements
-        known, possible = (
-            cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
-            for unknown in (False, True)
-        )
-        return known, possible - known
+        return _bound(self.python, self.first_line, rank, world_size)
+
+
+@lru_cache(maxsize=4 * _MAX_CELLS)
+def _bound(
+    python: str, first_line: int, rank: int, world_size: int
+) -> tuple[frozenset[str], frozenset[str]]:
+    """See `PastCell.binds_on`; a plan asks many times, and each answer reads the code."""
+    statements = Code(python, first_line).statements
+    known, possible = (
+        cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
+        for unknown in (False, True)
+    )
+    return known, possible - known
 
 
 class ReplacedProcesses:

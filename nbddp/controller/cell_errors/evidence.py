@@ -25,7 +25,6 @@ from nbddp.controller.state import (
     RunOutcome,
     VerdictReached,
     error_summary,
-    was_lost,
 )
 from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, RENDEZVOUS, Mismatch, Operation, Site
@@ -44,10 +43,10 @@ _OF_FREED = (
     _LOST_ERROR,
     MISMATCH_ERROR,
 )
-#: Torch's messages about ``monitored_barrier``. Its rank 0 alone knows which ranks are missing; the
-#: other ranks that came see the end of rank 0's wait.
 #: Part of the message of torch.
 NO_GROUP = "Default process group has not been initialized"
+#: Torch's messages about ``monitored_barrier``. Its rank 0 alone knows which ranks are missing; the
+#: other ranks that came see the end of rank 0's wait.
 _MISSED = "failed to pass monitoredBarrier"
 _REACHED = "successfully reached monitoredBarrier"
 #: Ranks that get a line of their own.
@@ -216,7 +215,7 @@ def while_ran(outcome: RunOutcome, exited: RankSet) -> str:
     if not any(outcome.results[rank].is_time_known for rank in exited):
         return "in or after"
     ends = [outcome.results[rank].exited for rank in exited]
-    if all(end is not None and was_lost(end) for end in ends):
+    if all(end is not None and end.was_lost for end in ends):
         return "during"
     return exited.verb("while it ran", "while they ran")
 

@@ -31,7 +31,6 @@ from nbddp.controller.state import (
     is_of_memory,
     meaning,
     memory_then,
-    was_lost,
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import LostAgent
@@ -132,7 +131,7 @@ def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
     ``were lost``: with their nodes; perhaps their processes still run.
     """
     exits = [outcome.results[rank].exited for rank in ranks]
-    if all(end is not None and was_lost(end) for end in exits):
+    if all(end is not None and end.was_lost for end in exits):
         return ranks.verb(*RankVerb.LOST.value)
     hows = {"exited" if end is None or end.cause else exit_phrase(end) for end in exits}
     return hows.pop() if len(hows) == 1 else "exited"
@@ -149,7 +148,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     first = outcome.results[dead.ranks[0]]
     end_by_rank = {r: end for r in dead if (end := outcome.results[r].exited) is not None}
     ends = list(end_by_rank.values())
-    several = RankVerb.LOST if all(map(was_lost, ends)) else RankVerb.EXITED
+    several = RankVerb.LOST if all(each.was_lost for each in ends) else RankVerb.EXITED
     how = _predicate(first).main_clause() if len(dead) == 1 else several.value[1]
     lost_ranks = RankSet.of(rank for rank, end in end_by_rank.items() if end.lost_agent)
     words = exited_ranks(
@@ -200,7 +199,7 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     error = result.error
     if result.exited is not None:
         is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
-        verb = RankVerb.LOST if was_lost(result.exited) else RankVerb.EXITED
+        verb = RankVerb.LOST if result.exited.was_lost else RankVerb.EXITED
         ended = Predicate(verb) if is_alone else _predicate(result)
         # Where the call is known that ended it, a line that was seen before misleads.
         seen = None if rank in outcome.exit_calls else result.exited.last_line

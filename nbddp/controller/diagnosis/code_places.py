@@ -15,6 +15,8 @@ from nbddp.controller.diagnosis.control_flow import Code
 Simple: TypeAlias = ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign
 
 INDENTATION = " " * 4
+#: Functions that give the items of their first argument.
+WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 
 #: Functions of torch.distributed that all ranks of a group call, or two of them.
 _COMMUNICATION = re.compile(
@@ -120,6 +122,13 @@ def called(node: ast.AST | None) -> str:
     """The last part of the name of the function that is called; empty: it is no such call."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def unwrapped(items: ast.expr) -> ast.expr:
+    """The items that a loop gets through functions such as ``enumerate``."""
+    while isinstance(items, ast.Call) and called(items) in WRAPPERS and items.args:
+        items = items.args[0]
+    return items
 
 
 def is_communication(node: ast.AST) -> bool:

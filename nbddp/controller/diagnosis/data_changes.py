@@ -5,9 +5,8 @@ Runs in: the notebook's process. Pure. A change is suggested only where the synt
 
 import ast
 
-from nbddp.controller.diagnosis.code_places import called
+from nbddp.controller.diagnosis.code_places import called, unwrapped
 from nbddp.controller.diagnosis.control_flow import Code
-from nbddp.controller.diagnosis.loop_lengths import unwrapped
 from nbddp.controller.diagnosis.report import ChangedLine
 
 _IMPORT = "from torch.utils.data import DistributedSampler"

@@ -214,8 +214,8 @@ def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -
             return f"{inside}: let all ranks decide alike, or call it in a line before the `if`."
         runs = f"so that {culprits.describe()} {culprits.verb('runs', 'run')} it, too"
         return f"{inside}: call it in a line before the `if`, {runs}."
-    value = absent_value(divergence.code, divergence.site.line, branch, skips=False)
-    if value is not None or not is_of_ranks(branch):
+    if not is_of_ranks(branch):
+        value = absent_value(divergence.code, divergence.site.line, branch, skips=False)
         step = "let all ranks decide alike, or move it out"
         if value is not None:
             zeros = f"{with_zeros(value)}, before the `if`, so that all ranks make the call"
@@ -288,7 +288,7 @@ def _leaving_step(
         branch = describe_branch(condition.other or condition)
         exit_text = f"{branch}, whose `{shortened(leaving.source, MAX_SOURCE)}` skips it"
     value = absent_value(divergence.code, divergence.site.line, condition, skips=True)
-    if value is not None:
+    if value is not None and not is_of_ranks(condition):
         return (
             f"{capitalized(with_zeros(value))}, before {exit_text}, so that all ranks make the "
             "call, or let all ranks skip it there."

@@ -105,11 +105,14 @@ def extra_line(
     made = {rank: _made_before(call, rank, graph) for rank, call in calls.items()}
     if not all(made.values()):
         return None
+    sides = by_op.values()
     lines = {line for each in made.values() for line in each}
-    own = {line: ranks for line in lines if (ranks := _sole_side(line, made, by_op.values()))}
-    if len(own) != 1:
+    # At any other line there were ranks of both sides.
+    own = [each for each in lines if any(all(each not in made[r] for r in side) for side in sides)]
+    ranks = _sole_side(own[0], made, sides) if len(own) == 1 else None
+    if ranks is None:
         return None
-    ((line, ranks),) = own.items()
+    line = own[0]
     earlier, call = made[ranks.ranks[0]][line], calls[ranks.ranks[0]]
     # One line of a library may call several collectives: those of a module's forward and backward.
     kind = call.signature.op, call.origin

@@ -8,13 +8,16 @@ import ast
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.code_places import lines_of
+from nbddp.controller.diagnosis.code_places import called, lines_of, unwrapped
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Scope
 from nbddp.controller.diagnosis.item_counts import item_count
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet
+
+#: Functions that give the items of their argument in its order, or in the opposite one.
+_IN_TURN = ("list", "tuple", "reversed")
 
 Iteration: TypeAlias = tuple[LoopVariable, ...]
 
@@ -73,8 +76,8 @@ def loops_around(code: Code, line: int) -> list[ast.stmt]:
 def loop_over_items(code: Code, line: int) -> str | None:
     """Return what the loop around a call goes through, if the call uses its item; None: no items.
 
-    ``stats.items()`` of ``for key, value in stats.items(): dist.all_reduce(value)``; a loop over a
-    ``range`` or ``enumerate`` counts, and has one order.
+    ``stats.items()`` of ``for key, value in stats.items(): dist.all_reduce(value)``; a ``range``
+    and what is sorted have one order.
     """
     for loop in loops_around(code, line)[:1]:
         if isinstance(loop, ast.For):
@@ -86,9 +89,12 @@ def loop_over_items(code: Code, line: int) -> str | None:
                 for node in ast.walk(statement)
                 if isinstance(node, ast.Name)
             }
-            source = ast.unparse(loop.iter)
-            if targets & names and not source.startswith(("range(", "enumerate(", "sorted(")):
-                return source
+            items = unwrapped(loop.iter)
+            while isinstance(items, ast.Call) and called(items) in _IN_TURN and items.args:
+                items = unwrapped(items.args[0])
+            is_in_order = isinstance(items, ast.Call) and called(items) in ("range", "sorted")
+            if targets & names and not is_in_order:
+                return ast.unparse(items)
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from nbddp.controller.diagnosis.assigned_names import assigned_by_ranks
-from nbddp.controller.diagnosis.code_places import called
+from nbddp.controller.diagnosis.code_places import WRAPPERS, called, unwrapped
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Scope, function_at, nodes_of, resolved
 from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
@@ -25,10 +25,8 @@ from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 #: Names that are followed, one after another.
 _MAX_STEPS = 6
-#: Functions that give the items of their first argument.
-_WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 #: Functions of which only the first argument sets the length of their result.
-_FIRST_ONLY = (*_WRAPPERS, "list", "sorted", "reversed", "TensorDataset")
+_FIRST_ONLY = (*WRAPPERS, "list", "sorted", "reversed", "TensorDataset")
 _TENSORS = ("ones", "zeros", "rand", "randn", "empty", "full")
 #: Arguments of a ``DataLoader`` that set the number of its batches.
 _OF_LOADER = ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last")
@@ -201,13 +199,6 @@ def loop_of(divergence: Divergence) -> ast.For | None:
     nodes = ast.walk(ast.Module(divergence.code.statements, []))
     loops = (node for node in nodes if isinstance(node, ast.For))
     return next((loop for loop in loops if loop.lineno == line), None)
-
-
-def unwrapped(items: ast.expr) -> ast.expr:
-    """The items that a loop gets through functions such as ``enumerate``."""
-    while isinstance(items, ast.Call) and called(items) in _WRAPPERS and items.args:
-        items = items.args[0]
-    return items
 
 
 def _last_iterations(divergence: Divergence, graph: WaitForGraph) -> Mapping[LoopVariable, RankSet]:

@@ -13,8 +13,6 @@ from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.flight_recorder.matching import BARRIERS
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-#: Collectives without data, which mix nothing.
-
 
 @dataclass(frozen=True)
 class ShiftedLoop:

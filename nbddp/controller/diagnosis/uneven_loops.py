@@ -19,12 +19,13 @@ from nbddp.controller.diagnosis.code_places import (
     has_long_text,
     lines_of,
     shifted,
+    unwrapped,
 )
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Scope, resolved
 from nbddp.controller.diagnosis.divergence import Divergence
 from nbddp.controller.diagnosis.joined_models import training_order
-from nbddp.controller.diagnosis.loop_lengths import loop_of, unwrapped
+from nbddp.controller.diagnosis.loop_lengths import loop_of
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange
 

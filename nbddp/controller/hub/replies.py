@@ -92,6 +92,10 @@ class Replies:
                     reply = replies.get(timeout=min(left_s, _POLL_S))
                     if isinstance(reply, kind):
                         return reply
+            with suppress(queue.Empty):  # it may have come when the wait was given up
+                reply = replies.get_nowait()
+                if isinstance(reply, kind):
+                    return reply
         finally:
             self._waiting.pop(number, None)
         return None

@@ -17,7 +17,6 @@ from nbddp.controller.state import (
     awaited_text,
     silence_text,
     silent_steps,
-    was_lost,
 )
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import (
@@ -148,7 +147,7 @@ class Transfer:
             if isinstance(answer, tuple):
                 return answer
             if answer.rank in missing:
-                ended = "was lost with its node" if was_lost(answer) else "exited"
+                ended = "was lost with its node" if answer.was_lost else "exited"
                 raise PoolBrokenError(
                     f"rank {answer.rank} {ended} before its value was transferred; no variable of "
                     "another rank was changed. Next: %ddp status shows whether a fresh process "

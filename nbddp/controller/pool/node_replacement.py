@@ -149,7 +149,7 @@ class EngineAgents:
         which = ""
         if spare:
             lost = list(dict.fromkeys([*spare, *lost]))
-            which = f", which goes to {', '.join(lost[:-1])} and {lost[-1]} in turn"
+            which = f", which goes to {' and '.join(lost)} in turn"
         others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
         options = with_options(self._options, hosts=others)
         words = options.words(["nproc_per_node", *options.differences(PoolOptions())])

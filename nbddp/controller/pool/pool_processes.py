@@ -112,7 +112,7 @@ class PoolProcesses:
             )
             if kept is None:
                 with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
-                    self._use(self._startup.start(lambda: interrupts.count > 0))
+                    self._use(self._startup.start(interrupts.have_come))
             else:
                 self._take_back(interrupts)
             atexit.register(self._leave)
@@ -147,7 +147,7 @@ class PoolProcesses:
         try:
             self.listeners.hold_background()
             self._startup.listeners = self.listeners
-            self._use(self._startup.start(lambda: interrupts.count > 0))
+            self._use(self._startup.start(interrupts.have_come))
         except KeyboardInterrupt:
             self._abandon()
             raise PoolInterruptedError(
@@ -212,7 +212,7 @@ class PoolProcesses:
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
                 self._startup.on_progress = self.listeners.progress
-                self._use(self._startup.restart(lambda: interrupts.count > 0))
+                self._use(self._startup.restart(interrupts.have_come))
         return "all ranks are fresh processes: their variables are gone"
 
     def _wait_for_silence(self, interrupts: EarlyInterrupts) -> None:
@@ -222,7 +222,10 @@ class PoolProcesses:
         """
         give_up_at = time.monotonic() + self._settings.silent_after_s + _HEARD_S
         while self._has_machines and self.hub.is_alive and time.monotonic() < give_up_at:
-            unheard = self.talk.survey().silent
+            try:
+                unheard = self.talk.survey().silent
+            except PoolBrokenError:
+                return  # the hub has ended: the restart starts another one
             snapshot = self.snapshot
             nodes = {info.node for info in snapshot.ranks if info.rank in unheard}
             if nodes <= snapshot.silent_nodes | snapshot.lost_agents:
@@ -248,7 +251,7 @@ class PoolProcesses:
     def _replace(self, nodes: Collection[int], interrupts: EarlyInterrupts, command: str) -> None:
         try:
             self._startup.replace(
-                nodes, lambda: interrupts.count > 0, self.listeners.progress, command=command
+                nodes, interrupts.have_come, self.listeners.progress, command=command
             )
         except KeyboardInterrupt:
             names = " and ".join(f"node {node}" for node in sorted(nodes))

@@ -121,8 +121,9 @@ def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
     """
     process = ranks.verb("its fresh process", "their fresh processes")
     failure = failure or f"{process} ended before {ranks.verb('it was', 'they were')} ready"
-    again = f"%ddp log {ranks} shows the end of its output; the same command tries again, and "
-    again += "keeps the variables of the other ranks; "
+    output = ranks.verb("its output", "their output")
+    again = f"%ddp log {ranks} shows the end of {output}; the same command tries again, and keeps "
+    again += "the variables of the other ranks; "
     return (
         f"{ranks.describe()} could not be replaced: {failure}. "
         f"Next: {'' if is_plain else again}{_FRESH_POOL}"

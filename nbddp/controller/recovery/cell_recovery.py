@@ -24,7 +24,6 @@ from nbddp.controller.state import (
     VerdictReached,
     describe_exit,
     exit_phrase,
-    was_lost,
 )
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import ranks_in
@@ -164,7 +163,7 @@ class CellRecovery:
         """Abort operations after an exit, because the others may wait for that rank forever."""
         survivors = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         how = f"exited ({describe_exit(exited)[0]})"
-        text = f"rank {exited.rank} {exit_phrase(exited) if was_lost(exited) else how}"
+        text = f"rank {exited.rank} {exit_phrase(exited) if exited.was_lost else how}"
         if self.abort.reason != "death":
             self.abort.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
             self.abort.give_up_at = self.abort.interrupt_at + self._settings.interrupt_grace_s

@@ -122,7 +122,8 @@ def with_late_ends(outcome: RunOutcome | None, late: object) -> RunOutcome | Non
         return outcome
     inside = outcome.ranks("unfinished")
     ends = {rank: end for rank, end in results_of(ended).items() if rank in inside}
-    return replace(outcome, results={**outcome.results, **ends})
+    silent = tuple(each for each in outcome.silent if ends.keys().isdisjoint(each.ranks))
+    return replace(outcome, results={**outcome.results, **ends}, silent=silent)
 
 
 def with_recovery(

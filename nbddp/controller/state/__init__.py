@@ -34,12 +34,12 @@ from nbddp.controller.state.exit_text import (
     exception_line,
     exit_phrase,
     gone_text,
+    how_lost,
     idle_exit_notices,
     is_of_memory,
     is_of_mismatch,
     meaning,
     memory_then,
-    was_lost,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
@@ -154,6 +154,7 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "gone_text",
+    "how_lost",
     "idle_exit_notices",
     "is_of_memory",
     "is_of_mismatch",
@@ -167,6 +168,5 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
-    "was_lost",
     "with_changes",
 ]

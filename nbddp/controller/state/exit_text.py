@@ -111,15 +111,10 @@ def is_of_memory(exited: RankExited) -> bool:
     return exited.cause is None and describe_code(exited.exit_code) in _OF_MEMORY
 
 
-def was_lost(exited: RankExited) -> bool:
-    """Whether a rank counts as exited with its node: perhaps its process still runs."""
-    return exited.was_lost
-
-
 def exit_phrase(exited: RankExited) -> str:
     """``exited with SIGKILL (signal 9)``, ``exited, ended by ...``, ``was lost: node 1 ...``."""
     if exited.cause is not None:
-        begin = "was lost:" if was_lost(exited) else "exited,"
+        begin = "was lost:" if exited.was_lost else "exited,"
         return f"{begin} {describe_cause(exited.cause)}"
     if exited.exit_code >= 0:
         return f"exited with code {exited.exit_code}"
@@ -165,8 +160,13 @@ def _loss_of(lost: LostAgent, *, several: bool = False) -> str:
     """``node {} was given up``: what is known of the loss, with a gap for the node."""
     if not lost.is_unseen:
         return "the agents of nodes {} ended" if several else "the agent of node {} ended"
-    how = "lost" if lost.end.cause == "engine" else "given up"
+    how = how_lost(lost)
     return f"nodes {{}} were {how}" if several else f"node {{}} was {how}"
+
+
+def how_lost(lost: LostAgent) -> str:
+    """``lost``, as its engine says, or ``given up``: a node of whose end nothing is known."""
+    return "lost" if lost.end.cause == "engine" else "given up"
 
 
 def _agent_end(end: AgentEnd) -> str:

@@ -22,7 +22,7 @@ from nbddp.controller.options import (
     lines_outside,
 )
 from nbddp.controller.pool import Pool
-from nbddp.controller.state import PoolSnapshot, RankState, RunOutcome, silence_text
+from nbddp.controller.state import PoolSnapshot, RankState, RunOutcome, how_lost, silence_text
 from nbddp.durations import write_duration
 from nbddp.errors import BadOptionError, CellInterruptedError, PoolInterruptedError
 from nbddp.line_breaks import with_line_breaks
@@ -154,16 +154,18 @@ def unheard_lines(snapshot: PoolSnapshot, keep_s: float) -> list[str]:
         keep_s: for how long the pool goes on without its notebook; 0: it does not.
     """
     names = [f"node {node} ({facts.host})" for node, facts in enumerate(snapshot.nodes)]
-    silent = [
-        f"nothing is heard of {names[node]}: its ranks end when it is reached again, or when its "
-        "agent has heard nothing for a while"
-        for node in sorted(snapshot.silent_nodes)
-    ]
-    end = "when its agent finds that this notebook is gone, or has heard nothing for a while"
+    end = "when its agent has heard nothing for a while"
+    gone = "when its agent finds that this notebook is gone, or has heard nothing for a while"
     if keep_s:
         end = f"{write_duration(keep_s)} after its agent heard of this notebook last (--keep)"
+        gone = end
+    silent = [
+        f"nothing is heard of {names[node]}: its ranks end when it is reached again, or {end}"
+        for node in sorted(snapshot.silent_nodes)
+    ]
     given_up = [
-        f"{names[lost.node]} had been given up: perhaps its ranks run on there, and end {end}"
+        f"{names[lost.node]} had been {how_lost(lost)}: perhaps its ranks run on there, and "
+        f"end {gone}"
         for lost in snapshot.lost
         if lost.is_unseen and lost.node < len(names)
     ]

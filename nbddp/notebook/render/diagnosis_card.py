@@ -294,6 +294,9 @@ def _headline(finding: Finding) -> str:
     return shorten(one_line(finding.clause), _MAX_TITLE)
 
 
+# --- text ----------------------------------------------------------------------------------------
+
+
 def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_error: bool) -> str:
     lines: list[str] = []
     for text in injected:

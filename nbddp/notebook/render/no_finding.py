@@ -38,6 +38,3 @@ def no_finding(report: Report, views: Mapping[int, RankView]) -> Finding:
         ranks=report.ranks,
         begins_with_ranks=False,
     )
-
-
-# --- text ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ a new one, since the parameters are new.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,13 +25,18 @@ def joint_names(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
     Returns:
         Each name with those of the values that only all ranks together can make: its own name, or,
-        for an optimizer, that of the module whose parameters it has.
+        for an optimizer, its scheduler or a module inside, that of the module with its parameters.
     """
-    parts_by_name = {name: _ids(value) for name, value in values.items() if _waits(value)}
+    parts_by_name = {}
+    for name, value in values.items():
+        with suppress(Exception, SystemExit):  # of the user's class
+            if _waits(value):
+                parts_by_name[name] = _ids(value)
     roots_by_name = {}
     for name, value in values.items():
-        own = (name,) if name in parts_by_name else ()
-        ids = _ids(value) if parts_by_name and not own else set()
+        own, ids = (name,) if name in parts_by_name else (), set[int]()
+        with suppress(Exception, SystemExit):
+            ids = _ids(value) if parts_by_name and not own else ids
         roots = own or tuple(root for root, parts in parts_by_name.items() if ids & parts)
         if roots:
             roots_by_name[name] = roots

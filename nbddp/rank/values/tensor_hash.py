@@ -83,6 +83,8 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _content(flat: torch.Tensor) -> bytes:
     flat = flat.cpu()
+    if not flat.data_ptr():  # a fake tensor, or its memory was freed, as by FSDP
+        raise RuntimeError("the tensor has no memory")
     return ctypes.string_at(flat.data_ptr(), flat.numel())
 
 

@@ -51,14 +51,7 @@ def names(shell: RankShell) -> Names:
     """List the user's names, with the kinds of their values."""
     values = _of_user(shell)
     kinds = {name: _kind(value) for name, value in values.items()}
-    return Names(kind_by_name=kinds, joint=_joint(values))
-
-
-def _joint(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    try:
-        return joint_names(values)
-    except (Exception, SystemExit):  # noqa: BLE001 - of the user's class
-        return {}
+    return Names(kind_by_name=kinds, joint=joint_names(values))
 
 
 def _of_user(shell: RankShell) -> dict[str, Any]:

@@ -264,10 +264,10 @@ class LoopVariable(_Part, frozen=True):
 
 
 #: The cause of a failed operation. ``interrupted``: the user or nbddp interrupted its thread;
-#: ``freed``: nbddp ended it; ``collective``: another `nbddp.errors.CollectiveError`, so the others
-#: have made, or expect, the same call; ``raised``: any other exception; ``stopped``: it does not
-#: match, and waits for the user at a break point; ``replaced``: its call was made again there, and
-#: another operation stands for it.
+#: ``freed``: nbddp ended it; ``lost``: the connection to another member was lost; ``collective``:
+#: another `nbddp.errors.CollectiveError`, so the others have made, or expect, the same call;
+#: ``raised``: any other exception; ``stopped``: it does not match, and waits for the user at a
+#: break point; ``replaced``: its call was made again there, and another operation stands for it.
 FailureKind: TypeAlias = Literal[
     "raised", "interrupted", "freed", "lost", "collective", "stopped", "replaced"
 ]

@@ -42,3 +42,9 @@ def test_conditions_on_something_else(test: str):
     source = f"for p in net:\n    if {test}: continue\n    dist.all_reduce(p.grad)"
     finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
     assert finding.next_step.startswith(f"Call all_reduce before line 2, `if {test}: continue`")
+
+
+def test_a_condition_of_ranks_keeps_ranks_away_whatever_the_value_is():
+    source = "if rank != 1 and buf is not None:\n    dist.all_reduce(buf)"
+    finding = missing(source, {0: [2], 1: [], 2: [2]}, 2)
+    assert "zeros" not in finding.next_step

@@ -106,19 +106,25 @@ def test_a_call_too_many_on_several_ranks():
     )
 
 
-def test_a_second_call_before_a_rank_has_finished():
-    """The stack of ranks that wait has the innocent line."""
+def _next_step(last_line: str, *, calls: int) -> str:
+    """Rank 0 has ended after these calls of a function; the others wait in one more."""
     pool = Ranks(3)
-    pool.code[CELL] = "def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)\nlog(b)"
+    pool.code[CELL] = f"def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)\n{last_line}"
     inside = site(2, "dist.reduce(v, 0)", function="log")
     for rank, state in enumerate(pool):
-        state.done("reduce", root=0, line=2)
+        for _ in range(calls):
+            state.done("reduce", root=0, line=2)
         if rank:
             state.blocked("reduce", root=0, line=2)
         else:
             state.finished()
         state.operations[:] = [replace(each, site=inside) for each in state.operations]
-    assert pool.diagnose().findings[0].next_step == (
+    return pool.diagnose().findings[0].next_step
+
+
+def test_a_second_call_before_a_rank_has_finished():
+    """The stack of ranks that wait has the innocent line."""
+    assert _next_step("log(b)", calls=1) == (
         "Line 4, `log(a)`, has called reduce more often on ranks 1-2 than on rank 0, inside "
         "`if rank > 0:` (line 3): call it on all ranks, or not at all. Since then, calls of ranks "
         "1-2 have met other calls of rank 0: do not trust the results."
@@ -126,14 +132,7 @@ def test_a_second_call_before_a_rank_has_finished():
 
 
 def test_the_only_call_of_a_function_is_no_second_call():
-    pool = Ranks(3)
-    pool.code[CELL] = "def log(v):\n    dist.reduce(v, 0)\nif rank > 0:\n    log(a)"
-    inside = site(2, "dist.reduce(v, 0)", function="log")
-    pool[0].finished()
-    for rank in (1, 2):
-        pool[rank].blocked("reduce", root=0, line=2)
-        pool[rank].operations[:] = [replace(each, site=inside) for each in pool[rank].operations]
-    assert "more often" not in pool.diagnose().findings[0].next_step
+    assert "more often" not in _next_step("", calls=0)
 
 
 _FORWARD = """\

@@ -139,6 +139,8 @@ def test_the_assignment_that_gave_a_message_another_partner_is_named():
     ("source", "group"),
     [
         ("dist.recv(x, 1 - rank, group=g)", "`group=g`"),
+        ("dist.send(x, 1, group=g); dist.recv(x, 1 - rank, group=g)", "`group=g`"),
+        ("dist.send(x, 1, group=h); dist.recv(x, 1 - rank, group=g)", "their group"),
         ("dist.recv(x, 1 - rank, pair)", "their group"),
         ("dist.recv(x, 1 - rank, group=groups[0])", "their group"),
     ],

@@ -55,23 +55,6 @@ def test_the_minority_is_named():
     )
 
 
-def test_items_in_another_order():
-    pool = Ranks(2)
-    pool.code[CELL] = "for key, v in stats.items():\n    dist.all_reduce(v)"
-    for rank, shape in enumerate(((5,), (1,))):
-        pool[rank].blocked("all_reduce", line=2, **sizes(shape))
-    assert (
-        pool.diagnose()
-        .findings[0]
-        .next_step.endswith(
-            " Perhaps the ranks go through `stats.items()` in different orders: sort it, or make "
-            "it in one order on all ranks."
-        )
-    )
-    pool.code[CELL] = "for step in range(2):\n    dist.all_reduce(v[step])"
-    assert "orders" not in pool.diagnose().findings[0].next_step
-
-
 def test_an_error_on_the_way_to_a_call_in_finally():
     pool = Ranks(3)
     pool.code[CELL] = "try:\n    load(rank)\n    dist.all_reduce(x)\nfinally:\n    dist.barrier()"

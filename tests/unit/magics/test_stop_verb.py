@@ -42,4 +42,5 @@ def test_a_node_that_was_given_up_perhaps_runs_on_for_as_long_as_it_is_kept():
 def test_a_silent_node_is_told_and_one_that_has_ended_is_not():
     [line] = unheard_lines(two_nodes(None, SilentNode(1, "n2", 1.0, 60.0)), 600.0)
     assert line.startswith("nothing is heard of node 1 (n2): its ranks end when it is reached")
+    assert line.endswith("or 10min after its agent heard of this notebook last (--keep)")
     assert unheard_lines(two_nodes(AgentEnd("exited", 1)), 600.0) == []

@@ -33,6 +33,18 @@ def silent_pool() -> Pool:
     return pool
 
 
+def pool_in_an_old_cell() -> Pool:
+    """Ranks of node 0 have left the interrupted cell; nothing is known of the others."""
+    pool = silent_pool()
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    for rank in (0, 1):
+        pool.finished(rank, run_id, "KeyboardInterrupt")
+    pool.answer_looks(pool.done, [0, 1])
+    outcome_of(pool.tick(after_s=0.5))
+    return pool
+
+
 def silence(pool: Pool) -> list[Action]:
     return pool.feed(NodesSilent((SilentNode(1, "hostb", pool.now - 2.0, 60.0),)))
 
@@ -251,14 +263,7 @@ def test_a_fresh_rank_on_the_silent_node_is_told_with_one_age():
 
 
 def test_ranks_of_a_silent_node_are_perhaps_in_an_old_cell():
-    pool = silent_pool()
-    run_id = pool.run()
-    pool.feed(InterruptRequested(run_id))
-    pool.finished(0, run_id, "KeyboardInterrupt")
-    pool.finished(1, run_id, "KeyboardInterrupt")
-    pool.answer_looks(pool.done, [0, 1])
-    outcome_of(pool.tick(after_s=0.5))
-    asked = RankSet.all(4)
+    pool, asked = pool_in_an_old_cell(), RankSet.all(4)
     assert pool.machine.transfer_refusal(asked) == "ranks 2-3 are perhaps still in an old cell"
     pool.feed(NodesSilent(()))
     assert pool.machine.transfer_refusal(asked) == "ranks 2-3 are still in an old cell"
@@ -289,13 +294,7 @@ def test_the_sentence_fits_one_rank_and_several_nodes():
 
 
 def test_a_command_does_not_wait_for_silent_ranks_that_are_in_an_old_cell():
-    pool = silent_pool()
-    run_id = pool.run()
-    pool.feed(InterruptRequested(run_id))
-    for rank in (0, 1):
-        pool.finished(rank, run_id, "KeyboardInterrupt")
-    pool.answer_looks(pool.done, [0, 1])
-    outcome_of(pool.tick(after_s=0.5))
+    pool = pool_in_an_old_cell()
     assert pool.machine.pool.late(RankSet.all(4)) == RankSet.of([2, 3])
     called: list[str] = []
     waiting = WaitingCommands(pool.machine, sees_processes=False)

@@ -92,3 +92,10 @@ def test_the_generator_of_the_user_is_left_alone():
     tensor_hash._weights.cache_clear()
     tensor_hash.of_tensor(torch.ones(3))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_tensor_whose_memory_was_freed_has_no_fingerprint():
+    freed = torch.ones(64)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="has no memory"):
+        tensor_hash.of_tensor(freed)

@@ -101,9 +101,8 @@ def _batch(operations: Sequence[Operation], reports: RankReports) -> str:
     groups = [reports.graph.group(each) for each in operations]
     if any(group is None or group.is_default for group in groups):
         return "batch_isend_irecv"
-    written = {"".join(_GROUP.findall(operation.site.source)) for operation in operations}
-    group = written.pop() if len(written) == 1 else ""
-    argument = f"`group={group}`" if group else "their group"
+    written = {name for each in operations for name in _GROUP.findall(each.site.source)}
+    argument = f"`group={written.pop()}`" if len(written) == 1 else "their group"
     return f"batch_isend_irecv, with {argument} in each P2POp"
 
 

@@ -463,12 +463,16 @@ def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
     return f"{step}. {advice(disagreement)}".rstrip()
 
 
+#: Fields in which calls differ for other reasons than the order of their tensors.
+_NOT_BY_ORDER = frozenset(("op", "reduce_op", "root"))
+
+
 def _in_one_order(disagreement: Disagreement, reports: RankReports) -> str:
     """A sentence on the loop that gives the calls their tensors; empty: there is none."""
     site = next(iter(disagreement.operation_by_rank.values())).site
     code = reports.sources(site) if site.line else None
     loop = None if code is None else loop_over_items(code, site.line)
-    if loop is None or "op" in disagreement.differences.reported:
+    if loop is None or _NOT_BY_ORDER & {*disagreement.differences.reported}:
         return ""
     return (
         f" Perhaps the ranks go through `{loop}` in different orders: sort it, or make it in one "

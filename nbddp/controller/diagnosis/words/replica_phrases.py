@@ -73,7 +73,7 @@ def differ(parted: PartedReplicas, late: str = "", verb: tuple[str, str] = ("has
     """``Rank 1 has other values than ranks 0,2 in 'bias' and 2 more of Linear``.
 
     Each rank is named for the tensors in which it differs: ``Rank 3 has other values than ranks 0-2
-    in 'weight' of Linear, rank 2 than ranks 0-1,3 in 'bias'``.
+    in 'weight' of Linear, rank 2 other values than ranks 0-1,3 in 'bias'``.
 
     Args:
         parted: the replicas.
@@ -91,7 +91,7 @@ def differ(parted: PartedReplicas, late: str = "", verb: tuple[str, str] = ("has
         ranks, values = _values(clusters)
         text += f", {ranks.describe()} {values} in {_named(name, others)}"
     left = sum(1 + others for _, others, _ in rest[1:])
-    return text + (f", and other ranks in {left} more" if left else "")
+    return text + (f"; {left} more differ in other ways" if left else "")
 
 
 def _parts(parted: PartedReplicas) -> list[tuple[str, int, tuple[RankSet, ...]]]:
