@@ -1,11 +1,14 @@
 """Tab and Shift-Tab in ``%%ddp`` cells."""
 
+import signal
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.kernel import LIMIT_S, Kernel
 from tests.support.polling import poll_until
+from tests.support.pool_processes import stop
 
 MODEL = (
     "%%ddp\n"
@@ -175,7 +178,7 @@ def test_the_hook_of_the_terminal_says_the_same(named: Kernel):
         named.ok("shell.Completer.custom_matchers.remove(completion._match)")
 
 
-def test_a_pool_that_is_gone_or_does_not_answer_delays_nothing(named: Kernel):
+def test_a_pool_that_is_gone_delays_nothing(named: Kernel):
     named.ok("from nbddp.notebook import session\nwaiting = session._current")
     named.ok("session._current = None")
     try:
@@ -183,7 +186,16 @@ def test_a_pool_that_is_gone_or_does_not_answer_delays_nothing(named: Kernel):
         assert not inspect(named, "%%ddp\nhal|ve")["found"]
     finally:
         named.ok("session._current = waiting")
-    named.ok("completion.LIMIT_S = 0.0")
-    assert completed(named, "%%ddp\nonly_in_note|") == ["%%ddp\nonly_in_notebook"]
-    named.ok("completion.LIMIT_S = 0.25")
     assert completed(named, "%%ddp\nlosse|") == ["%%ddp\nlosses"]
+
+
+def test_the_notebook_completes_where_the_rank_does_not_answer(named: Kernel):
+    rank = psutil.Process(
+        int(named.ok("%%ddp -r 0\nimport os\nprint(os.getpid())").text.split()[-1])
+    )
+    stop(rank)
+    try:
+        assert completed(named, "%%ddp\nonly_in_note|") == ["%%ddp\nonly_in_notebook"]
+    finally:
+        rank.send_signal(signal.SIGCONT)
+    assert poll_until(lambda: completed(named, "%%ddp\nlosse|")) == ["%%ddp\nlosses"]
