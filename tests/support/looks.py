@@ -21,6 +21,7 @@ from nbddp.controller.diagnosis import (
     diagnose,
 )
 from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.exit_phrase import ExitPhrase
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     CONNECTION,
@@ -232,7 +233,7 @@ class RankState:
 
     def dead(self, exit_text: str = "SIGKILL (signal 9)") -> "RankState":
         """Its process has ended; its agent has read the records."""
-        self.more.update(exit_text=exit_text, exit_phrase=f"exited with {exit_text}")
+        self.more.update(exit_text=exit_text, exit_phrase=ExitPhrase(f"exited with {exit_text}"))
         self._over("dead")
         self.answers = False
         return self
@@ -240,7 +241,9 @@ class RankState:
     def lost(self) -> "RankState":
         """Its node was given up: perhaps its process still runs."""
         why = "node 1 was given up (nothing was heard of h12 for 60 s)"
-        self.more.update(exit_text=why, exit_phrase=f"was lost: {why}", lost_agent=True)
+        self.more.update(
+            exit_text=why, exit_phrase=ExitPhrase(f": {why}", was_lost=True), lost_agent=True
+        )
         self._over("dead")
         self.answers = False
         return self

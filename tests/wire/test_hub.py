@@ -12,6 +12,7 @@ import pytest
 from nbddp.controller.hub.rank_requests import RankRequests
 from nbddp.controller.hub.remote_nodes import NodeView
 from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.waiting_commands import Refusal
 from nbddp.controller.state.actions import Diagnosed, NoticeChanged, RanksRestarted
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -165,7 +166,9 @@ def test_a_second_cell_is_refused_by_the_hub(stage: Stage):
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
     other = Run("s", RankSet.of([1]), 1000)
-    assert stage.hub.begin(other, RunRequested(execute, other.ranks)) == "a cell is running"
+    assert stage.hub.begin(other, RunRequested(execute, other.ranks)) == Refusal(
+        "a cell is running"
+    )
     stage.agent.send(finished(0))
     assert [run.get(10), run.get(10)] == [finished(0), None]
 

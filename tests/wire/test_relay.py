@@ -112,7 +112,7 @@ def test_messages_are_read_as_they_were_written():
     reports: list[Report] = [
         Listening("10.0.0.1:5"),
         ProgramOutput(1, ("one", "tw\xf6")),
-        ProgramEnded(1, "ended\nsoon"),
+        ProgramEnded(1, "ended\nsoon", 255),
         Answer(2, ""),
     ]
     lines = [report_line(report) for report in reports]

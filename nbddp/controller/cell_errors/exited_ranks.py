@@ -133,7 +133,7 @@ def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
     exits = [outcome.results[rank].exited for rank in ranks]
     if all(end is not None and end.was_lost for end in exits):
         return ranks.verb(*RankVerb.LOST.value)
-    hows = {"exited" if end is None or end.cause else exit_phrase(end) for end in exits}
+    hows = {"exited" if end is None or end.cause else str(exit_phrase(end)) for end in exits}
     return hows.pop() if len(hows) == 1 else "exited"
 
 
@@ -191,7 +191,8 @@ def _partial_results(outcome: RunOutcome) -> str:
 
 def _predicate(result: RankResult) -> Predicate:
     assert result.exited is not None  # noqa: S101 - it is in the state "exited"
-    return Predicate.of_end(f"{exit_phrase(result.exited)}, {evidence.time_of(result)}")
+    ended = Predicate.of_end(exit_phrase(result.exited))
+    return replace(ended, rest=f"{ended.rest}, {evidence.time_of(result)}")
 
 
 def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:

@@ -3,6 +3,7 @@
 from nbddp.controller.diagnosis.analysis import CompareScope, compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code, Sources, no_sources
 from nbddp.controller.diagnosis.divergence import is_met
+from nbddp.controller.diagnosis.exit_phrase import EXITED, ExitPhrase
 from nbddp.controller.diagnosis.late_members import completed, late_ranks, settled_views
 from nbddp.controller.diagnosis.node_parts import NodePart, PoolNodes, node_sentence
 from nbddp.controller.diagnosis.phrases import (
@@ -41,12 +42,14 @@ from nbddp.controller.diagnosis.words.data_reads import data_notes
 from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
 
 __all__ = [
+    "EXITED",
     "TITLES",
     "ChangedLine",
     "Code",
     "CodeChange",
     "CodeLine",
     "CompareScope",
+    "ExitPhrase",
     "Finding",
     "GroupRef",
     "NodePart",

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.control_flow import Branch
+from nbddp.controller.diagnosis.exit_phrase import ExitPhrase
 from nbddp.wire.flight_recorder import (
     STORE_WAIT,
     ExceptionLine,
@@ -79,12 +80,9 @@ class Predicate:
     rest_with: Callable[[str], str] | None = field(default=None, compare=False)
 
     @classmethod
-    def of_end(cls, phrase: str) -> "Predicate":
+    def of_end(cls, phrase: ExitPhrase) -> "Predicate":
         """Return the predicate of a rank that ended: ``exited with ...``, ``was lost: ...``."""
-        lost = RankVerb.LOST.value[0]
-        if phrase.startswith(lost):
-            return cls(RankVerb.LOST, phrase.removeprefix(lost))
-        return cls(RankVerb.NONE, phrase)
+        return cls(RankVerb.LOST if phrase.was_lost else RankVerb.NONE, phrase.rest)
 
     def with_peer(self, name: str) -> "Predicate":
         """Return the same with another name for the other end: ``recv from the next rank``."""

@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass
 
+from nbddp.controller.diagnosis.exit_phrase import EXITED, ExitPhrase
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder import (
     LEFT_DEBUGGER,
@@ -30,7 +31,7 @@ class RankView:
     sanitizer: SanitizerReport | None = None  #: what it saw in the cell; None: it was off
     #: Of a dead rank, or of the one whose place a starting rank takes: ``SIGKILL (signal 9)``.
     exit_text: str = ""
-    exit_phrase: str = "exited"  #: of a dead rank: ``exited with SIGKILL (signal 9)``
+    exit_phrase: ExitPhrase = EXITED  #: of a dead rank: ``exited with SIGKILL (signal 9)``
     #: Of a dead rank: its agent is lost, and its records with it; perhaps its process still runs.
     lost_agent: bool = False
     #: Of a silent or dead rank: its agent has read them from shared memory.

@@ -30,7 +30,7 @@ from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import HubEvent, Run
 from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import OpenTransfers, Transfer
-from nbddp.controller.hub.waiting_commands import WaitingCommands, await_begin
+from nbddp.controller.hub.waiting_commands import Refusal, WaitingCommands, await_begin
 from nbddp.controller.launch import LocalAgent, RemoteAgent
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -219,7 +219,7 @@ class HubThread:
         run: Run,
         requested: RunRequested,
         is_interrupted: Callable[[], bool] = lambda: False,
-    ) -> str | None:
+    ) -> Refusal | None:
         """Begin a cell, and wait until the hub thread has sent it.
 
         While the pool is repaired between cells, the cell waits, with a limit.
@@ -232,7 +232,7 @@ class HubThread:
         Returns:
             The reason if the pool refuses the cell, or the user has ended the wait; else None.
         """
-        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
         has_asked = False
 
         def begin() -> None:
@@ -249,16 +249,16 @@ class HubThread:
                 if self._remote_nodes is not None:
                     self._do_all(self._remote_nodes.silent_notices(time.monotonic()))
             self._publish()
-            answer.put(refusal)
+            answer.put(None if refusal is None else Refusal(refusal))
 
-        def give_up(reason: str) -> None:
-            self._call(lambda: answer.put(reason) if self._waiting.remove(begin) else None)
+        def give_up(refusal: Refusal) -> None:
+            self._call(lambda: answer.put(refusal) if self._waiting.remove(begin) else None)
 
         self._call(lambda: self._waiting.when_settled(requested.ranks, begin))
         answered = await_begin(
             answer, self, give_up, is_interrupted, self._settings.start_timeout_s
         )
-        return self._end_reason() if answered is None else answered[0]
+        return Refusal(self._end_reason()) if answered is None else answered[0]
 
     def _end_reason(self) -> str:
         return f"its hub has ended{self._failure and ': '}{self._failure}"

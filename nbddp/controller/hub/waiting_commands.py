@@ -7,6 +7,7 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from nbddp.controller.recovery import RecoveryMachine
@@ -23,8 +24,17 @@ _WAITS = (
     "this cell waits until the process groups are formed again. The stop button ends the wait; the "
     "cell is not run then"
 )
-#: Why a cell did not begin: the user has ended the wait.
-WITHDRAWN = "the wait for the process groups was interrupted"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a cell did not begin."""
+
+    reason: str
+    is_withdrawn: bool = False  #: the user has ended the wait
+
+
+_WITHDRAWN = Refusal("the wait for its ranks was interrupted", is_withdrawn=True)
 
 
 class _Hub(Protocol):
@@ -39,14 +49,14 @@ class _Hub(Protocol):
 
 
 def await_begin(
-    answer: "queue.SimpleQueue[str | None]",
+    answer: "queue.SimpleQueue[Refusal | None]",
     hub: _Hub,
-    give_up: Callable[[str], object],
+    give_up: Callable[[Refusal], object],
     is_interrupted: Callable[[], bool],
     limit_s: float,
     *,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[str | None] | None:
+) -> tuple[Refusal | None] | None:
     """Wait until the hub thread has begun or refused a cell.
 
     Args:
@@ -69,28 +79,28 @@ def await_begin(
             was_stopped = True
         waited_s = clock() - began
         if was_stopped or is_interrupted():
-            give_up(WITHDRAWN)
+            give_up(_WITHDRAWN)
         elif waited_s > limit_s:
-            give_up("fresh ranks are still taking their places")
+            give_up(Refusal("fresh ranks are still taking their places"))
         elif waited_s > _TELL_AFTER_S and not has_told:
             has_told = True
             hub.do(NotifyUser(None, _WAITS))
     return None
 
 
-def check_not_withdrawn(refusal: str | None, cell: str) -> None:
+def check_not_withdrawn(refusal: Refusal, cell: str) -> None:
     """Raise if the user has ended the wait of a cell.
 
     Args:
-        refusal: why the cell did not begin; None: it began.
+        refusal: why the cell did not begin.
         cell: its name.
 
     Raises:
         CellInterruptedError: the cell was not run.
     """
-    if refusal == WITHDRAWN:
+    if refusal.is_withdrawn:
         raise CellInterruptedError(
-            f"{cell} was not run: it waited until the process groups are formed again, and was "
+            f"{cell} was not run: it waited until all of its ranks were ready, and was "
             "interrupted. Next: run it again, which waits for them"
         )
 

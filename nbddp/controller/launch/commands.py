@@ -17,6 +17,10 @@ class Program(Protocol):
     def end(self) -> str:
         """Return ``ended with exit code 1 and said: ...``; empty: it runs."""
 
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, once `end` has told how it ended; None: it is not known."""
+
     def lines(self, since: int) -> tuple[list[str], int]:
         """Return the lines of its output from a place on that was returned, or 0; and their end."""
 

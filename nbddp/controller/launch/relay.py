@@ -175,7 +175,7 @@ class Relay:
             if lines:
                 _say(ProgramOutput(number, tuple(lines)))
             if how:
-                _say(ProgramEnded(number, how))
+                _say(ProgramEnded(number, how, program.exit_code))
                 self._programs.pop(number).stop(_STOP_S)
 
 

@@ -58,6 +58,7 @@ class ProgramEnded(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     how: str  #: as of `EngineProcess.end`; empty: the machine has no such program
+    exit_code: int | None = None  #: None: it was not started
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

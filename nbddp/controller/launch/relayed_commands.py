@@ -72,11 +72,16 @@ class _Told:
     started: set[int] = field(default_factory=set)  #: the programs that it was asked for
     answers: dict[int, str] = field(default_factory=dict)
     ends: dict[int, str] = field(default_factory=dict)
+    exit_codes: dict[int, int | None] = field(default_factory=dict)
     lines: dict[int, list[str]] = field(default_factory=dict)
 
     def after(self, how: str) -> "_Told":
         """Return what is known after the end of the relay, with which all programs have ended."""
-        return _Told(ends=dict.fromkeys(self.started, how) | self.ends, lines=self.lines)
+        return _Told(
+            ends=dict.fromkeys(self.started, how) | self.ends,
+            exit_codes=self.exit_codes,
+            lines=self.lines,
+        )
 
 
 class RelayedCommands:
@@ -277,6 +282,10 @@ class RelayedCommands:
             )
         return how or ""
 
+    def program_exit_code(self, number: int) -> int | None:
+        """Return the exit code of a program that has ended; None: it is not known."""
+        return self._read().exit_codes.get(number)
+
     def program_lines(self, number: int) -> list[str]:
         """Return what a program has written."""
         return self._read().lines.get(number, [])
@@ -303,8 +312,9 @@ class RelayedCommands:
                             self._told.place, self._told.relay = address, relay
                         case Answer(number=number, text=text):
                             self._told.answers[number] = text
-                        case ProgramEnded(number=number, how=how):
+                        case ProgramEnded(number=number, how=how, exit_code=exit_code):
                             self._told.ends[number] = how
+                            self._told.exit_codes[number] = exit_code
                         case ProgramOutput(number=number, lines=output):
                             self._told.lines.setdefault(number, []).extend(output)
             return self._told
@@ -379,6 +389,11 @@ class RelayedProgram:
     def end(self) -> str:
         """Return how it has ended; empty: it runs."""
         return self._commands.program_end(self._number, self._name)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, once `end` has told how it ended; None: it is not known."""
+        return self._commands.program_exit_code(self._number)
 
     def lines(self, since: int) -> tuple[list[str], int]:
         """Return its lines from the number ``since`` on, and how many there are."""

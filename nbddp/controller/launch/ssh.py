@@ -97,15 +97,18 @@ class SshEngine:
             return failure
         process = self._processes.get(node)
         host = self._hosts[node]
-        how = (process.end() if process is not None else "") or self._tunnels.failure(host)
+        agent_end = process.end() if process is not None else ""
+        how = agent_end or self._tunnels.failure(host)
         by_ssh = not self._options.via
         if lacks := missing_package(how, self._python, host, by_ssh=by_ssh):
             return lacks
         if "Next: " in how:  # the agent there knows more
             return f"ssh {how}"
         where = "in a terminal" if by_ssh else f"on {self._options.via}"
-        # An end of ssh itself says nothing of the Python there.
-        python = "" if _is_of_ssh(how) else "; --python PATH names the Python there"
+        # An end of ssh itself says nothing of the Python there: it does not know or reach the host,
+        # or is refused.
+        is_of_ssh = not agent_end or (process is not None and process.exit_code == SSH_FAILED)
+        python = "" if is_of_ssh else "; --python PATH names the Python there"
         return how and f"ssh {how}. Next: try `ssh {host}` {where}{python}"
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
@@ -192,11 +195,6 @@ class SshEngine:
 
 def _port(invitation: Invitation) -> int:
     return network.split_address(invitation.addresses[0])[1]
-
-
-def _is_of_ssh(how: str) -> bool:
-    """Whether ssh has failed: it does not know or reach the host, or is refused there."""
-    return how.startswith(f"ended with exit code {SSH_FAILED}")
 
 
 def _host_name(host: str) -> str:

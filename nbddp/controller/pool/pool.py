@@ -257,9 +257,9 @@ class Pool:
         )
         requested = RunRequested(execute, options.ranks, options.timeout_s)
         refusal = self._processes.hub.begin(run, requested, is_interrupted)
-        check_not_withdrawn(refusal, options.cell_name)
         if refusal is not None:
-            self._refuse(refusal, options.ranks)
+            check_not_withdrawn(refusal, options.cell_name)
+            self._refuse(refusal.reason, options.ranks)
         self._cells.begin(run, code, options, self.snapshot.ranks)
         return run
 

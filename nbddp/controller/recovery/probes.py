@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from nbddp.controller.diagnosis import (
+    EXITED,
     CompareScope,
     Finding,
     PoolNodes,
@@ -195,7 +196,7 @@ class RankProbes:
             mismatches=result.mismatches if result is not None else (),
             sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",
-            exit_phrase=exit_phrase(exited) if exited is not None else "exited",
+            exit_phrase=EXITED if exited is None else exit_phrase(exited),
             lost_agent=exited is not None and exited.lost_agent,
             operations=() if last is None else (last,),
             unheard=unheard if look is None and info.state is not RankState.EXITED else "",

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import assert_never
 
 from nbddp import stack_text
+from nbddp.controller.diagnosis import ExitPhrase
 from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.rank_state import RankInfo, RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
@@ -111,14 +112,14 @@ def is_of_memory(exited: RankExited) -> bool:
     return exited.cause is None and describe_code(exited.exit_code) in _OF_MEMORY
 
 
-def exit_phrase(exited: RankExited) -> str:
+def exit_phrase(exited: RankExited) -> ExitPhrase:
     """``exited with SIGKILL (signal 9)``, ``exited, ended by ...``, ``was lost: node 1 ...``."""
     if exited.cause is not None:
-        begin = "was lost:" if exited.was_lost else "exited,"
-        return f"{begin} {describe_cause(exited.cause)}"
+        begin = ":" if exited.was_lost else "exited,"
+        return ExitPhrase(f"{begin} {describe_cause(exited.cause)}", was_lost=exited.was_lost)
     if exited.exit_code >= 0:
-        return f"exited with code {exited.exit_code}"
-    return f"exited with {describe_exit(exited)[0]}"
+        return ExitPhrase(f"exited with code {exited.exit_code}")
+    return ExitPhrase(f"exited with {describe_exit(exited)[0]}")
 
 
 def describe_code(exit_code: int) -> str:

@@ -145,9 +145,9 @@ def _block(view: RankView) -> tuple[_Block, int]:
 def _block_from_outside(view: RankView) -> _Block:
     """The block of a rank that did not answer: it is gone, holds the GIL, or is stopped."""
     if view.state == "dead":
-        ended = Predicate.of_end(view.exit_phrase)
         exited = _verbatim(f"exited: {view.exit_text}" if view.exit_text else "exited")
-        return _Block(ended if ended.verb is RankVerb.LOST else exited, ())
+        is_lost = view.exit_phrase.was_lost
+        return _Block(Predicate.of_end(view.exit_phrase) if is_lost else exited, ())
     if view.unheard:
         return _Block(Predicate(RankVerb.NONE, "did not answer", nothing_known(view)), ())
     if view.state == "starting":

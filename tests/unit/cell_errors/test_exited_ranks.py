@@ -144,7 +144,7 @@ def test_the_exit_of_a_rank_as_part_of_a_sentence(
 ):
     exited = died(0, exit_code).exited
     assert exited is not None
-    assert exit_phrase(msgspec.structs.replace(exited, cause=cause)) == text
+    assert str(exit_phrase(msgspec.structs.replace(exited, cause=cause))) == text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import queue
 
-from nbddp.controller.hub.waiting_commands import WITHDRAWN, await_begin
+from nbddp.controller.hub.waiting_commands import Refusal, await_begin
 from nbddp.controller.state import NotifyUser
 
 
@@ -12,13 +12,13 @@ class Scene:
     def __init__(self, *, begins_after_s: float) -> None:
         self.now = 0.0
         self.begins_at = begins_after_s
-        self.refusal: str | None = None
+        self.refusal: Refusal | None = None
         self.told: list[str] = []
         self.stopped_at = 1e9
         self.raises_at = 1e9
         self.ends_at = 1e9
 
-    def get(self, timeout: float) -> str | None:
+    def get(self, timeout: float) -> Refusal | None:
         """The answer, as of `queue.SimpleQueue`."""
         self.now += 1.0
         if self.now == self.raises_at:
@@ -27,9 +27,9 @@ class Scene:
             return self.refusal
         raise queue.Empty
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, refusal: Refusal) -> None:
         """The hub removes the cell."""
-        self.refusal = reason
+        self.refusal = refusal
 
     @property
     def is_alive(self) -> bool:
@@ -40,7 +40,7 @@ class Scene:
         """The hub shows a notice."""
         self.told.append(action.text)
 
-    def wait(self) -> tuple[str | None] | None:
+    def wait(self) -> tuple[Refusal | None] | None:
         """Wait as `HubThread.begin` does."""
         return await_begin(
             self,  # type: ignore[arg-type]
@@ -50,6 +50,11 @@ class Scene:
             60.0,
             clock=lambda: self.now,
         )
+
+    def was_withdrawn(self) -> bool:
+        """Whether the user has ended the wait."""
+        answered = self.wait()
+        return answered is not None and answered[0] is not None and answered[0].is_withdrawn
 
 
 def test_a_short_wait_is_not_told():
@@ -68,16 +73,16 @@ def test_a_long_wait_is_told_once():
 def test_the_stop_button_ends_the_wait():
     scene = Scene(begins_after_s=40.0)
     scene.stopped_at = 5.0
-    assert scene.wait() == (WITHDRAWN,)
+    assert scene.was_withdrawn()
     assert scene.now < 10.0
     scene = Scene(begins_after_s=40.0)
     scene.raises_at = 5.0  # nobody counts the interrupts of a cell with --async
-    assert scene.wait() == (WITHDRAWN,)
+    assert scene.was_withdrawn()
 
 
 def test_the_wait_has_a_limit_and_ends_with_the_hub():
     scene = Scene(begins_after_s=1e9)
-    assert scene.wait() == ("fresh ranks are still taking their places",)
+    assert scene.wait() == (Refusal("fresh ranks are still taking their places"),)
     scene = Scene(begins_after_s=1e9)
     scene.ends_at = 5.0
     assert scene.wait() is None

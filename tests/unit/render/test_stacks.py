@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from nbddp.controller.diagnosis.exit_phrase import ExitPhrase
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.notebook.render.stacks import stacks
@@ -138,8 +139,18 @@ def test_ranks_that_run_nothing():
         2: RankView(2, "raised", look=idle, error=bad),
         3: RankView(3, "dead", exit_text="SIGKILL (signal 9)"),
         4: RankView(4, "starting"),
-        5: RankView(5, "dead", exit_text="lost", exit_phrase="was lost: node 1 was given up"),
-        6: RankView(6, "dead", exit_text="lost", exit_phrase="was lost: node 1 was given up"),
+        5: RankView(
+            5,
+            "dead",
+            exit_text="lost",
+            exit_phrase=ExitPhrase(": node 1 was given up", was_lost=True),
+        ),
+        6: RankView(
+            6,
+            "dead",
+            exit_text="lost",
+            exit_phrase=ExitPhrase(": node 1 was given up", was_lost=True),
+        ),
     }
     assert stacks(views)["text/plain"].splitlines() == [
         "rank 0: no cell runs",

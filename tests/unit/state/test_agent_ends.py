@@ -63,7 +63,7 @@ def test_a_node_that_was_given_up_may_still_run():
             last_output="",
             cause=LostAgent(1, end),
         )
-        assert exit_phrase(exited) == f"was lost: {words}"
+        assert str(exit_phrase(exited)) == f"was lost: {words}"
         assert Predicate.of_end(exit_phrase(exited)).describe(2) == f"were lost: {words}"
 
 

@@ -8,7 +8,6 @@ import re
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, they_wait
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -50,7 +49,8 @@ def dead_rank(cause: Cause, reports: RankReports) -> Words:
     """Ranks exited in a cell that still runs."""
     views = {rank: reports.graph.views[rank] for rank in cause.culprits}
     exits = [f"rank {rank}: {view.exit_text}" for rank, view in views.items() if view.exit_text]
-    verb = RankVerb.LOST.value[1] if all(map(_was_lost, views.values())) else "exited"
+    were_lost = all(view.exit_phrase.was_lost for view in views.values())
+    verb = RankVerb.LOST.value[1] if were_lost else "exited"
     how = f"{verb} ({'; '.join(exits)})" if exits else verb
     ends = {Predicate.of_end(view.exit_phrase) for view in views.values()}
     if len(ends) == 1 and (len(views) == 1 or verb != "exited"):
@@ -59,10 +59,6 @@ def dead_rank(cause: Cause, reports: RankReports) -> Words:
     lost = RankSet.of(rank for rank, view in views.items() if view.lost_agent)
     step = _after_lost(lost) if lost else _after_exits(cause.culprits)
     return exited_ranks(cause.culprits, how, step, others=in_turn(cause), lost=lost)
-
-
-def _was_lost(view: RankView) -> bool:
-    return Predicate.of_end(view.exit_phrase).verb is RankVerb.LOST
 
 
 def _after_exits(ranks: RankSet) -> str:
