@@ -291,3 +291,20 @@ def test_parameters_in_a_list_are_not_copied(pool: Pool):
     result = pool.catch_up()
     assert (result.copied, result.aside) == (("sums",), NO_RANKS)
     assert [left.names for left in result.left_out] == [("parts",)]
+
+
+def test_values_of_cells_that_were_changed_at_their_prompt_are_told(pool: Pool):
+    look = "look = 1 + rank\ndist.barrier()"
+    run_cell(pool, look, step=True, answers=["print look", "continue"], execution_count=2)
+    left_out = "u = torch.ones(2) * (rank + 1)\ndist.all_reduce(u)\nv = u * 2\nalike = 1"
+    run_cell(pool, left_out, step=True, answers=["skip"], execution_count=3)
+    repaired = "g = torch.ones(3 + (rank == 1))\ndist.all_reduce(g)"
+    answers = ["run g = g[:3]", "retry", "continue"]
+    run_cell(pool, repaired, step=True, answers=answers, execution_count=4)
+    with pytest.raises(RankExitedError):
+        run_cell(pool, "if rank == 1: __import__('os')._exit(1)\ndist.barrier()", execution_count=5)
+    result = pool.catch_up()
+    assert {"look", "u", "v", "alike", "g"} == {*result.regained}
+    assert (result.unrepeated, result.prompted) == ((("u", 3), ("v", 3)), (3, 4))
+    assert (result.copied, result.failed) == (("g",), ())
+    assert pool.pull("(look, v[0].item(), len(g))") == [(1, 2.0, 3), (2, 12.0, 3), (3, 6.0, 3)]

@@ -48,8 +48,8 @@ def test_a_mismatch_is_repaired_where_it_was_seen(pool: Pool):
     assert len(numbers) == 1
     view = run_cell(pool, "dist.all_reduce(torch.ones(1))")
     assert view.error is None
-    had_prompt = [cell.had_prompt for cell in pool.history if cell.code.startswith(SUM)]
-    assert had_prompt[-1]
+    was_changed = [cell.was_changed for cell in pool.history if cell.code.startswith(SUM)]
+    assert was_changed[-1]
 
 
 def test_a_mismatched_message_is_repaired_where_it_was_seen(pool: Pool):

@@ -40,7 +40,8 @@ class PastCell:
     makes_groups: bool = False  #: a rank became a member of a new group in it
     #: A rank that keeps its variables has run the lines above this one, though the cell failed.
     run_above: float = 0.0
-    had_prompt: bool = False  #: a rank stopped in it before an operation, at the prompt
+    #: The user has changed what it does, at its prompt: by `run`, `retry`, `skip` or a debugger.
+    was_changed: bool = False
 
     @cached_property
     def python(self) -> str:
@@ -223,11 +224,11 @@ class CellHistory:
             )
         )
 
-    def note_prompt(self) -> None:
-        """Note that a rank of the open cell is at the prompt, before an operation."""
+    def note_change(self) -> None:
+        """Note that the user changes what the open cell does, at its prompt."""
         if self._open is not None:
             run_id, cell = self._open
-            self._open = run_id, replace(cell, had_prompt=True)
+            self._open = run_id, replace(cell, was_changed=True)
 
     def note_restart(self, ranks: RankSet) -> None:
         """Note that the user has replaced the processes of these ranks, in no cell."""

@@ -35,6 +35,11 @@ class CatchUpPlan:
     #: has bound or changed it on other ranks since.
     overtaken: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def changed(self) -> frozenset[int]:
+        """The numbers of cells that the user had changed at their prompt."""
+        return frozenset(cell.number for cell in self.cells if cell.was_changed)
+
 
 def make_plan(
     history: Iterable[PastCell],

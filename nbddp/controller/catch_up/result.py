@@ -28,9 +28,12 @@ class CatchUp:
     #: The numbers of cells that failed on these ranks, or made not all that these lack, when they
     #: ran again, and the ends of their errors.
     failed: tuple[tuple[int, str], ...] = ()
-    #: The numbers of cells, of those that ran, in which ranks had stopped at the prompt: what
-    #: `run`, `retry` and `skip` did there is not repeated.
+    #: The numbers of cells, of those that ran, that `run`, `retry`, `skip` or a debugger had
+    #: changed at their prompt: this is not repeated.
     prompted: tuple[int, ...] = ()
+    #: Names that have a value, perhaps not the right one, each with the number of such a cell:
+    #: this or a later cell made or changed them.
+    unrepeated: tuple[tuple[str, int], ...] = ()
     failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
     #: Names of objects whose state could not be given, and the ends of the errors.
     not_synced: tuple[tuple[str, str], ...] = ()

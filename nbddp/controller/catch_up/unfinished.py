@@ -1,4 +1,4 @@
-"""Cells of a catch-up that failed, and those that have used what these make.
+"""Cells of a catch-up that failed, or were changed at their prompt, and those that use theirs.
 
 Runs in: the notebook's process. Pure.
 """
@@ -10,11 +10,11 @@ from nbddp.wire.values.value_questions import NameKind
 
 
 class Unfinished:
-    """The cells whose names have values, perhaps not the right ones: the next catch-up runs them.
+    """The cells whose names have values, perhaps not the right ones.
 
     Args:
         cells: those that ran again, in order.
-        failed: the numbers of those that failed.
+        failed: the numbers of those that have perhaps not done what they did before.
         kinds: the kinds of the values of names. A definition is whole if it is there, and modules
             and the like get the state of another rank.
     """
@@ -22,7 +22,7 @@ class Unfinished:
     def __init__(
         self, cells: Sequence[PastCell], failed: Container[int], kinds: Mapping[str, NameKind]
     ) -> None:
-        #: Each name that they have made or changed, with the number of a cell that failed.
+        #: Each name that they have made or changed, with the number of a cell of ``failed``.
         self.cell_by_name: dict[str, int] = {}
         self.cells: frozenset[int] = frozenset()  #: their numbers
         for cell in cells:

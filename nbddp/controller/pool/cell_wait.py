@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,7 @@ class CellWait:
         paused: gets a rank, the time at which it has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
         free: frees ranks that are held by a deadlock.
-        leave_out: gets the requests of ranks that leave out their operations.
+        replied: gets the commands for stopped ranks, before they are sent.
         compare: shows in the view where a value differs between ranks at their prompts.
         numbers: tells the number of the last collective of each group, on each rank.
         meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
@@ -88,7 +88,7 @@ class CellWait:
         paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         free: Callable[[Free], None] = lambda free: None,
-        leave_out: Callable[[list[InputRequest]], None] = lambda requests: None,
+        replied: Callable[[Sequence[tuple[InputRequest, StepReply]]], None] = lambda replies: None,
         compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
         numbers: Callable[[], Mapping[Rank, Mapping[str, int]]] = dict,
         meshes: MeshesByRank | None = None,
@@ -104,7 +104,7 @@ class CellWait:
         self._paused = paused
         self._stopped = stopped
         self._free = free
-        self._leave_out = leave_out
+        self._replied = replied
         self._compare = compare
         self._numbers = numbers
         self._interrupts = 0
@@ -337,9 +337,7 @@ class CellWait:
 
     def _obey(self, turns: StepTurns | StuckTurns, line: str) -> None:
         answer = turns.answer(line, time.monotonic())
-        skipped = [request for request, step in answer.replies if step.verb is StepVerb.SKIP]
-        if skipped:
-            self._leave_out(skipped)
+        self._replied(answer.replies)
         for request, step in answer.replies:
             if step.verb is StepVerb.DEBUG:
                 self._turns.expect(request.rank)

@@ -16,6 +16,7 @@ from nbddp.controller.values import Descriptions, PromptExchange, diff_values
 from nbddp.errors import NbddpError, PoolBrokenError
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
+from nbddp.wire.step_replies import StepReply, StepVerb
 
 if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
@@ -23,13 +24,8 @@ if TYPE_CHECKING:
 
 #: Magics do not run while a cell waits at its prompt.
 _NEXT = "`print dir()` lists the names of the line that a rank is at"
-
-
-def note_stop(pool: "Pool", request: InputRequest) -> None:
-    """Note a request of a rank, which has perhaps stopped at the prompt."""
-    pool.break_points.note(request)
-    if request.stop is not None or request.is_stuck:
-        pool.history.note_prompt()
+#: The commands after which a cell has done, perhaps, other than its code says.
+_CHANGES = frozenset({StepVerb.RUN, StepVerb.RETRY, StepVerb.SKIP, StepVerb.DEBUG})
 
 
 def places(pool: "Pool") -> Mapping[Rank, PerRank]:
@@ -67,7 +63,16 @@ def free(hub: HubThread, run: Run, wanted: Free) -> None:
     hub.post(FreeRequested(run.run_id, wanted.is_last))
 
 
-def leave_out(hub: HubThread, run: Run, requests: Sequence[InputRequest]) -> None:
+def note_replies(
+    pool: "Pool", hub: HubThread, run: Run, replies: Sequence[tuple[InputRequest, StepReply]]
+) -> None:
+    """Note the commands that change what the cell does: another catch-up cannot repeat them."""
+    if any(reply.verb in _CHANGES for _, reply in replies):
+        pool.history.note_change()
+    _leave_out(hub, run, [request for request, reply in replies if reply.verb is StepVerb.SKIP])
+
+
+def _leave_out(hub: HubThread, run: Run, requests: Sequence[InputRequest]) -> None:
     """Note that stopped ranks leave out their operations: no card blames the user's code then."""
     stops = [(request.stop, request.rank) for request in requests if request.stop is not None]
     by_place = ranks_by(((stop.label(has_call=False), stop.site), rank) for stop, rank in stops)

@@ -104,13 +104,14 @@ def catch_up(
     with _holding(plan, roles, run):
         replayed = _replay(pool, plan, fresh, make_view, run)
         now = _names(pool)
-        unfinished = Unfinished(plan.cells, replayed.failed_on_fresh, kinds)
+        unfinished, changed = (
+            Unfinished(plan.cells, numbers, kinds)
+            for numbers in (replayed.failed_on_fresh - plan.changed, plan.changed)
+        )
         renewed = _renewed(plan, cells, before - unfinished.cells)
         held = _held_values(plan, roles, had, lacking, renewed)
         held.see(now, copied)
-        if held.names:
-            values = f"{held.names!r}, only_plain={held.only_plain}"
-            run(fresh, f"{_VALUES}.put_back(globals(), {values})")
+        _put_back(held, fresh, run)
         deleted = _deleted(plan.deleted, roles, had, now, run)
         missing = {*lacked(kinds, expected, now)}
         made_again = {name for rank in fresh for name in held.made_again(rank)}
@@ -123,15 +124,17 @@ def catch_up(
         synced = tuple(name for name in synced if name not in dict(not_synced))
         asked = [
             name
-            for name in sorted(missing | (kinds.keys() & (made_again | unfinished.names)))
+            for name in sorted(
+                missing | (kinds.keys() & (made_again | unfinished.names | changed.names))
+            )
             if kinds[name] in ("plain", "data") and name not in copied
         ]
         compared = _compared(pool, roles, asked)
         behind = {
             name: late for name in asked if (late := compared.behind(name, held.changed(name)))
         }
-        plain = {name: late for name, late in behind.items() if kinds[name] == "plain"}
-        copied = (*copied, *_copied(pool, plain, roles))
+        plain = [name for name in behind if kinds[name] == "plain"]
+        copied = (*copied, *_copied(pool, {name: behind[name] for name in plain}, roles))
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
@@ -147,24 +150,24 @@ def catch_up(
         _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds),
         pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
     )
-    mattered = replayed.failed_on_fresh | {left.cell for left in left_out}
+    # A cell that was changed at its prompt fails again each time: it matters if a name lacks.
+    mattered = (replayed.failed_on_fresh - plan.changed) | {left.cell for left in left_out}
     failed = tuple(each for each in replayed.failed if each[0] in mattered)
     pool.history.replaced.note_catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)
-    doubtful = tuple(
-        (name, number)
-        for name, number in unfinished.cell_by_name.items()
-        if name in asked
-        and name not in {*copied, *missing, *({*own} & {*random.own_alike})}
-        and not compared.is_equal(name)
+    equal = {name for name in asked if compared.is_equal(name)}
+    well = {*copied, *missing, *equal, *({*own} & {*random.own_alike})}
+    doubtful, unrepeated = (
+        tuple((name, cells.cell_by_name[name]) for name in asked if name in cells.names - well)
+        for cells in (unfinished, changed)
     )
     overtaken = tuple(
         (name, number)
         for name, number in plan.overtaken
         if name in asked
-        and name not in {*copied, *behind, *still, *dict(doubtful)}
+        and name not in {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)}
         and not compared.is_equal(name)
     )
     makers = _makers(plan, {*regained, *synced} - set(copied))
@@ -177,21 +180,24 @@ def catch_up(
         synced=synced,
         left_out=left_out,
         failed=failed,
-        prompted=tuple(cell.number for cell in plan.cells if cell.had_prompt),
-        failed_aside=tuple(each for each in replayed.failed if each not in failed),
+        prompted=tuple(sorted(plan.changed)),
+        unrepeated=unrepeated,
+        failed_aside=tuple(
+            each for each in replayed.failed if each[0] not in replayed.failed_on_fresh
+        ),
         not_synced=not_synced,
         copied=tuple(sorted(copied)),
         # A generator that has got the state of the others since is equal now.
         different=tuple(
             name
             for name in behind
-            if name not in {*copied, *missing, *dict(doubtful)}
+            if name not in {*copied, *missing, *dict(doubtful), *dict(unrepeated)}
             and not (name in own and name in random.own_alike)
         ),
         initial=tuple(
             name
             for name in regained
-            if name not in {*copied, *dict(overtaken), *dict(doubtful)}
+            if name not in {*copied, *dict(overtaken), *dict(doubtful), *dict(unrepeated)}
             and compared.is_initial(name, plan)
         ),
         overtaken=overtaken,
@@ -257,6 +263,13 @@ def _held_values(
     bound = {name for cell in plan.cells for name in cell.names.binds}
     names = sorted(({name for rank in roles.fresh for name in had[rank]} & bound) - {*renewed})
     return HeldValues(names, bound, had, roles, lacking)
+
+
+def _put_back(held: HeldValues, fresh: RankSet, run: _Run) -> None:
+    """Give fresh ranks the values again that stay."""
+    if held.names:
+        values = f"{held.names!r}, only_plain={held.only_plain}"
+        run(fresh, f"{_VALUES}.put_back(globals(), {values})")
 
 
 @contextmanager

@@ -20,10 +20,7 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 _MAX_FAILED_NAMES = 3
-_AT_PROMPT = (
-    "When it ran first, ranks stopped at the prompt: what `run`, `retry` or `skip` did there is "
-    "not repeated. "
-)
+_NOT_REPEATED = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
 
 
 def cell_numbers(text: str) -> list[int]:
@@ -85,6 +82,7 @@ def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
     doubtful = {*result.different, *result.initial, *dict(result.doubtful)}
+    doubtful |= {*dict(result.unrepeated)}
     doubtful |= {name for name, _ in (*result.not_synced, *result.overtaken)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
@@ -137,10 +135,11 @@ def _problems(result: CatchUp) -> list[str]:
         lacks = f"{_still_lacks(left, ranks)}{_names(left.names)}: " if left else ""
         lines.append(
             f"{lacks}{cell_name(cell)} failed now: {error}{_doubts(result, cell)}. "
-            f"{_AT_PROMPT if cell in result.prompted else ''}Next: give "
-            f"{ranks.verb('it', 'them')} what the cell needs, then %ddp catchup -r {ranks}"
+            f"{_after_failure(result, cell)}"
         )
     lines += _still_lacking(result)
+    if result.unrepeated:
+        lines.append(_unrepeated(result))
     lines += [
         f"{name} did not get the state of rank {result.source}: {error}. Next: run the cell again "
         f"that changed {name}: %ddp catchup -r {ranks} --cells CELL"
@@ -171,6 +170,31 @@ def _problems(result: CatchUp) -> list[str]:
             f"Next: %ddp catchup -r {over}"
         )
     return lines
+
+
+def _after_failure(result: CatchUp, cell: int) -> str:
+    ranks = result.ranks
+    if cell in result.prompted:  # again, it would fail in the same way
+        return (
+            f"When it ran first, the user changed it: {_NOT_REPEATED}. Next: correct the cell, and "
+            "run it again on all ranks"
+        )
+    them = ranks.verb("it", "them")
+    return f"Next: give {them} what the cell needs, then %ddp catchup -r {ranks}"
+
+
+def _unrepeated(result: CatchUp) -> str:
+    """The line on names of cells that the user had changed at their prompt."""
+    names, numbers = zip(*result.unrepeated, strict=True)
+    value, ones, them = (
+        ("has a value", "one", "it") if len(names) == 1 else ("have values", "ones", "them")
+    )
+    return (
+        f"{_names(names)} {value}, perhaps not the right {ones}: in "
+        f"{_cells(tuple(sorted(set(numbers))))} {_NOT_REPEATED}. Next: %ddp vars "
+        f"{' '.join(names[:_MAX_NAMES])}, then set {them} in a cell that begins with "
+        f"%%ddp -r {result.ranks}"
+    )
 
 
 def _doubts(result: CatchUp, cell: int) -> str:
@@ -280,6 +304,8 @@ def _details(result: CatchUp) -> list[str]:
             lines.append(
                 f"{_cells(others)} ran for the others: what they use, or a seed of random numbers"
             )
+    if result.prompted:
+        lines.append(f"in {_cells(result.prompted)} {_NOT_REPEATED}")
     for cell, error in result.failed_aside:
         lines.append(f"{cell_name(cell)} failed where it ran along, with no effect: {error}")
     if result.synced:

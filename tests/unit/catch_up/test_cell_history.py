@@ -51,14 +51,14 @@ def test_a_cell_with_an_error_in_its_records_has_failed():
     assert (cell.is_ok, "x" in cell.names_run.binds) == (False, True)
 
 
-def test_a_cell_whose_ranks_have_stopped_at_the_prompt():
+def test_a_cell_that_was_changed_at_its_prompt():
     history = CellHistory()
-    history.note_prompt()  # of a cell that runs again
+    history.note_change()  # of a cell that runs again
     history.begin("a", PastCell(1, "x = 1", 1, ALL))
-    history.note_prompt()
+    history.note_change()
     history.end(outcome("a", 2, 2))
     run(history, 2, "x = 2", outcome("b", 2, 2))
-    assert [cell.had_prompt for cell in history] == [True, False]
+    assert [cell.was_changed for cell in history] == [True, False]
 
 
 def test_a_cell_without_an_end_and_an_end_that_is_told_twice():

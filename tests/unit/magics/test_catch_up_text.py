@@ -227,14 +227,26 @@ FAILED = (
 )
 
 
-def test_a_cell_that_had_a_prompt_may_have_been_repaired_there():
+def test_a_cell_that_was_repaired_at_its_prompt_fails_again():
     failed = ((2, "rank 1 raised OSError: bad"),)
     line = next(each for each in said(failed=failed, prompted=(2,)).lines if "failed now" in each)
     assert line == (
-        "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, ranks stopped at the "
-        "prompt: what `run`, `retry` or `skip` did there is not repeated. Next: give it what the "
-        "cell needs, then %ddp catchup -r 1"
+        "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, the user changed it: "
+        "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated. Next: "
+        "correct the cell, and run it again on all ranks"
     )
+
+
+def test_names_of_a_cell_that_was_changed_at_its_prompt_are_not_said_to_be_there_again():
+    unrepeated = (("a", 2), ("c", 3))
+    text = said(regained=("a", "c", "y"), prompted=(2, 3), unrepeated=unrepeated)
+    assert text.lines[:2] == [
+        "Rank 1 has again: y (from cells [2], [3]).",
+        "a and c have values, perhaps not the right ones: in cells [2], [3] what `run`, `retry`, "
+        "`skip` or a debugger did at the prompt is not repeated. Next: %ddp vars a c, then set "
+        "them in a cell that begins with %%ddp -r 1",
+    ]
+    assert text.lines[-1] == "Then: run the next cell, or the interrupted one again."
 
 
 def test_a_cell_that_failed_aside_only_is_a_detail():
