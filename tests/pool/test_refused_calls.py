@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import MismatchError
+from nbddp.errors import CellError, MismatchError
 from tests.support.views import run_cell
 
 #: Ranks that are late go on when the others have issued their next operation, and wait for it.
@@ -92,3 +92,16 @@ def test_a_rank_that_is_late_in_a_call_that_torch_takes_is_told_by_the_rank_that
     assert isinstance(view.error, MismatchError), view.error
     for word in ("rank 0 and rank 1 disagree in root", "root=0", "root=1", "nothing was sent"):
         assert word in str(view.error)
+
+
+@pytest.mark.parametrize("call", ["dist.recv(x, 1)", "dist.irecv(x, 1).wait()"])
+def test_a_receive_from_itself_is_refused(pool: Pool, call: str):
+    code = f"x = torch.zeros(2)\nif rank == 1: {call}"
+    view = run_cell(pool, code, check=False)
+    assert isinstance(view.error, CellError)
+    ((name, text),) = view.error.by_rank.values()
+    assert name == "CollectiveRefusedError"
+    assert "rank 1 receives from itself: src=1 is its own rank" in text
+    assert "next: name the rank that sends" in text
+    code = "x = torch.full((2,), float(rank))\ndist.recv(x, 0) if rank else dist.send(x, 1)"
+    assert run_cell(pool, f"{code}\nprint(x.sum().item())").text(1) == "0.0\n"

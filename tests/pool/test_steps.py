@@ -315,6 +315,16 @@ def test_the_debugger_of_one_rank_lets_it_not_go_on(pool: Pool, command: str):
     assert view.text(1).endswith("\n[3.0, 3.0]\nend\n")
 
 
+def test_a_command_for_all_ranks_is_explained_in_the_debugger_of_one(pool: Pool):
+    answers = ["rank 1", "waits", "diff x", "trace = 3", "trace", "q", "c"]
+    view = run_cell(pool, SUM, step=True, answers=answers)
+    of_all = "is a command of (step), the prompt for all ranks. Next: q comes back to it"
+    assert view.text(1).count(of_all) == 2
+    assert f"waits {of_all}" in view.text(1)
+    assert "NameError" not in view.text(1)
+    assert "3\n" in view.text(1)
+
+
 def test_help_in_the_debugger_of_one_rank_lists_no_command_that_it_refuses(pool: Pool):
     view = run_cell(pool, SUM, step=True, answers=["rank 1", "help", "q", "c"])
     listed = view.text(1).split()

@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.catch_up.cell_history import PastCell
@@ -39,6 +39,15 @@ class CatchUpPlan:
     def changed(self) -> frozenset[int]:
         """The numbers of cells that the user had changed at their prompt."""
         return frozenset(cell.number for cell in self.cells if cell.was_changed)
+
+    def makers(self, names: Container[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Each of these names with the cell that binds it last, and those that change it later."""
+        makers: dict[str, list[int]] = {}
+        for cell in self.cells:
+            for name in cell.names.changes - cell.names.binds:
+                makers.get(name, []).append(cell.number)
+            makers.update({name: [cell.number] for name in cell.names.binds if name in names})
+        return tuple((name, tuple(numbers)) for name, numbers in sorted(makers.items()))
 
 
 def make_plan(

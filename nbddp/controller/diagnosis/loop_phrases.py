@@ -136,7 +136,7 @@ def _evenly(
         if "drop_last=True" in added:
             return ", for example by drop_last=True"
         if added.startswith("with "):
-            return f", for example by `{added}`"
+            return f", or let `{added}` allow different ones"
     # `Join` stands in for no collective that the cell calls itself.
     is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
     how = ", which depends on the rank" if names_ranks(loop.source) else ""

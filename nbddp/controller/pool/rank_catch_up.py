@@ -170,7 +170,7 @@ def catch_up(
         and name not in {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)}
         and not compared.is_equal(name)
     )
-    makers = _makers(plan, {*regained, *synced} - set(copied))
+    makers = plan.makers({*regained, *synced} - set(copied))
     return CatchUp(
         ranks=fresh,
         others=roles.others,
@@ -340,16 +340,6 @@ def _compared(pool: "Pool", roles: Roles, names: Sequence[str]) -> ComparedVaria
     asked = RankSet.of([*roles.others, *roles.fresh])
     variables = pool.told_variables(names, ranks=str(asked)) if names else {}
     return ComparedVariables(variables, roles.fresh, roles.others)
-
-
-def _makers(plan: CatchUpPlan, names: Container[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Each of these names with the cell that binds it last, and those that change it afterwards."""
-    makers: dict[str, list[int]] = {}
-    for cell in plan.cells:
-        for name in cell.names.changes - cell.names.binds:
-            makers.get(name, []).append(cell.number)
-        makers.update({name: [cell.number] for name in cell.names.binds if name in names})
-    return tuple((name, tuple(numbers)) for name, numbers in sorted(makers.items()))
 
 
 @dataclass(frozen=True)

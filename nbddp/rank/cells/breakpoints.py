@@ -6,7 +6,9 @@ IPython runs each statement of a cell as a module of its own. So the debugger le
 and the return of a statement, and the code between two of them.
 """
 
+import ast
 import bdb
+import builtins
 import cmd
 import code
 import contextlib
@@ -37,6 +39,10 @@ _GO = frozenset(
 )
 _BREAK = ("break", "b", "tbreak")
 _DEBUG = "debug"  #: opens a debugger of its own, which steps through an expression
+#: Commands of the prompt for all ranks that pdb does not have.
+OF_ALL_RANKS = frozenset(
+    ("diff", "hold", "ranks", "release", "retry", "show", "skip", "trace", "waits")
+)
 #: Attributes of `sys` for the error that was shown last.
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _NEVER = -1  #: `bdb.Bdb.stoplineno` after ``c``
@@ -219,7 +225,25 @@ class StopDebugger(UserStack):
                 "this debugger steps through no code. Next: p EXPR, or breakpoint() in the cell"
             )
             return False
+        if command in OF_ALL_RANKS and self._is_no_code(line, command):
+            self.message(
+                f"{command} is a command of (step), the prompt for all ranks. Next: q comes back "
+                "to it"
+            )
+            return False
         return super().onecmd(line)
+
+    def _is_no_code(self, line: str, name: str) -> bool:
+        """Whether a line that begins with a name is no Python that could run here."""
+        frame = self.curframe
+        is_known = frame is not None and (
+            name in frame.f_locals or name in frame.f_globals or hasattr(builtins, name)
+        )
+        try:
+            ast.parse(line.strip())
+        except SyntaxError:
+            return True
+        return not is_known and line.strip() == name
 
     def get_names(self) -> list[str]:
         """Return the names that ``help`` and the completion read. Called by `cmd.Cmd`."""

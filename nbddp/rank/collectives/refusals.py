@@ -167,8 +167,8 @@ def refuse_gaps(recorder: Recorder, counters: GroupCounters, signature: Signatur
     """Raise if Gloo would send other elements than those of the tensor.
 
     Gloo takes as many elements as the tensor has from the first one on, as they lie in memory.
-    Measured with torch 2.13: `all_reduce` and `broadcast` of ``x[:, ::2]`` gave wrong values on
-    all ranks, without an error. NCCL refuses such tensors itself.
+    Measured with torch 2.13: `all_reduce` of ``x[:, ::2]`` gave wrong values on all ranks, and
+    `broadcast` on all but the root, without an error. NCCL refuses such tensors itself.
 
     Warns:
         UserWarning: mismatches are warnings (``on_mismatch=warn``).
@@ -184,13 +184,36 @@ def refuse_gaps(recorder: Recorder, counters: GroupCounters, signature: Signatur
         f"(strides {strides}), as those of a slice with a step, or of expand()"
     )
     if recorder.on_mismatch == "warn":
-        warnings.warn(f"{fault}: all ranks get wrong values", stacklevel=3)
+        warnings.warn(f"{fault}: ranks get wrong values", stacklevel=3)
         return
     raise CollectiveRefusedError(
         f"{fault}\n"
-        "  Gloo would send what lies between them: all ranks would get wrong values\n"
+        "  Gloo would send what lies between them: ranks would get wrong values\n"
         "  nothing was sent; every variable is kept\n"
         "  next: y = x.contiguous(), call it with y, and copy the result back if you need it in x"
+    )
+
+
+def refuse_own_message(recorder: Recorder, counters: GroupCounters, direction: str) -> None:
+    """Raise if Gloo cannot carry a message, as a rank has no connection to itself.
+
+    Torch 2.13 refuses such a send itself. A receive ends with "Pair is not connected".
+
+    Raises:
+        CollectiveRefusedError: the backend is Gloo.
+    """
+    if counters.info.backend != "gloo":
+        return
+    does, end, other = (
+        ("receives from", "src", "sends")
+        if direction == "recv"
+        else ("sends to", "dst", "receives")
+    )
+    raise CollectiveRefusedError(
+        f"rank {recorder.rank} {does} itself: {end}={recorder.rank} is its own rank\n"
+        "  Gloo has no connection from a rank to itself; nothing was sent, and every variable is "
+        "kept\n"
+        f"  next: name the rank that {other}"
     )
 
 

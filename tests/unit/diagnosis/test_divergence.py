@@ -161,6 +161,15 @@ def test_join_is_offered_for_a_backward_only():
     )
 
 
+def test_join_allows_numbers_of_iterations_that_differ():
+    source = "net = DDP(net)\nfor batch in data:\n    net(batch).sum().backward()"
+    finding = missing(source, {0: [3, 3], 1: [3, 3], 2: [3, 3]}, 3)
+    assert finding.next_step == (
+        "Give every rank the same number of iterations of `for batch in data:` (line 2), or let "
+        "`with net.join():` allow different ones."
+    )
+
+
 def test_an_exception_in_a_loop():
     source = (
         "for x in y:\n    try:\n        dist.all_reduce(x)\n    except ValueError:\n        pass"
