@@ -204,7 +204,7 @@ def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, fold
         has_agent = list(folder.glob(f"nbddp-*/{seen}")) and psutil.Process(process.pid).children()
         return bool(has_agent) or process.poll() is not None
 
-    poll_until(has_come_so_far, 20.0)
+    poll_until(has_come_so_far, 60.0)
     process.kill()
     process.communicate()
     _check_nothing_left(folder, shared_memory)

@@ -346,9 +346,11 @@ class Ranks:
     def __iter__(self) -> Any:
         return iter(self.states)
 
-    def group(self, name: str, *ranks: int) -> str:
+    def group(self, name: str, *ranks: int, run_id: str = "") -> str:
         """Make a group that these ranks are members of."""
-        self.groups[name] = GroupInfo.of(pg_id=name, name=name, desc="undefined", ranks=ranks)
+        self.groups[name] = GroupInfo.of(
+            pg_id=name, name=name, desc="undefined", ranks=ranks, run_id=run_id
+        )
         return name
 
     def views(self, *, last: int | None = None) -> dict[int, RankView]:

@@ -157,7 +157,12 @@ class History:
         members = wanted.signature.keys
         return any(
             group.pg_id == wanted.pg_id
-            or (self.is_cut and group.name == name and tuple(map(str, group.ranks)) == members)
+            or (
+                self.is_cut
+                and group.run_id == wanted.run_id  # one of an earlier cell is another one
+                and group.name == name
+                and tuple(map(str, group.ranks)) == members
+            )
             for group in self._groups.values()
         )
 

@@ -386,6 +386,7 @@ class GroupFactory:
             backend=str(arguments["backend"]),
             timeout_ms=int(timeout.total_seconds() * 1000) if timeout is not None else 0,
             cell=0 if self._replay else self._cell,
+            run_id=self.recorder.run_id,
         )
         return self.wrap(stock, GroupCounters(info), arguments)
 

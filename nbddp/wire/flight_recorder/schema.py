@@ -227,6 +227,7 @@ class GroupInfo(_Part, frozen=True):
     p2p_base: int = 0  #: messages count from here, since the group was rebuilt
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
     cell: int = 0  #: number of the cell that made it; 0: none, or a cell that ran again
+    run_id: str = ""  #: of the cell in which it was made, or made again; empty: in none
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ import pytest
 from nbddp.controller.diagnosis.report import Report
 from nbddp.wire.flight_recorder.schema import OperationState
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import Ranks, notices, site
+from tests.support.looks import RUN, Ranks, notices, site
 
 # --- threads -------------------------------------------------------------------------------------
 
@@ -281,5 +281,7 @@ def test_a_group_made_long_ago():
     pool[0].blocked("new_group", group="1@p@x", keys=members)
     long_ago(pool, 1, "new_group", group="1@p@x", keys=members)  # type: ignore[arg-type]  # keys
     pool[1].finished()
-    pool.group("1", 0, 1)
+    pool.group("1", 0, 1, run_id=RUN)
     assert not cut(pool).verdict
+    pool.group("1", 0, 1, run_id="an earlier cell")
+    assert cut(pool).stuck == RankSet.of([0])
