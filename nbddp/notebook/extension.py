@@ -15,6 +15,7 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode, completion, console_answers, name_hint
 from nbddp.notebook.magics.magics import DdpMagics
+from nbddp.notebook.magics.pool_verbs import stopped_text
 
 _MAGIC = re.compile(r"%%ddp(?=\s|$)")
 #: IPython's code for a ``%%ddp`` that is not the first line: a line magic named ``%ddp``.
@@ -109,5 +110,6 @@ class _PendingUnload:
         session.await_start()
         pool = session.current_pool()
         if pool is not None:
+            snapshot = pool.snapshot
             pool.stop()
-            print(f"stopped: {pool.world_size} ranks, and their variables")  # noqa: T201 - for the reader
+            print(stopped_text(snapshot, ", and their variables"))  # noqa: T201 - for the reader

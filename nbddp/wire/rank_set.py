@@ -96,9 +96,8 @@ class RankSet:
             low, high = int(first), int(last)
             if low > high or high >= world_size:
                 wrong = f"ranks {low}-{high} are" if dash else f"rank {low} is"
-                raise BadOptionError(
-                    f"{wrong} out of range in a pool of {world_size} ranks; {legal}"
-                )
+                pool = f"a pool of {world_size} {'rank' if world_size == 1 else 'ranks'}"
+                raise BadOptionError(f"{wrong} out of range in {pool}; {legal}")
             ranks.update(range(low, high + 1))
         return cls.of(ranks)
 

@@ -311,7 +311,7 @@ def test_a_host_that_is_off_is_named_while_it_is_awaited(site: SshSite, home: Pa
         assert pool.pull("x", ranks=0) == 10
         pool.stop()
     assert seen[-1].waits_for == "waits for node 1 (n2), and goes on without it after 12 s"
-    assert progress_line(seen[-1]) == "taking 2 ranks back ... 1 of 2 nodes have joined"
+    assert progress_line(seen[-1]) == "taking 2 ranks back ... nodes joined: 1 of 2"
 
 
 @pytest.mark.slow

@@ -336,7 +336,12 @@ class RemoteNodes:
             if node not in before
         ]
         notices += [
-            NotifyUser(None, f"node {node} ({each.host}) is heard again: no message was lost")
+            NotifyUser(
+                None,
+                f"node {node} ({each.host}) is heard again: no message was lost. Some may still "
+                "come late, also those of collectives: after a cut, TCP pauses before it sends "
+                "them again",
+            )
             for node, each in before.items()
             if node not in silent and node not in ended
         ]

@@ -9,6 +9,7 @@ from nbddp.controller.launch.engine import (
     ReachingEngine,
     ReplacingEngine,
     mark_of,
+    state_of,
 )
 from nbddp.controller.launch.engines import (
     engine_options,
@@ -36,4 +37,5 @@ __all__ = [
     "mark_of",
     "notebook_address",
     "objects_text",
+    "state_of",
 ]

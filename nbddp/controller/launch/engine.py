@@ -7,7 +7,7 @@ A package adds an engine with an entry point in the group ``nbddp.launchers``, w
 shows the lines of a pyproject.toml.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -241,3 +241,14 @@ class ReachingEngine(LastingEngine, Protocol):
 def mark_of(engine: Engine) -> str:
     """Return what a later notebook needs to know of the agents, such as the number of a job."""
     return str(getattr(engine, "mark", ""))
+
+
+def state_of(engine: Engine, nodes: Collection[int]) -> str:
+    """Return what an engine waits for, once no agents but those of some nodes are awaited.
+
+    Args:
+        engine: its ``state_of``, which an engine may leave out, takes the nodes.
+        nodes: their numbers.
+    """
+    words = getattr(engine, "state_of", None)
+    return str(words(nodes)) if callable(words) else engine.state()

@@ -7,6 +7,7 @@ has ended, the agent ends as well. With ``--via LOGIN`` it is the ssh of a login
 
 import shlex
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
@@ -89,7 +90,12 @@ class SshEngine:
 
     def state(self) -> str:
         """Return the hosts."""
-        return self._commands.state() or f"ssh to {', '.join(self._hosts)}"
+        return self.state_of(range(len(self._hosts)))
+
+    def state_of(self, nodes: Collection[int]) -> str:
+        """Return the hosts of some nodes: the agents of the others have come, perhaps long ago."""
+        hosts = [self._hosts[node] for node in sorted(nodes)]
+        return self._commands.state() or f"ssh to {', '.join(hosts)}"
 
     def end(self, node: int) -> str:
         """Return how the ssh of a node has ended, and what it has written."""

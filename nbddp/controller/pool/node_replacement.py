@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from msgspec.structs import replace
 
 from nbddp.controller.hub import HubThread
-from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine, mark_of
+from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine, mark_of, state_of
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolBrokenError, PoolStartError
@@ -37,8 +37,8 @@ class AgentSource(Protocol):
     def begin(self, lost: LostNode, hub: HubThread) -> None:
         """Begin to start an agent. Raises `PoolBrokenError`: that is not possible."""
 
-    def state(self) -> str:
-        """Say what is waited for, or what the user has to do."""
+    def state(self, nodes: Collection[int]) -> str:
+        """Say what is waited for on these nodes, or what the user has to do."""
 
     def end(self, node: int) -> str:
         """Say why the agent cannot come; empty: it may."""
@@ -126,9 +126,9 @@ class EngineAgents:
             reason = str(error).removeprefix("the pool did not start: ")
             raise PoolBrokenError(f"{place(lost)} was not replaced: {reason}") from None
 
-    def state(self) -> str:
+    def state(self, nodes: Collection[int]) -> str:
         """Return the words of the engine."""
-        return self._engine.state()
+        return state_of(self._engine, nodes)
 
     def end(self, node: int) -> str:
         """Return the words of the engine about one agent."""
@@ -179,7 +179,7 @@ class LocalAgents:
         self._agents[lost.node] = self._start(lost.node)
         hub.replace_agent(self._agents[lost.node])
 
-    def state(self) -> str:
+    def state(self, nodes: Collection[int]) -> str:
         """Nothing: it is a process of this machine."""
         return ""
 
@@ -282,12 +282,14 @@ def _wait(
                 raise PoolBrokenError(
                     f"no agent has come in the place of {place(lost_one)}: {reasons}"
                 )
+        awaited = [each.node for each in missing]
         if until is not None and time.monotonic() > until:
             raise PoolBrokenError(
                 f"no agent has come in the place of {_places(missing)} in {source.limit_s:g} s "
-                f"({source.state()}). Next: look at the machines"
+                f"({source.state(awaited)}). Next: look at the machines"
             )
-        waits_for = f"waits for another agent in the place of {_places(missing)}\n{source.state()}"
+        state = source.state(awaited)
+        waits_for = f"waits for another agent in the place of {_places(missing)}\n{state}"
         joined = len({info.node for info in snapshot.ranks}) - len(snapshot.lost_agents)
         on_progress(replace(snapshot, joined=joined, waits_for=waits_for.strip()))
         time.sleep(_POLL_S)

@@ -937,7 +937,7 @@ class Pool:
     def _rows(self) -> list[TraceRow]:
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
-        return rows_of_views(views, self._cells.number_by_run, self.snapshot.offset_by_rank)
+        return rows_of_views(views, self._cells.number_by_run, self.snapshot.clock_by_rank)
 
     @property
     def last_report(self) -> Report | None:

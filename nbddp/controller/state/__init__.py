@@ -44,7 +44,7 @@ from nbddp.controller.state.exit_text import (
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, MissedCell, Reason
-from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
+from nbddp.controller.state.node_clocks import NodeClock
 from nbddp.controller.state.outcome import DETACHED, MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
@@ -162,7 +162,6 @@ __all__ = [
     "kept_cell",
     "meaning",
     "memory_then",
-    "offset_by_rank",
     "results_of",
     "resumed_pool",
     "silence_text",

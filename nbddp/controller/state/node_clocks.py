@@ -19,7 +19,9 @@ class NodeClock:
     error_ns: int  #: the largest error of the offset
 
 
-def offset_by_rank(clocks: Iterable[NodeClock], ranks: Iterable[RankInfo]) -> Mapping[int, int]:
-    """The offsets of the clocks of ranks, in ns; ranks whose clock is not known are absent."""
-    offset_by_node = {clock.node: clock.offset_ns for clock in clocks}
-    return {info.rank: offset_by_node[info.node] for info in ranks if info.node in offset_by_node}
+def clock_by_rank(
+    clocks: Iterable[NodeClock], ranks: Iterable[RankInfo]
+) -> Mapping[int, NodeClock]:
+    """The clocks of ranks; ranks whose clock is not known are absent."""
+    by_node = {clock.node: clock for clock in clocks}
+    return {info.rank: by_node[info.node] for info in ranks if info.node in by_node}

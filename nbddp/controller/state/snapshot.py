@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from nbddp.controller.state.job_ends import JobEnd
-from nbddp.controller.state.node_clocks import NodeClock, offset_by_rank
+from nbddp.controller.state.node_clocks import NodeClock, clock_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
@@ -86,7 +86,12 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     @property
     def offset_by_rank(self) -> Mapping[int, int]:
         """The clocks of ranks minus that of the notebook, in ns; absent: one clock, or unknown."""
-        return offset_by_rank(self.clocks, self.ranks)
+        return {rank: clock.offset_ns for rank, clock in self.clock_by_rank.items()}
+
+    @property
+    def clock_by_rank(self) -> Mapping[int, NodeClock]:
+        """The clocks of the ranks' nodes; absent: it is the notebook's, or not known."""
+        return clock_by_rank(self.clocks, self.ranks)
 
     @property
     def living_job_ends(self) -> tuple[JobEnd, ...]:

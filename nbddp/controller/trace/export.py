@@ -40,7 +40,7 @@ def trace_records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> lis
         ``waited_ns``                 how long a thread of it was blocked for the operation, in ns
         ``arrived_after_ns``          how much later than the first rank it came, in ns
         ``spread_ns``                 from the first arrival to the last, in ns
-        ``last_rank``                 the rank that came last
+        ``last_rank``                 the rank that came last; None: that is not known
         ``nbytes``                    size of the input tensors on this rank, in bytes
         ``bandwidth_bytes_per_s``     of the row: algorithm bandwidth
         ``async_op``                  whether the call did not wait for the end

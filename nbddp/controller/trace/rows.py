@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from nbddp.controller.diagnosis import RankView
+from nbddp.controller.trace.arrivals import Clock, largest_error_ns, last_of
 from nbddp.wire.flight_recorder import (
     Ending,
     GroupInfo,
@@ -56,6 +57,7 @@ class RankPart:
     open_at_ns: int | None = None
     is_waited_for: bool = False  #: a thread of the rank was seen to wait for it
     follows_lost: bool = False  #: the rank's records before it were overwritten
+    clock: Clock | None = None  #: of its node; None: that of the notebook
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,21 @@ class TraceRow:
 
     @cached_property
     def last_rank(self) -> int | None:
-        """The rank that came last; None: not all are known to have come, or all came at once."""
-        if self.missing or not self.spread_ns:
-            return None
-        return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
+        """The rank that came last.
+
+        None: not all are known to have come, all came at once, or the clocks do not tell it.
+        """
+        return None if self.missing or not self.spread_ns else last_of(self.parts.values())
+
+    @cached_property
+    def spread_error_ns(self) -> int:
+        """The largest error of the spread; 0: one clock has measured it."""
+        return largest_error_ns(self.parts.values())
+
+    @cached_property
+    def is_order_unclear(self) -> bool:
+        """Whether all came, and only the clocks do not tell which rank was the last."""
+        return bool(self.spread_ns) and not self.missing and self.last_rank is None
 
     @cached_property
     def completed_ns(self) -> int | None:
@@ -178,6 +191,7 @@ def rows(
     fresh: Collection[int] = (),
     *,
     waited_for: Collection[tuple[int, int]] = (),
+    clocks: Mapping[int, Clock] | None = None,
 ) -> list[TraceRow]:
     """Build the rows from the operations of the ranks, in the order in which they began.
 
@@ -189,6 +203,7 @@ def rows(
         now_by_run: when the ranks were asked, by the ``run_id`` of the running cell.
         fresh: ranks that took the place of others, whose records are not known.
         waited_for: rank and record of the operations for which threads were seen to wait.
+        clocks: of the ranks; one that is absent has the notebook's.
 
     Returns:
         A row for each operation; a rank that took no part is absent from its ``parts``.
@@ -204,7 +219,16 @@ def rows(
         for operation in shown:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     unordered = [
-        _row(together, groups, cells, now, progress, waited_for=waited_for, after_lost=after_lost)
+        _row(
+            together,
+            groups,
+            cells,
+            now,
+            progress,
+            waited_for=waited_for,
+            after_lost=after_lost,
+            clocks=clocks or {},
+        )
         for entries in by_key.values()
         for together in _split(entries)
     ]
@@ -246,20 +270,20 @@ def select(
 def rows_of_views(
     views: Mapping[int, RankView],
     cell_by_run: Mapping[str, int] | None = None,
-    offset_by_rank: Mapping[int, int] | None = None,
+    clock_by_rank: Mapping[int, Clock] | None = None,
 ) -> list[TraceRow]:
     """Make rows from what the ranks have answered, or from their records as seen from outside.
 
     Args:
         views: what is known of each rank.
         cell_by_run: the execution count of the cell by ``run_id``.
-        offset_by_rank: the clocks of ranks minus that of the notebook, in nanoseconds; a rank that
-            is absent has the notebook's clock.
+        clock_by_rank: the clocks of the ranks' nodes; a rank that is absent has the notebook's.
 
     Returns:
         A row for each operation, in the order in which they began.
     """
-    offsets = offset_by_rank or {}
+    clocks = clock_by_rank or {}
+    offsets = {rank: clock.offset_ns for rank, clock in clocks.items()}
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
     now_by_run: dict[str, int] = {}
@@ -283,7 +307,15 @@ def rows_of_views(
         for thread in (view.look.threads if view.look is not None else ())
         for record in (thread.wait.record_ids if thread.wait is not None else ())
     }
-    made = rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
+    made = rows(
+        operations_by_rank,
+        groups,
+        cell_by_run,
+        now_by_run,
+        fresh,
+        waited_for=waited_for,
+        clocks=clocks,
+    )
     over = [rank for rank, view in views.items() if view.is_over]
     return [replace(row, gone=RankSet.of(set(row.missing).intersection(over))) for row in made]
 
@@ -406,6 +438,7 @@ def _row(
     *,
     waited_for: Collection[tuple[int, int]],
     after_lost: Collection[tuple[int, int]],
+    clocks: Mapping[int, Clock],
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
@@ -430,6 +463,7 @@ def _row(
             open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
             is_waited_for=(rank, op.record_id) in waited_for,
             follows_lost=(rank, op.record_id) in after_lost,
+            clock=clocks.get(rank),
         )
         for rank, op in sorted(entries, key=lambda entry: entry[0])
     }

@@ -136,7 +136,9 @@ def trace(
         raise BadOptionError(
             f"%ddp trace --save: {path} cannot be written: {error}. Next: another path"
         ) from None
-    saved = f"{len(selected_rows)} operations saved in {path}{f'; {lack}' if lack else ''}"
+    count = len(selected_rows)
+    operations = "1 operation" if count == 1 else f"{count} operations"
+    saved = f"{operations} saved in {path}{f'; {lack}' if lack else ''}"
     print(with_line_breaks(f"{saved}. Next: open it in https://ui.perfetto.dev"))
 
 

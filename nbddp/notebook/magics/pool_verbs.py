@@ -139,11 +139,30 @@ def stop(shell: InteractiveShell) -> None:
         raise PoolInterruptedError(
             "%ddp stop was interrupted, and still ended all processes: no pool is running"
         ) from None
-    print(
-        with_line_breaks(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
-    )
+    print(with_line_breaks(f"{_ended_cell(pool, running)}{stopped_text(snapshot)}"))
     for line in unheard_lines(snapshot, pool.options.keep):
         print(with_line_breaks(line))
+
+
+def stopped_text(snapshot: PoolSnapshot, what: str = "") -> str:
+    """Say which ranks a stop has ended: ``stopped: 4 ranks``, ``stopped: ranks 0-1``.
+
+    Ranks that had exited before, or of which nothing was heard, are left out.
+
+    Args:
+        snapshot: the state before the stop.
+        what: follows the ranks.
+    """
+    ended = RankSet.of(
+        info.rank
+        for info in snapshot.ranks
+        if info.state is not RankState.EXITED and info.node not in snapshot.silent_nodes
+    )
+    if not ended:
+        return "stopped: the pool; no rank was left that could be reached"
+    all_ended = len(ended) == len(snapshot.ranks)
+    ranks = status_table.ranks_in_words(len(ended)) if all_ended else ended.describe()
+    return f"stopped: {ranks}{what}"
 
 
 def unheard_lines(snapshot: PoolSnapshot, keep_s: float) -> list[str]:

@@ -43,7 +43,7 @@ class StartDisplay:
 
 
 def progress_line(snapshot: PoolSnapshot) -> str:
-    """``starting 4 ranks ... 2 of 4 ready``, ``... 1 of 2 nodes have joined``."""
+    """``starting 4 ranks ... 2 of 4 ready``, ``... nodes joined: 1 of 2``."""
     count = len(snapshot.ranks)
     if snapshot.phase is Phase.UP and snapshot.waits_for:
         return f"replacing a lost node ... {_step(snapshot, count)}"
@@ -56,7 +56,7 @@ def _step(snapshot: PoolSnapshot, count: int) -> str:
     """Return the step that takes the time now."""
     if snapshot.waits_for:
         nodes = len({info.node for info in snapshot.ranks})
-        return f"{snapshot.joined} of {nodes} nodes have joined"
+        return f"nodes joined: {snapshot.joined} of {nodes}"
     if snapshot.phase is Phase.AGENTS:
         return "starting the agent"
     if snapshot.phase is Phase.STOPPING:
@@ -69,5 +69,5 @@ def _step(snapshot: PoolSnapshot, count: int) -> str:
     made = sum(info.pid > 0 for info in snapshot.ranks)
     ready = len(snapshot.in_state(RankState.IDLE))
     if not ready and made < count:
-        return f"{made} of {count} processes made"
+        return f"processes made: {made} of {count}"
     return f"{ready} of {count} ready"

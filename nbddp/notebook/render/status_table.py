@@ -193,7 +193,12 @@ def headline(pool: Pool) -> str:
 
 def count_ranks(pool: Pool) -> str:
     """``1 rank``, ``4 ranks``."""
-    return "1 rank" if pool.world_size == 1 else f"{pool.world_size} ranks"
+    return ranks_in_words(pool.world_size)
+
+
+def ranks_in_words(count: int) -> str:
+    """``1 rank``, ``4 ranks``."""
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def introduction(pool: Pool, *, every_cell: bool) -> str:

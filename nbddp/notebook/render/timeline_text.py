@@ -95,6 +95,8 @@ class Straggler:
     n_compared: int  #: operations that all ranks joined
     waited_ns: int  #: the longest wait of another rank for it, in all these operations
     share: float  #: its part of all such waits, 0 to 1
+    n_unclear: int = 0  #: operations of which the clocks do not tell the last rank
+    has_clocks: bool = False  #: clocks of several machines have measured the others
 
     def sentence(self) -> str:
         """``rank 1 came last in 5 of 8 operations; the others waited 40 ms for it``."""
@@ -105,8 +107,11 @@ class Straggler:
         waits = f"the others waited {duration(self.waited_ns)} for it"
         if self.share < 1:
             waits += f", {self.share:.0%} of all such waits"
-        elif self.n_last < self.n_compared:
+        elif self.n_last + self.n_unclear < self.n_compared:
             order += ", and in the rest all came together"
+            order += ", as far as the clocks tell" if self.has_clocks else ""
+        if self.n_unclear:
+            waits += f"; the clocks do not tell which rank was the last in {self.n_unclear}"
         return f"{order}; {waits}"
 
 
@@ -118,6 +123,7 @@ def straggler(rows: Sequence[TraceRow]) -> Straggler | None:
     """
     compared = [row for row in rows if row.spread_ns is not None and not row.missing]
     late_rows: dict[int, list[TraceRow]] = {}
+    unclear = [row for row in compared if row.is_order_unclear]
     for row in compared:
         if row.last_rank is not None and row.spread_ns and row.spread_ns > _TOGETHER_NS:
             late_rows.setdefault(row.last_rank, []).append(row)
@@ -126,10 +132,14 @@ def straggler(rows: Sequence[TraceRow]) -> Straggler | None:
         return None
     rank = max(late_ns, key=lambda rank: late_ns[rank])
     n_last, waited_ns = len(late_rows[rank]), late_ns[rank]
-    share = waited_ns / sum(late_ns.values())
+    # Perhaps other ranks caused the waits of which the cause is not known.
+    unclear_late = [row for row in unclear if (row.spread_ns or 0) > _TOGETHER_NS]
+    unclear_ns = _longest_wait_ns(unclear_late) if unclear_late else 0
+    share = waited_ns / (sum(late_ns.values()) + unclear_ns)
     if n_last < _MIN_LATE or share < _MIN_SHARE:
         return None
-    return Straggler(rank, n_last, len(compared), waited_ns, share)
+    has_clocks = any(row.spread_error_ns for row in compared)
+    return Straggler(rank, n_last, len(compared), waited_ns, share, len(unclear), has_clocks)
 
 
 def _longest_wait_ns(rows: Sequence[TraceRow]) -> int:

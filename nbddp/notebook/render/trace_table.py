@@ -151,12 +151,13 @@ def counts(rows: Sequence[TraceRow]) -> str:
 
 
 def _slowest_text(row: TraceRow) -> str:
-    """The slowest wait; it names the ranks that waited at least half as long."""
+    """The slowest wait; it names the ranks that waited as long as it says."""
+    longest = duration(row.waited_ns)
     waited = RankSet.of(
-        rank for rank, part in row.parts.items() if part.waited_ns * 2 >= row.waited_ns
+        rank for rank, part in row.parts.items() if duration(part.waited_ns) == longest
     )
     site = row.parts[next(iter(waited))].site
-    text = f"slowest wait {duration(row.waited_ns)} on {waited.describe()} in {row.label}"
+    text = f"slowest wait {longest} on {waited.describe()} in {row.label}"
     text += f" ({site})" if site.line else ""
     spread = row.spread_ns
     if row.missing:
@@ -164,8 +165,9 @@ def _slowest_text(row: TraceRow) -> str:
     if row.last_rank is None or spread is None:
         return text
     if spread * 2 >= row.waited_ns:
-        return f"{text}, rank {row.last_rank} came last"
-    return f"{text}, though all came within {duration(spread)}"
+        though = "though " if row.last_rank in waited else ""
+        return f"{text}, {though}rank {row.last_rank} came last"
+    return f"{text}, though all came within {duration(spread + row.spread_error_ns)}"
 
 
 def _group(row: TraceRow) -> str:
@@ -224,7 +226,13 @@ def _legend(
         waits = f"Under each rank: how long it was blocked; {mark}: came last."
     spread = " Spread: from the first arrival to the last." * has_spread
     has_gone = not is_folded and any(row.gone for row in rows if _is_awaited(row))
-    return f"{waits}{spread}" + "\nended: it ended the cell without the call." * has_gone
+    is_unclear = any(row.is_order_unclear for row in rows)
+    no_last = "No last rank" if is_folded else "No mark"
+    return (
+        f"{waits}{spread}"
+        + "\nended: it ended the cell without the call." * has_gone
+        + f"\n{no_last}: the clocks of the nodes do not tell which rank came last." * is_unclear
+    )
 
 
 def _text(rows: Sequence[TraceRow], ranks: RankSet) -> str:

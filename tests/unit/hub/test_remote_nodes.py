@@ -92,6 +92,18 @@ def test_a_node_is_silent_after_five_seconds_and_heard_again():
     assert [clock.offset_ns for clock in scene.nodes.view.clocks] == [7]
 
 
+def test_a_node_that_is_heard_again_may_answer_late():
+    scene = Scene()
+    scene.look(105.0)
+    scene.line.last = 111.0
+    [notice, _] = scene.nodes.look(111.5, Agents(), scene.pool.machine)
+    assert isinstance(notice, NotifyUser)
+    assert notice.text == (
+        "node 0 (n1) is heard again: no message was lost. Some may still come late, also those of "
+        "collectives: after a cut, TCP pauses before it sends them again"
+    )
+
+
 def test_no_notice_is_shown_that_is_over():
     scene = Scene()
     assert scene.look(105.0) == ["nothing is heard", "1"]

@@ -115,6 +115,21 @@ def test_ssh_goes_on_with_the_hosts_of_the_last_notebook(monkeypatch: pytest.Mon
     assert second.state() == "ssh to b, c"
 
 
+def test_a_restart_names_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyPatch):
+    """Of the others no ssh need run: an attached pool has none."""
+    monkeypatch.setattr(commands, "EngineProcess", Programs())
+    engine = replacing_engine("ssh", EngineOptions(3, 1, hosts=("a", "b", "c")))
+    agents = EngineAgents(engine, "ssh", INVITATION)
+    assert isinstance(engine, LastingEngine)
+    engine.take_back("a,b,c", INVITATION)
+    agents.begin(LostNode(1), hub_with(1))
+    assert agents.state([1]) == "ssh to b"
+    assert agents.state([2, 1]) == "ssh to b, c"
+    engine_of_a_package = SimpleNamespace(join_timeout_s=0.0, state=lambda: "job 5")
+    other = EngineAgents(cast("Engine", engine_of_a_package), "pigeon", INVITATION)
+    assert other.state([1]) == "job 5"
+
+
 def test_the_agent_of_a_kept_job_is_replaced_by_a_job_that_is_kept_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

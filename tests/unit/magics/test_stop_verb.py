@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from nbddp.controller.state import AgentExited, PoolSnapshot, SilentNode
-from nbddp.notebook.magics.pool_verbs import unheard_lines
+from nbddp.notebook.magics.pool_verbs import stopped_text, unheard_lines
 from nbddp.wire.message_types import AgentEnd, NodeFacts
 from tests.support.recovering import Pool
 
@@ -44,3 +44,16 @@ def test_a_silent_node_is_told_and_one_that_has_ended_is_not():
     assert line.startswith("nothing is heard of node 1 (n2): its ranks end when it is reached")
     assert line.endswith("or 10min after its agent heard of this notebook last (--keep)")
     assert unheard_lines(two_nodes(AgentEnd("exited", 1)), 600.0) == []
+
+
+def test_a_stop_counts_no_rank_that_it_did_not_end():
+    assert stopped_text(two_nodes()) == "stopped: 4 ranks"
+    assert stopped_text(two_nodes(), ", and more") == "stopped: 4 ranks, and more"
+    for lost in (
+        two_nodes(AgentEnd("silent", 60, "n2")),
+        two_nodes(AgentEnd("exited", 1)),
+        two_nodes(None, SilentNode(1, "n2", 1.0, 60.0)),
+    ):
+        assert stopped_text(lost) == "stopped: ranks 0-1"
+    gone = structs.replace(two_nodes(), silent=tuple(SilentNode(n, "n", 1.0, 60.0) for n in (0, 1)))
+    assert stopped_text(gone) == "stopped: the pool; no rank was left that could be reached"

@@ -41,7 +41,7 @@ def test_the_line_counts_the_ranks_that_are_ready():
         (snapshot_of(STARTING, phase=Phase.AGENTS), "starting the agent"),
         (snapshot_of(STARTING, phase=Phase.STORE), "importing torch, once for all ranks"),
         (snapshot_of(STARTING, phase=Phase.STORE, generation=1), "starting the store"),
-        (snapshot_of(STARTING, STARTING, made=1), "1 of 2 processes made"),
+        (snapshot_of(STARTING, STARTING, made=1), "processes made: 1 of 2"),
         (snapshot_of(STARTING, STARTING), "0 of 2 ready"),
         (snapshot_of(IDLE, IDLE, phase=Phase.STOPPING), "ending the old processes"),
     ],
@@ -86,4 +86,4 @@ def test_the_wait_for_another_agent_has_a_line_of_its_own():
     shown = msgspec.structs.replace(
         snapshot_of(IDLE, phase=Phase.UP), joined=0, waits_for=waits_for
     )
-    assert progress_line(shown) == "replacing a lost node ... 0 of 1 nodes have joined"
+    assert progress_line(shown) == "replacing a lost node ... nodes joined: 0 of 1"

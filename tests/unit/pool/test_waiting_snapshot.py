@@ -14,7 +14,7 @@ def test_the_nodes_that_have_not_come_are_named():
         return progress_line(snapshot), snapshot.waits_for
 
     assert shown(0) == (
-        "taking 6 ranks back ... 2 of 3 nodes have joined",
+        "taking 6 ranks back ... nodes joined: 2 of 3",
         "waits for node 0 (n1), and goes on without it after 60 s",
     )
     assert shown(1, 2)[1] == (

@@ -208,6 +208,35 @@ def test_a_rank_that_is_last_in_turn_is_not_named():
     assert straggler_text(rows(by_rank(ranks), GROUPS)) == ""
 
 
+def two_machines(*late_ms: float) -> list[TraceRow]:
+    """Rank 1 comes so late in each operation; ranks 2-3 are on another machine."""
+    clocks = {
+        rank: NodeClock(rank // 2, "n", 0, (1_300_000, 300_000)[rank // 2]) for rank in range(4)
+    }
+    ranks = recorders(4)
+    for step, late in enumerate(late_ms):
+        for recorder in ranks:
+            at = step * 100 + (late if recorder.rank == 1 else 0)
+            recorder.collective(at=at, end=step * 100 + 50)
+    return rows(by_rank(ranks), GROUPS, clocks=clocks)
+
+
+def test_a_rank_is_not_last_by_less_than_the_clocks_are_known():
+    assert straggler_text(two_machines(5.5, 2.9, 1.4)) == ""  # two operations prove nothing
+    assert straggler_text(two_machines(5, 5, 5)) == (
+        "rank 1 always came last, in all 3 operations; the others waited 15 ms for it"
+    )
+    assert straggler_text(two_machines(5, 5, 5, 1.5)) == (
+        "rank 1 came last in 3 of 4 operations; the others waited 15 ms for it, 91% of all such "
+        "waits; the clocks do not tell which rank was the last in 1"
+    )
+    assert straggler_text(two_machines(5, 5, 5, 0)) == (
+        "rank 1 came last in 3 of 4 operations, and in the rest all came together, as far as the "
+        "clocks tell; the others waited 15 ms for it"
+    )
+    assert straggler_text(two_machines(5, 5, 5, *[1.5] * 10)) == ""  # perhaps others caused more
+
+
 # --- what is shown -------------------------------------------------------------------------------
 
 

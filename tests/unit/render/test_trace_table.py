@@ -8,7 +8,7 @@ import pytest
 
 from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.recovery.machine import RecoveryMachine
-from nbddp.controller.state import SilentNode
+from nbddp.controller.state import NodeClock, SilentNode
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import html, trace_table
 from nbddp.notebook.render.timeline_text import missing_records
@@ -80,6 +80,41 @@ def test_summary():
     assert trace_table.summary(training()) == (
         "trace: 12 all_reduce on group 0; 4.2 MB; slowest wait 32 ms on ranks 0-2 in all_reduce #7 "
         "(cell [4], line 6), rank 3 came last"
+    )
+
+
+def test_the_slowest_wait_is_that_of_the_ranks_that_waited_so_long():
+    ranks = recorders(4)
+    waits = (6.9, 6.4, 11, 4.9)
+    for recorder, waited in zip(ranks, waits, strict=True):
+        at = 5.5 if recorder.rank == 1 else 0
+        recorder.collective(at=at, end=12, waited=waited, nbytes=0)
+    text = "trace: 1 all_reduce on group 0; slowest wait 11 ms on rank 2 in all_reduce #1 "
+    assert trace_table.summary(rows(by_rank(ranks), GROUPS)) == (
+        f"{text}(cell [4], line 6), rank 1 came last"
+    )
+    clocks = {rank: NodeClock(rank, "n", 0, 3 * MS) for rank in range(4)}
+    unclear = rows(by_rank(ranks), GROUPS, clocks=clocks)
+    assert trace_table.summary(unclear) == f"{text}(cell [4], line 6)"
+    shown = trace_table.table(unclear)["text/plain"]
+    assert shown.endswith("\nNo mark: the clocks of the nodes do not tell which rank came last.")
+
+
+def test_the_rank_that_came_last_may_wait_longest():
+    ranks = recorders(2)
+    group = GroupInfo.of(pg_id="d", name="5", ranks=(0, 1))
+    ranks[0].collective("broadcast", at=0, end=1, group=group, nbytes=0)
+    ranks[1].collective("broadcast", at=6, end=16, group=group, nbytes=0)
+    found = rows(by_rank(ranks), {"d": group})
+    assert trace_table.summary(found).endswith(
+        "10 ms on rank 1 in broadcast #1 (cell [4], line 6), though rank 1 came last"
+    )
+    clocks = {rank: NodeClock(rank, "n", 0, 1 * MS) for rank in range(2)}
+    ranks = recorders(2)
+    ranks[0].collective(at=0, end=20, group=group)
+    ranks[1].collective(at=4, end=20, group=group)
+    assert trace_table.summary(rows(by_rank(ranks), {"d": group}, clocks=clocks)).endswith(
+        "though all came within 6.0 ms"
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.state import NodeClock
 from nbddp.controller.trace.pauses import Pauses
 from nbddp.controller.trace.rows import TraceRow, rows, rows_of_views, select
 from nbddp.wire.flight_recorder.schema import Failure, GroupInfo, Operation, RankLook, Site
@@ -386,7 +387,7 @@ def test_times_of_another_machine_are_moved_to_the_clock_of_the_notebook():
             operations=moved,
         )
         views[rank] = RankView(rank=rank, state="running", look=look)
-    first, second = rows_of_views(views, offset_by_rank={1: ahead})
+    first, second = rows_of_views(views, clock_by_rank={1: NodeClock(1, "n2", ahead, 0)})
     assert (first.first_ns, first.spread_ns, first.completed_ns) == (10 * MS, 20 * MS, 43 * MS)
     assert second.parts[0].completed_ns is None
     uncorrected = rows_of_views(views)
@@ -412,3 +413,40 @@ def test_a_call_that_was_made_anew_is_one_part():
     )
     assert [row.label for row in rows({0: [replaced]}, GROUPS)] == []
     assert len(rows({0: [replaced, first]}, GROUPS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "errors_ms", "last", "error_ms"),
+    [
+        ((0, 5.5, 0, 5), (), 1, 0),  # one clock
+        ((0, 5.5, 0, 5), (1.3, 0.3), None, 1.6),  # rank 3, on the other node, perhaps came later
+        ((0, 5.5, 0, 3), (1.3, 0.3), 1, 1.6),
+        ((0, 1.4, 0, 0), (1.3, 0.3), None, 1.6),
+        ((5, 5.5, 0, 0), (1.3, 0.3), 1, 1.6),  # ranks 0 and 1 have one clock
+        ((0, 0, 5, 5), (1.3, 0.3), 2, 1.6),
+    ],
+)
+def test_a_rank_came_last_if_the_clocks_tell_it(
+    times: tuple[float, ...], errors_ms: tuple[float, ...], last: int | None, error_ms: float
+):
+    clocks = {
+        rank: NodeClock(rank // 2, "n", 0, round(errors_ms[rank // 2] * MS))
+        for rank in (range(4) if errors_ms else ())
+    }
+    ranks = recorders(4)
+    for recorder, at in zip(ranks, times, strict=True):
+        recorder.collective(at=at, end=9)
+    [row] = rows(by_rank(ranks), GROUPS, clocks=clocks)
+    assert (row.last_rank, row.is_order_unclear) == (last, last is None)
+    assert row.spread_error_ns == error_ms * MS
+
+
+def test_ranks_of_one_other_machine_have_one_clock():
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(at=recorder.rank / 10, end=9)
+    clock = NodeClock(0, "n", 0, 5 * MS)
+    [row] = rows(by_rank(ranks), GROUPS, clocks=dict.fromkeys(range(4), clock))
+    assert (row.last_rank, row.spread_error_ns) == (3, 0)
+    [row] = rows(by_rank(ranks), GROUPS, clocks=dict.fromkeys(range(3), clock))
+    assert (row.last_rank, row.spread_error_ns) == (None, 5 * MS)  # rank 3 has the notebook's

@@ -83,6 +83,11 @@ def test_illegal(text: str, wrong: str):
     )
 
 
+def test_a_pool_of_one_rank_is_told_as_one():
+    with pytest.raises(BadOptionError, match="rank 7 is out of range in a pool of 1 rank; legal"):
+        RankSet.parse("7", world_size=1)
+
+
 def test_words():
     assert RankSet.of([2]).describe() == "rank 2"
     assert RankSet.of([0, 2, 3]).describe() == "ranks 0,2-3"
