@@ -9,6 +9,7 @@ from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import Pool
 from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.values import pickling
 from tests.support.polling import poll_until
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
@@ -291,3 +292,20 @@ def test_parameters_in_a_list_are_not_copied(pool: Pool):
     result = pool.catch_up()
     assert (result.copied, result.aside) == (("sums",), NO_RANKS)
     assert [left.names for left in result.left_out] == [("parts",)]
+
+
+def test_the_notebook_does_not_build_what_ranks_copy(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """It would import torch for a tensor, which takes seconds, and may not be installed."""
+    run_cells(pool, "small = torch.zeros(3); large = torch.zeros(3000000)")
+    run_cell(pool, "globals()['small'] += 1; globals()['large'] += 2")
+    pool.restart(1)
+
+    def built_here(*args: object) -> None:
+        raise AssertionError("the notebook has built a value")
+
+    monkeypatch.setattr(pickling, "decode_value", built_here)
+    result = pool.catch_up()
+    monkeypatch.undo()
+    assert result.copied == ("large", "small")
+    assert pool.diff("small, large").is_equal
+    assert pool.pull("float(small.sum() + large[-1])", ranks=1) == 5

@@ -437,7 +437,7 @@ def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) ->
     copied = []
     for name, ranks in ranks_by_name.items():
         with suppress(TransferError):  # a part cannot be pickled
-            pool.push({name: pool.pull(name, ranks=roles.source)}, ranks=ranks.ranks)
+            pool.copy_variable(name, roles.source, ranks)
             # From now on it is as if all had got it at once.
             pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
             copied.append(name)
