@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
+from nbddp.controller.hub import WaitInterrupt
 from nbddp.controller.pool import Pool
-from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
+from nbddp.controller.values import Exchange
+from nbddp.errors import (
+    BadOptionError,
+    CellError,
+    CellInterruptedError,
+    RankExitedError,
+    TransferInterruptedError,
+)
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values import pickling
 from tests.support.polling import poll_until
@@ -292,6 +300,25 @@ def test_parameters_in_a_list_are_not_copied(pool: Pool):
     result = pool.catch_up()
     assert (result.copied, result.aside) == (("sums",), NO_RANKS)
     assert [left.names for left in result.left_out] == [("parts",)]
+
+
+def test_the_stop_button_ends_a_catch_up_that_copies_a_value(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    run_cells(pool, "steps = 0; net = torch.nn.Linear(2, 1)")
+    run_cell(pool, "globals()['steps'] = 7")
+    pool.restart(1)
+
+    def stopped(*args: object) -> None:
+        raise WaitInterrupt(RankSet.of([0]), {}, RankSet.of([1]))
+
+    monkeypatch.setattr(Exchange, "copy", stopped)
+    with pytest.raises(TransferInterruptedError, match="copying 'steps' was interrupted"):
+        pool.catch_up()
+    monkeypatch.undo()
+    assert pool.pull("[name in globals() for name in ('net', 'steps')]", ranks=1) == [False] * 2
+    result = pool.catch_up()
+    assert (result.synced, result.copied) == (("net",), ("steps",))
 
 
 def test_the_notebook_does_not_build_what_ranks_copy(pool: Pool, monkeypatch: pytest.MonkeyPatch):

@@ -517,6 +517,7 @@ class Pool:
             CellInterruptedError: the user interrupted a cell; the cells after it did not run.
             RankExitedError: a rank exited in a cell; the cells after it did not run.
             CellError: a state could not be given.
+            TransferInterruptedError: the user interrupted the copy of a value.
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
 

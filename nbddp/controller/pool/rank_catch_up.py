@@ -41,14 +41,11 @@ from nbddp.errors import (
     NbddpError,
     RankExitedError,
     TransferError,
+    TransferInterruptedError,
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import (
-    NameKind,
-    Names,
-    NamesOf,
-)
+from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
@@ -436,11 +433,15 @@ def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) ->
     """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
     copied = []
     for name, ranks in ranks_by_name.items():
-        with suppress(TransferError):  # a part cannot be pickled
+        try:
             pool.copy_variable(name, roles.source, ranks)
-            # From now on it is as if all had got it at once.
-            pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
-            copied.append(name)
+        except TransferInterruptedError:
+            raise
+        except TransferError:  # a part cannot be pickled
+            continue
+        # From now on it is as if all had got it at once.
+        pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+        copied.append(name)
     return tuple(copied)
 
 
