@@ -6,9 +6,18 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
+from nbddp.controller.hub import WaitInterrupt
 from nbddp.controller.pool import Pool
-from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
+from nbddp.controller.values import Exchange
+from nbddp.errors import (
+    BadOptionError,
+    CellError,
+    CellInterruptedError,
+    RankExitedError,
+    TransferInterruptedError,
+)
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.values import pickling
 from tests.support.polling import poll_until
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
@@ -308,3 +317,39 @@ def test_values_of_cells_that_were_changed_at_their_prompt_are_told(pool: Pool):
     assert (result.unrepeated, result.prompted) == ((("u", 3), ("v", 3)), (3, 4))
     assert (result.copied, result.failed) == (("g",), ())
     assert pool.pull("(look, v[0].item(), len(g))") == [(1, 2.0, 3), (2, 12.0, 3), (3, 6.0, 3)]
+
+
+def test_the_stop_button_ends_a_catch_up_that_copies_a_value(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    run_cells(pool, "steps = 0; net = torch.nn.Linear(2, 1)")
+    run_cell(pool, "globals()['steps'] = 7")
+    pool.restart(1)
+
+    def stopped(*args: object) -> None:
+        raise WaitInterrupt(RankSet.of([0]), {}, RankSet.of([1]))
+
+    monkeypatch.setattr(Exchange, "copy", stopped)
+    with pytest.raises(TransferInterruptedError, match="copying 'steps' was interrupted"):
+        pool.catch_up()
+    monkeypatch.undo()
+    assert pool.pull("[name in globals() for name in ('net', 'steps')]", ranks=1) == [False] * 2
+    result = pool.catch_up()
+    assert (result.synced, result.copied) == (("net",), ("steps",))
+
+
+def test_the_notebook_does_not_build_what_ranks_copy(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """It would import torch for a tensor, which takes seconds, and may not be installed."""
+    run_cells(pool, "small = torch.zeros(3); large = torch.zeros(3000000)")
+    run_cell(pool, "globals()['small'] += 1; globals()['large'] += 2")
+    pool.restart(1)
+
+    def built_here(*args: object) -> None:
+        raise AssertionError("the notebook has built a value")
+
+    monkeypatch.setattr(pickling, "decode_value", built_here)
+    result = pool.catch_up()
+    monkeypatch.undo()
+    assert result.copied == ("large", "small")
+    assert pool.diff("small, large").is_equal
+    assert pool.pull("float(small.sum() + large[-1])", ranks=1) == 5

@@ -194,6 +194,10 @@ class Pool:
     def tick(self, after_s: float = 0.0) -> list[Action]:
         return self.feed(Tick(), after_s)
 
+    def put_off_answers(self, busy_s: float) -> None:
+        """The hub was busy: answers are waited for so much longer."""
+        self.machine.put_off(busy_s)
+
     def spawned(self, rank: int, pid: int | None = None) -> list[Action]:
         node = self.machine.pool.ranks[rank].node
         pid = 1000 + rank if pid is None else pid

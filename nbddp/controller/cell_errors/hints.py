@@ -171,6 +171,14 @@ def _known_limits(error: ErrorInfo) -> list[Line]:
                 "init_method out",
             ),
         ]
+    if "Pair is not connected" in text and "gloo" in text:
+        return [
+            labelled(
+                "likely",
+                "perhaps this rank sends to or receives from itself: Gloo has no such connection",
+            ),
+            labelled("next", "if `src` or `dst` is its own rank, name the other one"),
+        ]
     return []
 
 

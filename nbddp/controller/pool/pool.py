@@ -376,13 +376,10 @@ class Pool:
         """
         check_text("the expression", expression)
         chosen = self.rank_set(ranks)
-        with interrupt_as_error(f"pulling {expression!r}"):
-            values = self._pull(expression, chosen)
+        stopped = interrupt_as_error(f"pulling {expression!r}")
+        with stopped, self._exchanging(chosen) as exchange:
+            values = exchange.pull(expression, chosen)
         return values[0] if isinstance(ranks, int) else values
-
-    def _pull(self, expression: str, ranks: RankSet) -> list[Any]:
-        with self._exchanging(ranks) as exchange:
-            return exchange.pull(expression, ranks)
 
     def diff(self, expression: str, *, ranks: Sequence[int] | str | None = None) -> Difference:
         """Compare a value between ranks: equal, or where it first differs.
@@ -470,6 +467,23 @@ class Pool:
         with interrupt_as_error(f"looking at {what}"), self._exchanging(chosen) as exchange:
             return ask_variables(Descriptions(exchange, chosen, failure), names, chosen)
 
+    def copy_variable(self, name: str, source: int, ranks: RankSet) -> None:
+        """Give ranks the value that a variable has on another rank. For the layer of the pool.
+
+        Args:
+            name: of the variable.
+            source: the rank that has the value.
+            ranks: the ranks that get it.
+
+        Raises:
+            TransferError: the value cannot be pickled or built, or the user interrupted the call.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+        """
+        asked = RankSet.of([source, *ranks])
+        with interrupt_as_error(f"copying {name!r}"), self._exchanging(asked) as exchange:
+            exchange.copy(name, source, ranks)
+
     def catch_up(
         self,
         ranks: Sequence[int] | str | int | None = None,
@@ -503,6 +517,7 @@ class Pool:
             CellInterruptedError: the user interrupted a cell; the cells after it did not run.
             RankExitedError: a rank exited in a cell; the cells after it did not run.
             CellError: a state could not be given.
+            TransferInterruptedError: the user interrupted the copy of a value.
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
 

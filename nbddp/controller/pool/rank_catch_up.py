@@ -41,14 +41,11 @@ from nbddp.errors import (
     NbddpError,
     RankExitedError,
     TransferError,
+    TransferInterruptedError,
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import (
-    NameKind,
-    Names,
-    NamesOf,
-)
+from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
@@ -160,7 +157,7 @@ def catch_up(
     equal = {name for name in asked if compared.is_equal(name)}
     well = {*copied, *missing, *equal, *({*own} & {*random.own_alike})}
     doubtful, unrepeated = (
-        tuple((name, cells.cell_by_name[name]) for name in asked if name in cells.names - well)
+        tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
     )
     overtaken = tuple(
@@ -439,11 +436,15 @@ def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) ->
     """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
     copied = []
     for name, ranks in ranks_by_name.items():
-        with suppress(TransferError):  # a part cannot be pickled
-            pool.push({name: pool.pull(name, ranks=roles.source)}, ranks=ranks.ranks)
-            # From now on it is as if all had got it at once.
-            pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
-            copied.append(name)
+        try:
+            pool.copy_variable(name, roles.source, ranks)
+        except TransferInterruptedError:
+            raise
+        except TransferError:  # a part cannot be pickled
+            continue
+        # From now on it is as if all had got it at once.
+        pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+        copied.append(name)
     return tuple(copied)
 
 

@@ -4,10 +4,12 @@ Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
     RanksStalled --> DescribeRank to all --> diagnose --> proven?
         yes --> DescribeRank again, brief --> unchanged? --> verdict
-        no  --> DumpStack of the silent ones --> notice
+        no  --> notice, if all have answered; otherwise DumpStack of the silent ones -->
+                DescribeRank again, brief --> unchanged? --> notice
 
 Two looks make a proof: ranks that have the same version in both were in that state at the moment at
-which the second look began, all at once.
+which the second look began, all at once. A notice is no proof, but it must not tell of a wait that
+is over: the waits for silent ranks take most of a second, in which the others may go on.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +20,7 @@ from nbddp.controller.diagnosis import RankView, Report
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
 from nbddp.controller.state import Action, NoticeChanged
-from nbddp.wire.rank_set import Rank
+from nbddp.wire.rank_set import Rank, RankSet
 
 #: Least time between two looks while nothing changes ...
 _INTERVAL_S = 0.5
@@ -67,6 +69,7 @@ class StallWatch:
         self._number = 0  #: number of the open look or peek
         self._look_at: float | None = None
         self._looked_at = float("-inf")
+        self._is_outdated = False  #: ranks have made progress since the open look began
         self._quiet: set[Rank] = set()
         self._quiet_until: float | None = None
         self._has_notice = False
@@ -118,14 +121,16 @@ class StallWatch:
         if self._quiet_until is not None and now >= self._quiet_until:
             self._quiet_until = None
             self._quiet.clear()
-            if self._has_notice:
-                self._has_notice = False
-                actions.append(NoticeChanged(self._run_id, None))
+            self._is_outdated = self.is_looking
+            actions += self._no_notice()
         if self._confirm_at is not None and now >= self._confirm_at:
             self._confirm_at = None
             actions += self._look_later(now)
+        if self._has_notice and not self.is_quiet and not self.is_looking:
+            self.look_soon(max(now, self._looked_at + _INTERVAL_S))  # no report will end the notice
         if self._look_at is not None and now >= self._look_at and not self.is_looking:
             self._look_at = None
+            self._is_outdated = False
             actions += self._look(1, now)
         return actions
 
@@ -158,7 +163,7 @@ class StallWatch:
             return self._notice(report)
 
         def peeked(views: Views, _: Answers, now: float) -> list[Action]:
-            return self._notice(self._probes.diagnose(views, now))
+            return self._notice_if_unchanged(self._probes.diagnose(views, now), views, now)
 
         self._number, actions = self._probes.peek(silent, views, now, peeked)
         return actions
@@ -188,14 +193,40 @@ class StallWatch:
             if apart_s >= _KEY_LIMIT_S:
                 return []  # the store does not answer
             return self._look_again(first, now + _KEY_RECHECK_S, now)
-        self._has_notice = True
-        return self._judge(report, first.views, now)
+        actions = self._judge(report, first.views, now)
+        self._has_notice = self._has_notice or any(
+            isinstance(action, NoticeChanged) and action.report is not None for action in actions
+        )
+        return actions
+
+    def _notice_if_unchanged(self, report: Report, views: Views, now: float) -> list[Action]:
+        """Give the notice if the ranks that wait, as it says, still do."""
+        waiting = {rank for each in report.findings for rank in each.waiting}
+        answered = RankSet.of(rank for rank in waiting if views[rank].look is not None)
+        if not answered or self._is_outdated:
+            return self._notice(report)
+
+        def looked(again: Views, now: float) -> list[Action]:
+            if any(again[rank].look is None for rank in answered):
+                return []  # not known: the next look shows it
+            if all(_is_unchanged(views[rank], again[rank]) for rank in answered):
+                return self._notice(report)
+            self.look_soon(now + _EARLIEST_S)
+            return self._no_notice()
+
+        self._number, actions = self._probes.look(now, looked, answered, is_brief=True)
+        return actions
 
     def _notice(self, report: Report) -> list[Action]:
-        if not report.findings and not self._has_notice:
-            return []
-        self._has_notice = bool(report.findings)
-        return [NoticeChanged(self._run_id, report if report.findings else None)]
+        if not report.findings or self._is_outdated:
+            return self._no_notice()
+        self._has_notice = True
+        return [NoticeChanged(self._run_id, report)]
+
+    def _no_notice(self) -> list[Action]:
+        """Take back the notice, if there is one."""
+        had, self._has_notice = self._has_notice, False
+        return [NoticeChanged(self._run_id, None)] if had else []
 
 
 @dataclass(frozen=True)

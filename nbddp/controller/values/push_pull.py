@@ -1,4 +1,4 @@
-"""Pushes and pulls values between the notebook and ranks.
+"""Pushes and pulls values between the notebook and ranks, and copies them between ranks.
 
 Runs in: the thread of the caller.
 """
@@ -17,7 +17,7 @@ from nbddp.controller.state import Silence, exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import CALLBACK_THREAD
-from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.message_types import ErrorInfo, ValueHeader
 from nbddp.wire.messages import (
     BindPushed,
     DescribeAtPrompt,
@@ -82,6 +82,32 @@ class Exchange:
         except SegmentUnreachableError:
             self._push(by_name, ranks, None)
 
+    def copy(self, name: str, source: Rank, ranks: RankSet) -> None:
+        """Bind a variable on ranks to the value that it has on another rank.
+
+        The notebook does not build the value: for a tensor it would import torch, which takes
+        seconds, or may not be installed here.
+
+        Args:
+            name: of the variable.
+            source: the rank that has the value.
+            ranks: the ranks that get it.
+
+        Raises:
+            TransferError: the value cannot be pickled, or built on a rank.
+            RequestRefusedError: the pool cannot take the request now.
+            WaitInterrupt: the user interrupted; the variable is not bound.
+        """
+        encoded: dict[Rank, tuple[ValueHeader, list[Piece]]] = {}
+
+        def keep(rank: Rank, header: ValueHeader, frames: list[Piece]) -> None:
+            encoded[rank] = header, frames
+
+        by_name = f"{{{name!r}: {name}}}"
+        failure = f"could not copy {name!r}"
+        self._pull_encoded(by_name, RankSet.of([source]), keep, encoded, failure, use_arena=False)
+        self._push_encoded(*encoded[source], ranks, failure)
+
     def ask(
         self,
         ranks: RankSet,
@@ -138,8 +164,28 @@ class Exchange:
                 self._arena.release_all(rank)
 
     def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
-        reassembler = pickling.Reassembler()
         value_by_rank: dict[Rank, Any] = {}
+
+        def build(rank: Rank, header: ValueHeader, frames: list[Piece]) -> None:
+            on_release = partial(self._release_segment, rank)
+            value_by_rank[rank] = pickling.decode_value(header, frames, on_release)
+
+        failure = f"could not pull {expression!r}"
+        self._pull_encoded(expression, ranks, build, value_by_rank, failure, use_arena=use_arena)
+        return [value_by_rank[rank] for rank in ranks]
+
+    def _pull_encoded(
+        self,
+        expression: str,
+        ranks: RankSet,
+        take: Callable[[Rank, ValueHeader, list[Piece]], None],
+        complete: Collection[Rank],
+        failure: str,
+        *,
+        use_arena: bool,
+    ) -> None:
+        """Call ``take`` with the value of each rank as it has come; the rest as in `ask`."""
+        reassembler = pickling.Reassembler()
 
         def accept(answer: Answer, frames: list[bytes]) -> bool:
             if not isinstance(answer, ValuePulled) or answer.value is None:
@@ -149,9 +195,7 @@ class Exchange:
             if header.segment < 0:
                 value_frames = reassembler.add(rank, header, answer.part, answer.parts, frames)
             if value_frames is not None:
-                value_by_rank[rank] = pickling.decode_value(
-                    header, value_frames, partial(self._release_segment, rank)
-                )
+                take(rank, header, value_frames)
             return True
 
         def request_of(request_id: str) -> PullValue:
@@ -162,8 +206,7 @@ class Exchange:
                 use_arena=use_arena,
             )
 
-        self.ask(ranks, request_of, accept, value_by_rank, f"could not pull {expression!r}")
-        return [value_by_rank[rank] for rank in ranks]
+        self.ask(ranks, request_of, accept, complete, failure)
 
     def _stopped(
         self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts
@@ -196,6 +239,11 @@ class Exchange:
         except TransferError:
             _raise_with_name(by_name)
             raise
+        self._push_encoded(header, frames, ranks, f"could not push {', '.join(by_name)}")
+
+    def _push_encoded(
+        self, header: ValueHeader, frames: list[Piece], ranks: RankSet, failure: str
+    ) -> None:
         transfer = self._open(ranks)
         errors: dict[Rank, ErrorInfo] = {}
         missing = set(ranks)
@@ -226,7 +274,7 @@ class Exchange:
             with EarlyInterrupts():
                 self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))
                 self._hub.close_transfer(transfer)
-        _raise_if_any(errors, f"could not push {', '.join(by_name)}")
+        _raise_if_any(errors, failure)
 
     def _open(self, ranks: RankSet, *, needs_all: bool = False) -> Transfer:
         transfer = self._new_transfer(ranks, needs_all=needs_all)

@@ -46,6 +46,7 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
     Raises:
         BadOptionError: there are no fresh ranks, no other ranks, or no such cell.
         CellError: a cell was interrupted, or cost a rank.
+        TransferInterruptedError: the user interrupted the copy of a value.
         PoolBusyError: a cell is running.
         NoPoolError: no pool is running.
     """

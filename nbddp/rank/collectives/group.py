@@ -438,8 +438,6 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             peer = counters.ranks[args[0]]
         else:  # Gloo would wait forever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
-        if peer == recorder.rank:
-            refusals.refuse_own_message(recorder, counters, direction)
         call = methods.message(self, recorder, direction, tensors)
         if counters.ended is not None:
             raise self._refused(call, (direction, peer, int(args[-1])))

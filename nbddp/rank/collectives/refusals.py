@@ -194,29 +194,6 @@ def refuse_gaps(recorder: Recorder, counters: GroupCounters, signature: Signatur
     )
 
 
-def refuse_own_message(recorder: Recorder, counters: GroupCounters, direction: str) -> None:
-    """Raise if Gloo cannot carry a message, as a rank has no connection to itself.
-
-    Torch 2.13 refuses such a send itself. A receive ends with "Pair is not connected".
-
-    Raises:
-        CollectiveRefusedError: the backend is Gloo.
-    """
-    if counters.info.backend != "gloo":
-        return
-    does, end, other = (
-        ("receives from", "src", "sends")
-        if direction == "recv"
-        else ("sends to", "dst", "receives")
-    )
-    raise CollectiveRefusedError(
-        f"rank {recorder.rank} {does} itself: {end}={recorder.rank} is its own rank\n"
-        "  Gloo has no connection from a rank to itself; nothing was sent, and every variable is "
-        "kept\n"
-        f"  next: name the rank that {other}"
-    )
-
-
 # --- callbacks that outlive their cell -----------------------------------------------------------
 
 

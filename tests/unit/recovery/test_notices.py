@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.state.actions import NoticeChanged
 from nbddp.wire.messages import AbortOperations, DumpStack
 from nbddp.wire.rank_set import RankSet
@@ -55,19 +56,90 @@ def test_silent_ranks_are_peeked_at_for_the_notice():
         (0, (1,)),
         (1, (2, 3)),
     ]
-    assert kinds(pool.answer_peeks(peeks)) == ["NoticeChanged"]
+    again = pool.answer_peeks(peeks)
+    assert kinds(again) == ["DescribeRank 0"]
+    assert kinds(pool.answer_looks(again)) == ["NoticeChanged"]
     assert pool.views[-1][3].stack_text == "stack"
     assert pool.views[-1][3].state == "silent"
 
 
 def test_an_agent_that_does_not_answer_delays_nothing():
-    pool, _ = stuck_pool()
+    pool, run_id = _with_silent_rank(NOTHING)
+    assert pool.quiet(0, after_s=0.35) == []
+    peek = pool.tick(after_s=0.06)
+    assert kinds(peek) == ["DumpStack 2"]
+    assert pool.quiet(0, after_s=0.35) == []
+    again = pool.tick(after_s=0.06)
+    assert kinds(again) == ["DescribeRank 0"]
+    assert pool.answer_looks(again)[0] == NoticeChanged(run_id, pool.report)
+
+
+def _with_silent_rank(before: Report) -> tuple[Pool, str]:
+    """A cell whose ranks were looked at; rank 2 does not answer the look that has begun now."""
+    pool, run_id = stuck_pool()
+    pool.report = before
+    pool.answer_looks(pool.quiet(0, 2))
+    pool.answer_looks(pool.tick(after_s=0.1))
     pool.report = notice()
     del pool.looks[2]
-    pool.answer_looks(pool.quiet(0, 2))
+    pool.answer_looks(pool.quiet(0, 2, after_s=0.5))
+    return pool, run_id
+
+
+@pytest.mark.parametrize("had_notice", [False, True])
+def test_a_late_look_does_not_tell_of_a_wait_that_is_over(had_notice: bool):
+    """Its answers are older than the end of the wait, and no report would take the notice back."""
+    pool, run_id = _with_silent_rank(notice() if had_notice else NOTHING)
+    assert kinds(pool.tick(after_s=0.4)) == ["DumpStack 2"]
+    pool.put_off_answers(0.2)
+    nothing = [NoticeChanged(run_id, None)] if had_notice else []
+    assert pool.tick(after_s=0.45) == nothing  # the ranks are not quiet any more
+    assert pool.tick(after_s=0.2) == []
+    assert pool.tick(after_s=100) == []
+
+
+def test_ranks_that_are_quiet_again_are_looked_at_again_before_a_notice():
+    pool, run_id = _with_silent_rank(NOTHING)
     pool.tick(after_s=0.4)
-    assert kinds(pool.tick(after_s=0.35)) == []
-    assert "NoticeChanged" in kinds(pool.tick(after_s=0.06))
+    pool.put_off_answers(0.2)
+    pool.tick(after_s=0.45)
+    pool.looks[2] = seen(2)
+    assert pool.quiet(0, 2, after_s=0.05) == []  # the peek is still open
+    looks = pool.tick(after_s=0.15)
+    assert kinds(looks) == ["DescribeRank 0-2"]
+    assert pool.answer_looks(looks) == [NoticeChanged(run_id, pool.report)]
+
+
+@pytest.mark.parametrize("had_notice", [False, True])
+def test_a_wait_that_ends_while_a_silent_rank_is_asked_gives_no_notice(had_notice: bool):
+    pool, run_id = _with_silent_rank(notice() if had_notice else NOTHING)
+    again = pool.answer_peeks(pool.tick(after_s=0.4))
+    pool.looks[0] = seen(0, version=2)
+    assert pool.answer_looks(again) == ([NoticeChanged(run_id, None)] if had_notice else [])
+    assert kinds(pool.tick(after_s=0.1)) == ["DescribeRank 0-2"]
+
+
+def test_a_waiting_rank_that_falls_silent_leaves_the_notice_as_it_was():
+    pool, _ = _with_silent_rank(notice())
+    again = pool.answer_peeks(pool.tick(after_s=0.4))
+    assert kinds(again) == ["DescribeRank 0"]
+    pool.quiet(0, after_s=0.3)
+    assert pool.tick(after_s=0.11) == []
+    assert kinds(pool.tick(after_s=0.1)) == ["DescribeRank 0-2"]
+
+
+def test_a_notice_without_quiet_ranks_is_looked_at_again():
+    """A rank has raised: the others are looked at before their wait is long enough to be quiet."""
+    pool = Pool(2)
+    run_id = pool.run()
+    pool.looks[0] = seen(0)
+    pool.report = notice()
+    pool.finished(1, run_id, "ValueError")
+    assert kinds(pool.answer_looks(pool.tick(after_s=0.02))) == ["NoticeChanged"]
+    assert kinds(pool.answer_looks(pool.tick(after_s=0.08))) == ["NoticeChanged"]
+    pool.report = NOTHING
+    assert pool.answer_looks(pool.tick(after_s=0.5)) == [NoticeChanged(run_id, None)]
+    assert pool.tick(after_s=100) == []
 
 
 def test_looks_come_at_most_twice_a_second_while_nothing_changes():

@@ -195,7 +195,7 @@ def test_late_answers_are_ignored():
     [(_, look)] = requests(first, DescribeRank)
     assert pool.described(look.number, 2) == []
     assert pool.described(999, 2) == []
-    assert kinds(pool.answer_peeks(peek)) == ["NoticeChanged"]
+    assert kinds(pool.answer_looks(pool.answer_peeks(peek))) == ["NoticeChanged"]
     assert pool.answer_peeks(peek) == []  # twice
     assert len(pool.views) == 2
     assert pool.views[1][2].look is None
