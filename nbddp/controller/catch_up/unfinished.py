@@ -22,7 +22,8 @@ class Unfinished:
     def __init__(
         self, cells: Sequence[PastCell], failed: Container[int], kinds: Mapping[str, NameKind]
     ) -> None:
-        #: Each name that they have made or changed, with the number of a cell of ``failed``.
+        #: Each name that they have made or changed, with the number of a cell of ``failed``; in the
+        #: order of the cells, and of the alphabet.
         self.cell_by_name: dict[str, int] = {}
         self.cells: frozenset[int] = frozenset()  #: their numbers
         for cell in cells:
@@ -30,7 +31,7 @@ class Unfinished:
             touched = {name for name in names.touches if kinds.get(name) in ("plain", "data")}
             used = [self.cell_by_name.get(name, 0) for name in sorted(names.reads | names.changes)]
             cause = cell.number if cell.number in failed else next(filter(None, used), 0)
-            for name in names.binds | names.changes | touched:
+            for name in sorted(names.binds | names.changes | touched):
                 if cause and kinds.get(name) != "definition":
                     self.cell_by_name.setdefault(name, cause)
                 elif not cause and name in names.assigns:

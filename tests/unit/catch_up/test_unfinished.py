@@ -43,3 +43,8 @@ def test_a_value_that_a_method_may_have_changed_unless_it_gets_a_state(
 def test_without_a_cell_that_failed_nothing_is_unfinished():
     found = unfinished({1: LOAD, 2: "y = len(work)"}, set())
     assert (found.cells, found.cell_by_name) == (frozenset(), {})
+
+
+def test_names_come_in_the_order_of_their_cells_and_of_the_alphabet():
+    cells = unfinished({1: "z = y = 1\nb = 2", 2: "a = z"}, {1})
+    assert [*cells.cell_by_name] == ["b", "y", "z", "a"]
