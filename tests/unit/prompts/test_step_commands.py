@@ -13,6 +13,7 @@ from nbddp.controller.prompts.step_commands import (
     Tell,
     parse,
 )
+from nbddp.rank.cells.breakpoints import OF_ALL_RANKS
 from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -116,3 +117,9 @@ def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
 )
 def test_a_reply_travels_as_text(reply: StepReply):
     assert StepReply.parse(str(reply)) == reply
+
+
+@pytest.mark.parametrize("word", sorted(OF_ALL_RANKS))
+def test_a_word_that_the_debugger_of_one_rank_explains_is_a_command(word: str):
+    commands = [parse(line, 4, _MESHES) for line in (word, f"{word} x", f"{word} -r 0")]
+    assert not all(isinstance(command, Tell) for command in commands)
