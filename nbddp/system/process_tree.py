@@ -145,13 +145,26 @@ def is_ending(pid: int) -> bool:
 
     False where the system does not report it. Source: proc_pid_stat(5); ``PF_EXITING`` is in
     ``include/linux/sched.h``. A fatal signal is pending in each thread at once
-    (``complete_signal`` in ``kernel/signal.c``).
+    (``complete_signal`` in ``kernel/signal.c``). A thread that takes it runs for a moment before
+    it has the flag; then only the signals of the whole process show it.
     """
     fields = _stat(pid)
     if not fields:
         return IS_LINUX
     state, flags, pending = fields[0], int(fields[6]), int(fields[28])
-    return state in ("Z", "X") or bool(flags & _PF_EXITING or pending & _SIGKILL_BIT)
+    if state in ("Z", "X") or flags & _PF_EXITING or pending & _SIGKILL_BIT:
+        return True
+    return state == "R" and has_got_sigkill(pid)
+
+
+def has_got_sigkill(pid: int) -> bool:
+    """Return whether a process has got SIGKILL or has ended. Takes four times as long as stat."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return True
+    _, _, pending = status.partition(b"\nShdPnd:")
+    return bool(int(pending.split(b"\n", 1)[0] or b"0", 16) & _SIGKILL_BIT)
 
 
 def processes() -> list[int]:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nbddp.system.process_tree import IS_LINUX, children_of, is_ending, start_time
+from nbddp.system.process_tree import IS_LINUX, children_of, has_got_sigkill, is_ending, start_time
 
 
 @pytest.mark.skipif(not IS_LINUX, reason="there is no /proc")
@@ -20,10 +20,13 @@ def test_a_process_that_was_killed_counts_as_ending_at_once_and_forever():
         assert child.stdout is not None
         assert child.stdout.readline() == b"in\n"
         assert not is_ending(child.pid)
+        assert not has_got_sigkill(child.pid)
         os.kill(child.pid, signal.SIGKILL)
         assert is_ending(child.pid)
+        assert has_got_sigkill(child.pid)
     assert is_ending(child.pid)
-    assert not is_ending(os.getpid())
+    assert has_got_sigkill(child.pid)
+    assert not is_ending(os.getpid())  # it runs
 
 
 @pytest.mark.skipif(not IS_LINUX, reason="there is no /proc")
