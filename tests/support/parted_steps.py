@@ -28,7 +28,7 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         number=number,
         optimizer_number=0,
         model="Net",
-        optimizer="SGD",
+        optimizers=("SGD",),
         tensors=("weight", "bias"),
         digests=b"".join(digests),
         details=b"".join(details[:kept]),
@@ -47,7 +47,7 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
 
 def whole(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
     """All parameters, when gradients were sent first and at the end of the cell."""
-    return replace(steps(first, last), optimizer="", is_ddp=True)
+    return replace(steps(first, last), optimizers=(), is_ddp=True)
 
 
 def found(*each: ReplicaSteps) -> list[PartedReplicas]:

@@ -273,7 +273,6 @@ def _with_numbers(
         setting_steps=tuple(step for step, _ in begun),
         sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
         site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
-        optimizer=" and ".join(dict.fromkeys(name for _, name in optimizers)),
         optimizers=tuple(name for _, name in optimizers),
         optimizer_of_step=bytes(map(optimizers.index, of_step)),
         callers=(),
@@ -304,7 +303,7 @@ def start_of(steps: ReplicaSteps, step: int) -> StepStart | None:
 
 
 def optimizer_at(steps: ReplicaSteps, step: int) -> tuple[int, str]:
-    """Return the number of the optimizer that has made a step, and its class.
+    """Return the number of the optimizer that has made a step, and its class; empty: none has.
 
     Args:
         steps: of a rank.
@@ -312,7 +311,7 @@ def optimizer_at(steps: ReplicaSteps, step: int) -> tuple[int, str]:
     """
     of_step = steps.optimizer_of_step
     number = of_step[step] if step < len(of_step) else 0
-    return number, steps.optimizers[number] if number < len(steps.optimizers) else steps.optimizer
+    return number, steps.optimizers[number] if steps.optimizers else ""
 
 
 def _around(steps: ReplicaSteps, step: int, index: int) -> tuple[bytes, bytes]:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from msgspec import structs
-
 from nbddp.controller.diagnosis.common_steps import StepAlone, optimizer_at, part_of, start_of
 from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
@@ -33,6 +31,8 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The classes of the optimizers that any of the ranks has stepped; empty: there is none.
+    classes: tuple[str, ...] = ()
     #: The tensors that differ, in several parts if other ranks differ in each; empty: not known.
     parts: tuple[DifferingTensors, ...] = ()
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
@@ -102,13 +102,12 @@ class PartedReplicas:
 def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedReplicas | None:
     """Find the step, from ``first`` on, after which replicas were equal no more."""
     some = next(iter(by_rank.values()))
-    names = (name for each in by_rank.values() for name in each.optimizers or (each.optimizer,))
-    some = structs.replace(some, optimizer=" and ".join(dict.fromkeys(names)))
+    classes = classes_of(by_rank.values())
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
     # Of a DDP model, the gradients of different weights were averaged.
     if (
-        not some.optimizer
+        not classes
         and not some.is_ddp
         and not any(
             part_of(each.digests, 0) != part_of(each.digests, 1) for each in by_rank.values()
@@ -139,6 +138,7 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         step,
         is_late=is_late,
         clusters=clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
+        classes=classes,
         **differing(some.tensors, tensor_digests(by_rank, step, is_late=is_late)),
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
@@ -201,7 +201,10 @@ def _parted_beside(
                 continue
             clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
             if len(clusters) > 1:
-                return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
+                classes = classes_of(by_rank.values())
+                return PartedReplicas(
+                    some, count - 1, name, 0, True, clusters, classes, beside=kind
+                )
     return _lost_state(some, by_rank, count) if len(beside) > 1 else None
 
 
@@ -218,9 +221,11 @@ def _lost_state(
     if not lost:
         return None
     name, clusters = next(iter(lost.items()))
+    classes = classes_of(by_rank.values())
     return PartedReplicas(
-        some, count - 1, name, len(lost) - 1, True, clusters, beside="state", lost_by=clusters[1]
-    )
+        some, count - 1, name, len(lost) - 1, True, clusters, classes,
+        beside="state", lost_by=clusters[1],
+    )  # fmt: skip
 
 
 def _differing_setting(
@@ -283,6 +288,11 @@ def unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
         for index, name in enumerate(names)
         if len({part_of(one, index) for one in digests.values()}) > 1
     ]
+
+
+def classes_of(each_steps: Iterable[ReplicaSteps]) -> tuple[str, ...]:
+    """Return the classes of optimizers, each once, by their first steps on the first rank."""
+    return tuple(dict.fromkeys(name for steps in each_steps for name in steps.optimizers))
 
 
 def site_of(steps: ReplicaSteps, step: int) -> Site:

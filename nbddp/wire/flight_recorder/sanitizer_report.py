@@ -54,7 +54,9 @@ class ReplicaSteps(_Part, frozen=True):
     number: int  #: of the model among those of its group
     optimizer_number: int  #: of the optimizer among those that have stepped the model
     model: str  #: class of the model
-    optimizer: str  #: class of the optimizers; empty: the code updates the parameters itself
+    #: The class of each optimizer that has stepped the same parameters, by their first steps. The
+    #: states are those of the one that has stepped last. Empty: the code updates the parameters.
+    optimizers: tuple[str, ...]
     tensors: tuple[str, ...]  #: names of the parameters
     digests: bytes  #: for each step one digest of all tensors
     details: bytes  #: for the first steps, as many as fit, a digest of each tensor
@@ -89,9 +91,6 @@ class ReplicaSteps(_Part, frozen=True):
     later_steps: int = 0
     #: States that the optimizer kept after its first step, and keeps no more at the end.
     lost_states: tuple[str, ...] = ()
-    #: The class of each optimizer that has stepped the same parameters, by their first steps. The
-    #: states are those of the one that has stepped last.
-    optimizers: tuple[str, ...] = ()
     #: The index of the optimizer of each step, as in ``site_of_step``; empty: there is one.
     optimizer_of_step: bytes = b""
 

@@ -74,7 +74,7 @@ def test_a_later_optimizer_of_the_same_parameters_goes_on_with_the_steps():
         later.step()
         steps.add(_FIRST)
     report = steps.report(tuple)
-    assert (report.optimizer, report.optimizers) == ("Adam and SGD", ("Adam", "SGD"))
+    assert report.optimizers == ("Adam", "SGD")
     assert report.optimizer_of_step == bytes([0, 0, 1, 1])
     assert [start.step for start in report.starts] == [1, 2]
     assert (report.states, report.lost_states) == ((), ())  # those of SGD

@@ -35,7 +35,7 @@ def test_other_optimizers_are_told_and_no_setting_of_theirs():
     rows = (1, 1), (2, 2)
     right = replace(steps(*rows), settings=("lr=0.1, momentum=0",), setting_steps=(0,))
     odd = replace(
-        steps(rows[0], (3, 3)), optimizer="Adam", settings=("lr=0.1",), setting_steps=(0,)
+        steps(rows[0], (3, 3)), optimizers=("Adam",), settings=("lr=0.1",), setting_steps=(0,)
     )
     (parted,) = found(right, odd, right)
     assert parted.optimizers == {0: "SGD", 1: "Adam", 2: "SGD"}

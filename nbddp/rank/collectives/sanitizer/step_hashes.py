@@ -176,7 +176,6 @@ class StepHashes:
             number=self.model.number,
             optimizer_number=self.number,
             model=shortened(self.model.name),
-            optimizer=" and ".join(dict.fromkeys(classes)),
             optimizers=tuple(classes),
             optimizer_of_step=bytes(self._optimizer_of_step) if len(classes) > 1 else b"",
             tensors=tuple(map(shortened, self.tensors)),

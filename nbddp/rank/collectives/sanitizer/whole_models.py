@@ -180,7 +180,7 @@ def whole_report(
         number=model.number,
         optimizer_number=0,
         model=shortened(model.name),
-        optimizer="",
+        optimizers=(),
         tensors=tuple(map(shortened, tensors)),
         digests=joined(first) + joined(last),
         details=b"".join([*first, *last]),
