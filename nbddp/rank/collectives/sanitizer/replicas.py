@@ -57,7 +57,6 @@ class Replicas:
         self._steps: dict[
             tuple[int, int], StepHashes
         ] = {}  # by DDP model, 0 for none, and optimizer
-        self._last_step: dict[int, int] = {}  #: by identity of those: the time of the last one
         self._gradients = ReducedGradients()
         #: By identity: the digests of modules with gradients, when some were reduced first.
         self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
@@ -119,7 +118,6 @@ class Replicas:
     def _forget(self) -> None:
         """Forget the tensors and modules of a cell."""
         self._steps.clear()
-        self._last_step.clear()
         self._gradients.clear()
         self._by_hand.clear()
         self._digests_before.clear()
@@ -289,7 +287,8 @@ class Replicas:
                     continue
                 replica = Model.of_ddp(model, counters.info.pg_id)
                 known = self._whole.note(replica)
-                if is_before and self._join(key, replica.key, optimizer, tensors):
+                same = self._steps_of(replica.key)
+                if is_before and self._join(key, same, optimizer, tensors):
                     continue
                 self._begin(key, replica, optimizer, tensors, known)
             else:
@@ -340,9 +339,11 @@ class Replicas:
                 return
             module = finite.module_of(parameters)
             tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
-            if unused is None and self._join_plain(key, optimizer, reduction, tensors):
+            plain = self._plain_steps(reduction)
+            same = [each for each in plain if each.unused is None]
+            if unused is None and self._join(key, same, optimizer, tensors):
                 return
-            model = Model(module, reduction.pg_id, self._next_plain(reduction))
+            model = Model(module, reduction.pg_id, _FIRST_PLAIN + len(plain))
             known: Mapping[str, bytes] = {}
             if unused is None:
                 known = self._whole.note_tensors(model, trained, reduction)
@@ -380,17 +381,11 @@ class Replicas:
                 partly.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
         if len(partly) == 1:
             ((root, tensors, names, reduction),) = partly
-            number = self._next_plain(reduction)
+            number = _FIRST_PLAIN + len(self._plain_steps(reduction))
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
             steps = self._begin(key, model, optimizer, tensors, {})
             steps.unused, steps.left_out = reduction, tuple(names)
-
-    def _next_plain(self, reduction: Reduction) -> int:
-        """The number of a replica that is no DDP model."""
-        # Ranks may be members of other groups, too, each of its own.
-        others = {id(each): each for (model, _), each in self._steps.items() if not model}
-        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others.values())
 
     def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
         """The digest of a parameter before such a step, and the line of the step."""
@@ -408,11 +403,10 @@ class Replicas:
         tensors: Mapping[str, torch.Tensor], known: Mapping[str, bytes],
     ) -> StepHashes:  # fmt: skip
         """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
-        number = sum(each.model.key == model.key for each in self._each_steps())
+        number = len(self._steps_of(model.key))
         steps = StepHashes(model, optimizer, number, tensors, self._digest)
         self._steps[key] = steps
         steps.begin(self._place(), known)
-        self._last_step[id(steps)] = time.monotonic_ns()
         return steps
 
     def _go_on(self, key: tuple[int, int], optimizer: Optimizer, *, is_before: bool) -> None:
@@ -422,31 +416,37 @@ class Replicas:
             steps.note_start(optimizer, self._place())
         else:
             steps.add(self._place())
-            self._last_step[id(steps)] = time.monotonic_ns()
 
     def _join(
-        self, key: tuple[int, int], model: tuple[str, int], optimizer: Optimizer,
+        self, key: tuple[int, int], same: Iterable[StepHashes], optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor],
     ) -> bool:  # fmt: skip
-        """Go on with the hashes of another optimizer of the same parameters, if there is one."""
-        for steps in self._each_steps():
-            if steps.is_of(model, tensors):
+        """Go on with the hashes of another optimizer of the same parameters, if there is one.
+
+        Args:
+            key: of the optimizer.
+            same: hashes of the same model.
+            optimizer: its step begins.
+            tensors: all that it steps of the model.
+        """
+        for steps in same:
+            if steps.are_of(tensors):
                 self._steps[key] = steps
                 self._go_on(key, optimizer, is_before=True)
                 return True
         return False
 
-    def _join_plain(
-        self, key: tuple[int, int], optimizer: Optimizer, reduction: Reduction,
-        tensors: Mapping[str, torch.Tensor],
-    ) -> bool:  # fmt: skip
-        """The same where the user's code has reduced the gradients."""
-        models = [
-            each.model.key
-            for (model, _), each in self._steps.items()
-            if not model and each.unused is None and each.model.pg_id == reduction.pg_id
-        ]
-        return any(self._join(key, model, optimizer, tensors) for model in models)
+    def _steps_of(self, model: tuple[str, int]) -> list[StepHashes]:
+        return [each for each in self._each_steps() if each.model.key == model]
+
+    def _plain_steps(self, reduction: Reduction) -> list[StepHashes]:
+        """Those of replicas that are no DDP models, in the group of a reduction.
+
+        Their number is the next number of such a replica: ranks may be members of other groups,
+        too, each of its own.
+        """
+        plain = [each for each in self._each_steps() if not each.model.is_ddp]
+        return [each for each in plain if each.model.pg_id == reduction.pg_id]
 
     def _each_steps(self) -> list[StepHashes]:
         """Each once: several optimizers may have one."""
@@ -458,11 +458,7 @@ class Replicas:
         each_steps = self._each_steps()
         for steps in each_steps:
             mine = set(map(id, steps.tensors.values()))
-            later = (
-                each
-                for each in each_steps
-                if self._last_step[id(each)] > self._last_step[id(steps)]
-            )
+            later = (each for each in each_steps if each.last_ns > steps.last_ns)
             is_replaced = any(not mine.isdisjoint(map(id, each.tensors.values())) for each in later)
             reports.append(steps.report(operations, is_replaced=is_replaced))
         return reports

@@ -3,6 +3,7 @@
 Runs in: the rank process, main thread. `Replicas` decides which parameters are a replica.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -48,6 +49,7 @@ class StepHashes:
     unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
     left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
     early_site: Site | None = None  #: of a step before its gradients were reduced first
+    last_ns: int = 0  #: when the last step ended, or the first one began
     _digests: bytearray = field(default_factory=bytearray)
     _details: bytearray = field(default_factory=bytearray)
     _newest: bytes = b""  #: of each tensor
@@ -55,10 +57,11 @@ class StepHashes:
     _places: list[tuple[Site, ...]] = field(default_factory=list)
     _place_of_step: bytearray = field(default_factory=bytearray)
     _later_steps: int = 0  #: of which no hashes are taken
-    #: By the order of their first steps: none may go before the end, since they are told by `id`.
+    #: By the order of their first steps. They are held until the end of the cell: `Replicas` tells
+    #: optimizers by `id`, and another one could get that of one that has gone.
     _optimizers: list[Any] = field(default_factory=list)
     _optimizer_of_step: bytearray = field(default_factory=bytearray)
-    #: By the optimizer: names of its states after its first step.
+    #: By the number of the optimizer: names of its states after its first step.
     _kept_states: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
     #: By the step that began with them.
@@ -80,15 +83,10 @@ class StepHashes:
         self.add(place, known)
         self._starts[1] = self._newest, self._states()
 
-    def is_of(self, key: tuple[str, int], tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether these are the hashes of a model and of these parameters.
-
-        Args:
-            key: of the model.
-            tensors: all that an optimizer steps.
-        """
+    def are_of(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether these are the hashes of these parameters: all that an optimizer steps."""
         mine = [(name, id(one)) for name, one in self.tensors.items()]
-        return self.model.key == key and mine == [(name, id(one)) for name, one in tensors.items()]
+        return mine == [(name, id(one)) for name, one in tensors.items()]
 
     def note_start(self, optimizer: Any, place: tuple[Site, ...]) -> None:
         """Take the hashes before a later step, if its line or its optimizer is not the last one.
@@ -113,6 +111,7 @@ class StepHashes:
             place: the line of the step, and those that called it.
             known: digests of tensors that were taken just now.
         """
+        self.last_ns = time.monotonic_ns()
         if len(self._place_of_step) >= _MAX_STEPS:
             self._later_steps += 1
             return
