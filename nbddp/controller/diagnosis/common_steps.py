@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site, StepStart
+from nbddp.wire.flight_recorder import HASH_BYTES, ReplicaSteps, Site, StepStart
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A line that steps, and the lines that called it, by their positions.
@@ -276,7 +276,7 @@ def _with_numbers(
         optimizers=tuple(name for _, name in optimizers),
         optimizer_of_step=bytes(map(optimizers.index, of_step)),
         callers=(),
-        state_digests=b"",  # steps alone explain states that differ at the end
+        state_hashes=b"",  # steps alone explain states that differ at the end
         lost_states=(),
         starts=tuple(
             replace(each, step=numbers.index(each.step) + 1)
@@ -335,6 +335,6 @@ def _shown(steps: ReplicaSteps, index: int, others: set[tuple[str, int, int]]) -
     return own[-1] if own else lines[0]
 
 
-def part_of(digests: bytes, index: int) -> bytes:
+def part_of(hashes: bytes, index: int) -> bytes:
     """Return one hash of several that stand behind each other."""
-    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+    return hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]

@@ -24,7 +24,7 @@ from nbddp.controller.diagnosis.replica_comparison import (
     made,
     minority,
     site_of,
-    tensor_digests,
+    tensor_hashes,
     unequal,
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -191,7 +191,7 @@ def _at_end(
     return replace(
         parted,
         step=0,
-        **differing(some.tensors, tensor_digests(ends, 1, is_late=True)),
+        **differing(some.tensors, tensor_hashes(ends, 1, is_late=True)),
         is_late=True,
         clusters=clusters_of({rank: part_of(each.digests, 1) for rank, each in ends.items()}),
         followers=followers,
@@ -359,7 +359,7 @@ def _explained_at_end(
         rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
     }
     names = next(iter(ends.values())).tensors
-    for name in unequal(names, tensor_digests(ends, 1, is_late=False)):
+    for name in unequal(names, tensor_hashes(ends, 1, is_late=False)):
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)

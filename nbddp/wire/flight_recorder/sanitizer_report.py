@@ -59,13 +59,13 @@ class ReplicaSteps(_Part, frozen=True):
     optimizers: tuple[str, ...]
     tensors: tuple[str, ...]  #: names of the parameters
     digests: bytes  #: for each step one digest of all tensors
-    details: bytes  #: for the first steps, as many as fit, a digest of each tensor
+    details: bytes  #: for the first steps, as many as fit, a hash of each tensor
     newest: bytes  #: the same for the last step
     buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
-    buffer_digests: bytes  #: at the end of the cell
+    buffer_hashes: bytes  #: at the end of the cell
     states: tuple[str, ...]  #: names of the tensors that the optimizer keeps for parameters
     #: At the end of the cell; empty: another optimizer has stepped some of the parameters since.
-    state_digests: bytes
+    state_hashes: bytes
     #: Of the optimizer, ``lr=0.1, momentum=0.9``, by the first step after which they were seen;
     #: empty: not known from this step on.
     settings: tuple[str, ...]
@@ -95,8 +95,8 @@ class ReplicaSteps(_Part, frozen=True):
     optimizer_of_step: bytes = b""
 
 
-#: Length of a digest.
-DIGEST_BYTES: Final = 8
+#: Length of a hash, and of a digest of several.
+HASH_BYTES: Final = 8
 
 
 class SanitizerReport(_Part, frozen=True):

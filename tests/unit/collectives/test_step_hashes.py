@@ -7,7 +7,7 @@ from nbddp.rank.collectives.sanitizer import step_hashes
 from nbddp.rank.collectives.sanitizer.step_hashes import StepHashes
 from nbddp.rank.collectives.sanitizer.whole_models import Model
 from nbddp.rank.values import tensor_hash
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.wire.flight_recorder import HASH_BYTES, ReplicaSteps, Site
 
 _FIRST, _OTHER = (Site(line=7),), (Site(line=9),)
 
@@ -18,7 +18,7 @@ def _report(places: list[tuple[Site, ...]]) -> ReplicaSteps:
     optimizer = torch.optim.SGD([weight], 1.0)
     steps = StepHashes(
         Model(None, "0", 1), optimizer, 0, {"weight": weight},
-        lambda one: tensor_hash.of_tensor(one.detach())[:DIGEST_BYTES],
+        lambda one: tensor_hash.of_tensor(one.detach())[:HASH_BYTES],
     )  # fmt: skip
     steps.begin(places[0], {})
     for number, place in enumerate(places):
@@ -35,7 +35,7 @@ def test_steps_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(step_hashes, "_MAX_STEPS", 3)
     cut = _report([_FIRST] * 5)
     assert (len(cut.site_of_step), cut.later_steps) == (3, 3)
-    assert cut.digests == whole.digests[: 3 * DIGEST_BYTES]
+    assert cut.digests == whole.digests[: 3 * HASH_BYTES]
     assert cut.newest == whole.newest  # of the end of the cell
 
 
@@ -89,6 +89,6 @@ def test_the_state_of_an_optimizer_in_whose_place_another_one_steps_is_not_repor
     steps.begin(_FIRST, {})
     optimizer.step()
     steps.add(_FIRST)
-    assert steps.report(tuple).state_digests
+    assert steps.report(tuple).state_hashes
     replaced = steps.report(tuple, is_replaced=True)
-    assert (replaced.state_digests, replaced.lost_states) == (b"", ())
+    assert (replaced.state_hashes, replaced.lost_states) == (b"", ())

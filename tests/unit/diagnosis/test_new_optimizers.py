@@ -93,12 +93,12 @@ def test_optimizers_of_other_parameters_are_no_proof_of_equal_last_steps():
 
 def test_a_state_in_whose_place_another_optimizer_steps_is_not_compared():
     kept, other = (
-        replace(steps(*_FIRST), states=("step of bias",), state_digests=digest(number))
+        replace(steps(*_FIRST), states=("step of bias",), state_hashes=digest(number))
         for number in (1, 2)
     )
     (parted,) = found(kept, other)
     assert parted.beside == "state"
-    assert found(kept, replace(other, state_digests=b"")) == []
+    assert found(kept, replace(other, state_hashes=b"")) == []
 
 
 def test_ranks_with_other_numbers_of_steps_are_not_said_to_step_each_optimizer():

@@ -29,7 +29,7 @@ from nbddp.rank.collectives.sanitizer.step_hashes import StepHashes
 from nbddp.rank.collectives.sanitizer.whole_models import Model, WholeModels, site_of, whole_report
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.rank.torch_private.gradients import gradient_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site
+from nbddp.wire.flight_recorder import HASH_BYTES, Operation, ReplicaSteps, Site
 
 _Module: Any = torch.nn.Module
 _Optimizer: Any = Optimizer
@@ -58,14 +58,14 @@ class Replicas:
             tuple[int, int], StepHashes
         ] = {}  # by DDP model, 0 for none, and optimizer
         self._gradients = ReducedGradients()
-        #: By identity: the digests of modules with gradients, when some were reduced first.
-        self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
+        #: By identity: the hashes of modules with gradients, when some were reduced first.
+        self._hashes_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
         self._sought: set[tuple[Any, ...]] = set()  #: shapes whose modules were looked for
         #: By identity: modules whose gradients were reduced when they were looked at.
         self._by_hand: dict[int, tuple[_ModuleRef, Reduction, tuple[str, ...]]] = {}
-        self._whole = WholeModels(self._digest)
+        self._whole = WholeModels(self._hash_of)
         #: By identity: parameters that were stepped while no gradient was reduced, with their
-        #: digests before, and the line of that step.
+        #: hashes before, and the line of that step.
         self._early: dict[int, tuple[Any, bytes, Site]] = {}
         self._unreduced: set[int] = set()  #: identities of such optimizers
         self._hooks: list[Any] = []
@@ -120,7 +120,7 @@ class Replicas:
         self._steps.clear()
         self._gradients.clear()
         self._by_hand.clear()
-        self._digests_before.clear()
+        self._hashes_before.clear()
         self._whole.clear()
         self._early.clear()
         self._unreduced.clear()
@@ -148,7 +148,7 @@ class Replicas:
     def _modules_of(self, optimizer: Optimizer) -> list[torch.nn.Module]:
         """The modules that train, of whose parameters an optimizer has some."""
         mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        known = [reference() for reference, _ in self._digests_before.values()]
+        known = [reference() for reference, _ in self._hashes_before.values()]
         modules = [module for module in known if module is not None]
         return [each for each in modules if any(id(one) in mine for one in each.parameters())]
 
@@ -183,14 +183,14 @@ class Replicas:
         of_reduction: dict[Reduction, list[tuple[torch.nn.Module, tuple[str, ...]]]] = {}
         for reference, reduction, names in self._by_hand.values():
             module = reference()
-            before = self._digests_before.get(id(module))
+            before = self._hashes_before.get(id(module))
             if module is not None and before is not None and before[0]() is module:
                 of_reduction.setdefault(reduction, []).append((module, names))
         for reduction, modules in of_reduction.items():
             if len(modules) > 1:
                 continue  # ranks cannot tell them apart
             ((module, names),) = modules
-            parts = self._digests_before[id(module)][1]
+            parts = self._hashes_before[id(module)][1]
             tensors = {name: one for name, one in module.named_parameters() if name in names}
             if tensors.keys() <= parts.keys() and others.isdisjoint(map(id, tensors.values())):
                 model = Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
@@ -199,11 +199,11 @@ class Replicas:
                 early = [self._early_of(one) for one in tensors.values()]
                 known = [each for each in early if each is not None]
                 if known and len(known) == len(tensors):
-                    # An optimizer has stepped it before: its digests are those of that time.
+                    # An optimizer has stepped it before: its hashes are those of that time.
                     parts = {name: part for name, (part, _) in zip(tensors, known, strict=True)}
                     early_site = known[0][1]
                 yield whole_report(
-                    model, site, parts, tensors, self._digest,
+                    model, site, parts, tensors, self._hash_of,
                     early_site=early_site, others_step=bool(self._steps or self._unreduced),
                 )  # fmt: skip
 
@@ -230,26 +230,26 @@ class Replicas:
         if not is_of_user:
             self._whole.note_sender(counters, reduction)
             return
-        self._gradients.note_copies(reduction, tensors, self._digest)
+        self._gradients.note_copies(reduction, tensors, self._hash_of)
         key = tuple((each.shape, each.dtype) for each in tensors)
         if key not in self._sought and len(self._sought) < _MAX_SOUGHT:
             self._sought.add(key)
             self._note_before()
 
     def _note_before(self) -> None:
-        """Take the digests of modules that train: the code may update them without an optimizer.
+        """Take the hashes of modules that train: the code may update them without an optimizer.
 
         DDP reduces the gradients of its models by itself.
         """
         of_ddp = _ddp_parameters()
         for module in finite.root_modules():
-            known = self._digests_before.get(id(module))
+            known = self._hashes_before.get(id(module))
             if known is not None and known[0]() is module:
                 continue
             named = [each for each in module.named_parameters() if id(each[1]) not in of_ddp]
             if any(gradient_of(one) is not None for _, one in named):
-                parts = {name: self._digest(one) for name, one in named}
-                self._digests_before[id(module)] = weakref.ref(module), parts
+                parts = {name: self._hash_of(one) for name, one in named}
+                self._hashes_before[id(module)] = weakref.ref(module), parts
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         number = id(optimizer)
@@ -330,7 +330,7 @@ class Replicas:
             reduction = self._gradients.reduction_of(gradients) if is_before else None
             unused = None
             if is_before and reduction is None:
-                reduction = unused = self._gradients.unused_of(gradients, self._digest)
+                reduction = unused = self._gradients.unused_of(gradients, self._hash_of)
             if reduction is None:
                 if is_before and id(optimizer) not in self._unreduced:
                     self._unreduced.add(id(optimizer))
@@ -388,7 +388,7 @@ class Replicas:
             steps.unused, steps.left_out = reduction, tuple(names)
 
     def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
-        """The digest of a parameter before such a step, and the line of the step."""
+        """The hash of a parameter before such a step, and the line of the step."""
         reference, part, site = self._early.get(id(parameter), (None, b"", Site()))
         return (part, site) if reference is not None and reference() is parameter else None
 
@@ -396,7 +396,7 @@ class Replicas:
         """Note parameters that an optimizer steps before their gradients are reduced."""
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(4)))
         for parameter in parameters:
-            self._early[id(parameter)] = weakref.ref(parameter), self._digest(parameter), site
+            self._early[id(parameter)] = weakref.ref(parameter), self._hash_of(parameter), site
 
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
@@ -404,7 +404,7 @@ class Replicas:
     ) -> StepHashes:  # fmt: skip
         """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
         number = len(self._steps_of(model.key))
-        steps = StepHashes(model, optimizer, number, tensors, self._digest)
+        steps = StepHashes(model, optimizer, number, tensors, self._hash_of)
         self._steps[key] = steps
         steps.begin(self._place(), known)
         return steps
@@ -470,15 +470,16 @@ class Replicas:
             self._step_place = self._sites.stack(frame) or (Site(),)
         return self._step_place
 
-    def _digest(self, tensor: torch.Tensor) -> bytes:
+    def _hash_of(self, tensor: torch.Tensor) -> bytes:
+        """The first bytes of the hash of a tensor; zeros: it has no plain memory, or not yet."""
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
         with torch.no_grad(), dispatch_watch.unseen():
             try:
                 # To compute with a whole DTensor is a collective, which other ranks need not call.
                 part = getattr(tensor, "to_local", tensor.detach)()
-                return self.hash_of(part)[:DIGEST_BYTES]
+                return self.hash_of(part)[:HASH_BYTES]
             except (RuntimeError, NotImplementedError, ValueError):  # no plain memory, or not yet
-                return bytes(DIGEST_BYTES)
+                return bytes(HASH_BYTES)
 
 
 def _ddp_parameters() -> set[int]:
