@@ -3,8 +3,7 @@
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
-from nbddp.controller.pool import CatchUp, Pool, catch_up
-from nbddp.controller.pool.cell_view import SilentView
+from nbddp.controller.pool import CatchUp, Pool
 from nbddp.errors import BadOptionError, CellError
 from nbddp.notebook.render.status_table import survey
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -75,20 +74,6 @@ def test_the_next_steps_are_those_of_a_run_without_a_failure(pool: Pool):
     run_cells(pool, BUILD, STEPS)
     whole = losses(pool, fails=False)
     assert losses(pool, fails=True) == pytest.approx(whole, rel=1e-5)
-
-
-def test_each_step_is_told_before_it_is_done(pool: Pool):
-    steps: list[str] = []
-    run_cells(pool, "layer = torch.nn.Linear(2, 2)", "dist.barrier()\nx = 3", "x += 1")
-    pool.restart(2)
-    catch_up(pool, None, (), 99, lambda pool, run: SilentView(), say=steps.append)
-    assert steps == [
-        "runs cell [1] again on rank 2 (1 of 3); ranks 0-1 run along",
-        "runs cell [2] again on rank 2 (2 of 3); ranks 0-1 run along",
-        "runs cell [3] again on rank 2 (3 of 3); ranks 0-1 run along",
-        "copies the state of layer from rank 0 to rank 2",
-        "compares variables of rank 2 with those of other ranks",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ from nbddp.controller.state.silent_nodes import (
     silent_since_text,
     silent_steps,
 )
-from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot
+from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot, Repair
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
@@ -128,6 +128,7 @@ __all__ = [
     "RanksRestarted",
     "Reason",
     "RebuildRequested",
+    "Repair",
     "RespawnRequested",
     "RestartRanksRequested",
     "RestartRequested",
