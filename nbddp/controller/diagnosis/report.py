@@ -170,7 +170,7 @@ class PerRank:
         >>> outcome = pool.run("x = 1")
         >>> place = pool.diagnose().ranks[1]
         >>> print(place)
-        rank 1 has finished the cell and never called a collective
+        rank 1 has finished the cell and called no collective in it
     """
 
     rank: Rank
@@ -194,7 +194,7 @@ class PerRank:
 
         Example:
             >>> place.what
-            'has finished the cell and never called a collective'
+            'has finished the cell and called no collective in it'
         """
         return str(self.predicate)
 
@@ -206,7 +206,7 @@ class PerRank:
 
         Example:
             >>> place.description
-            'has finished the cell and never called a collective'
+            'has finished the cell and called no collective in it'
         """
         return _with_place(self.what, self.site)
 
