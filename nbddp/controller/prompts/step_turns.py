@@ -41,6 +41,7 @@ from nbddp.controller.prompts.step_refusals import (
     not_stopped_text,
     refusal,
 )
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -132,6 +133,8 @@ class StepTurns:
         self._interrupted: dict[Rank, str] = {}
         #: The group and the number of the collective up to which ranks go by ``until``.
         self._aims: dict[Rank, tuple[str, int]] = {}
+        #: The stops at which ranks were told to `retry`, until they go on.
+        self._retried: dict[Rank, Operation] = {}
         self._rows = OperationRows()
         self._is_fresh = True  #: a table is due
         self._hints = kind.hints  #: lines that were not shown yet
@@ -359,7 +362,14 @@ class StepTurns:
         if not self._kind.are_stopped:
             return []
         return [
-            (_at(request, is_held=request.rank in self._held), request.rank)
+            (
+                _at(
+                    request,
+                    is_held=request.rank in self._held,
+                    retried=self._retried.get(request.rank),
+                ),
+                request.rank,
+            )
             for request, _ in self._open.values()
         ]
 
@@ -449,8 +459,11 @@ class StepTurns:
         """Note what a stopped rank does next."""
         if reply.verb in _LETS_GO:
             self._rows.let_go(request.rank, reply.verb)
+            self._retried.pop(request.rank, None)
         elif reply.verb is StepVerb.RETRY:
             self._rows.take_back(request.rank)
+            if request.stop is not None:
+                self._retried.setdefault(request.rank, request.stop)
         if reply.verb is StepVerb.UNTIL and request.stop is not None:
             self._aims[request.rank] = request.stop.pg_id, reply.count
 
@@ -468,8 +481,16 @@ class StepTurns:
             self._due_at = now
 
 
-def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
-    """Return what a stopped rank is about to do, and where."""
+def _at(
+    request: InputRequest, *, is_held: bool, retried: Operation | None
+) -> tuple[Predicate, str]:
+    """Return what a stopped rank is about to do, and where.
+
+    Args:
+        request: of the rank.
+        is_held: only a command with ``-r`` lets it go.
+        retried: the operation whose call it was told to make again.
+    """
     stop = request.stop
     assert stop is not None  # noqa: S101 - see `CellWait`
     signature = stop.signature
@@ -484,7 +505,10 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
     where = f" at {iteration(stop)}" if stop.iteration else ""
     numbers = ", ".join(map(str, request.break_points))
     points = "break point" if len(request.break_points) == 1 else "break points"
-    reason = f" ({points} {numbers})" if numbers else ""
+    reasons = [f"{points} {numbers}"] if numbers else []
+    if retried is not None and _is_again(stop, retried):
+        reasons.append("again: after retry")
+    reason = f" ({'; '.join(reasons)})" if reasons else ""
     held = "held " if is_held else ""
     info = request.group
     group = ""
@@ -496,3 +520,13 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
         call = describe_call(other.theirs.signature, other.fields)
         text = f"{text}; rank {other.peer} called {call}"
     return Predicate(RankVerb.NONE, text), place(stop.site)
+
+
+def _is_again(stop: Operation, retried: Operation) -> bool:
+    """Whether the call of a retry has stopped in the place of the other; False: it made none."""
+    numbers = stop.collective_seq_id, stop.p2p_seq_id
+    return (
+        stop.pg_id == retried.pg_id
+        and numbers == (retried.collective_seq_id, retried.p2p_seq_id)
+        and stop.time_created_ns != retried.time_created_ns
+    )
