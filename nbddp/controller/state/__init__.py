@@ -17,6 +17,7 @@ from nbddp.controller.state.actions import (
     VerdictReached,
 )
 from nbddp.controller.state.cell_run import LOST_CONNECTION, ONLY_DELAYS, CellRun, results_of
+from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -168,5 +169,6 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "why_not_at_line",
     "with_changes",
 ]
