@@ -290,7 +290,24 @@ class StepTurns:
         number = max(number for _, number in self._open.values())
         wants_table, self._is_fresh = self._is_fresh, False
         hints, self._hints = self._hints, ()
-        return StepPrompt(request, number, wants_table, hints)
+        again = self._again() if wants_table else ()
+        return StepPrompt(request, number, wants_table, (*again, *hints))
+
+    def _again(self) -> tuple[str, ...]:
+        """A line on ranks that a break point stops in the same place again, if there are any."""
+        ranks = RankSet.of(
+            request.rank
+            for request in self._requests()
+            if request.break_points
+            and request.stop is not None
+            and _is_again(request.stop, self._retried.get(request.rank))
+        )
+        if not ranks:
+            return ()
+        return (
+            f"{ranks.describe()} {ranks.verb('stops', 'stop')} at the same operation again: "
+            "`retry` made the call again, and step issues it",
+        )
 
     def due_at(self) -> float | None:
         """The time of the next prompt, if nothing comes before; None: there is none."""
@@ -362,14 +379,7 @@ class StepTurns:
         if not self._kind.are_stopped:
             return []
         return [
-            (
-                _at(
-                    request,
-                    is_held=request.rank in self._held,
-                    retried=self._retried.get(request.rank),
-                ),
-                request.rank,
-            )
+            (_at(request, is_held=request.rank in self._held), request.rank)
             for request, _ in self._open.values()
         ]
 
@@ -481,16 +491,8 @@ class StepTurns:
             self._due_at = now
 
 
-def _at(
-    request: InputRequest, *, is_held: bool, retried: Operation | None
-) -> tuple[Predicate, str]:
-    """Return what a stopped rank is about to do, and where.
-
-    Args:
-        request: of the rank.
-        is_held: only a command with ``-r`` lets it go.
-        retried: the operation whose call it was told to make again.
-    """
+def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
+    """Return what a stopped rank is about to do, and where."""
     stop = request.stop
     assert stop is not None  # noqa: S101 - see `CellWait`
     signature = stop.signature
@@ -505,10 +507,7 @@ def _at(
     where = f" at {iteration(stop)}" if stop.iteration else ""
     numbers = ", ".join(map(str, request.break_points))
     points = "break point" if len(request.break_points) == 1 else "break points"
-    reasons = [f"{points} {numbers}"] if numbers else []
-    if retried is not None and _is_again(stop, retried):
-        reasons.append("again: after retry")
-    reason = f" ({'; '.join(reasons)})" if reasons else ""
+    reason = f" ({points} {numbers})" if numbers else ""
     held = "held " if is_held else ""
     info = request.group
     group = ""
@@ -522,11 +521,12 @@ def _at(
     return Predicate(RankVerb.NONE, text), place(stop.site)
 
 
-def _is_again(stop: Operation, retried: Operation) -> bool:
+def _is_again(stop: Operation, retried: Operation | None) -> bool:
     """Whether the call of a retry has stopped in the place of the other; False: it made none."""
-    numbers = stop.collective_seq_id, stop.p2p_seq_id
     return (
-        stop.pg_id == retried.pg_id
-        and numbers == (retried.collective_seq_id, retried.p2p_seq_id)
+        retried is not None
+        and stop.pg_id == retried.pg_id
+        and stop.collective_seq_id == retried.collective_seq_id
+        and stop.p2p_seq_id == retried.p2p_seq_id
         and stop.time_created_ns != retried.time_created_ns
     )
