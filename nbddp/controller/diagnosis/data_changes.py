@@ -67,14 +67,13 @@ def has_sampler(site: Site, sources: Sources) -> bool:
         site: a line of a cell that uses a name which an earlier cell has imported.
         sources: the code.
     """
-    for cell in range(site.cell - 1, max(0, site.cell - 1 - _CELLS), -1):
+    has_it = False
+    for cell in range(site.cell, max(0, site.cell - 1 - _CELLS), -1):
         code = sources(Site("", 1, "<module>", "", cell))
         names = _imported(code) if code is not None else set()
-        if "DistributedSampler" in names:
-            here = sources(site)
-            return here is not None and "DataLoader" not in _imported(here)
+        has_it = has_it or ("DistributedSampler" in names and cell < site.cell)
         if "DataLoader" in names:
-            return False
+            return has_it
     return False
 
 

@@ -71,9 +71,18 @@ def test_no_sampler_where_the_call_is_not_simple(code: str):
         ([IMPORT, "from torch.utils.data import DataLoader", "x = 1"], False),
         (["from torch.utils.data import DataLoader", "", "x = 1"], False),
         (["", IMPORT, "from torch.utils.data import DataLoader\nx = 1"], False),
+        (["DataLoader = torch.utils.data.DataLoader", IMPORT, "x = 1"], False),
         (["", f"def f():\n    {IMPORT}", "x = 1"], False),
     ],
-    ids=["one statement", "behind", "before a restart, perhaps", "none", "here", "in a function"],
+    ids=[
+        "one statement",
+        "behind",
+        "before a restart, perhaps",
+        "none",
+        "here",
+        "no import",
+        "in a function",
+    ],
 )
 def test_an_import_of_an_earlier_cell_is_known(cells: list[str], *, is_known: bool):
     def sources(site: Site) -> Code | None:
