@@ -89,7 +89,7 @@ def test_a_card_names_variables_that_may_hold_partial_results(kernel: Kernel):
     told = "but the tensors of all_reduce"
     assert f"It keeps every variable, {told}" in " ".join(card.split())
     assert "partial   the tensors of all_reduce" in error
-    assert "on rank 0: too large to be put back" in error
+    assert "on rank 0: no copy of them was kept" in error
     cell = kernel.run("%%ddp\nif rank == 0: dist.barrier()\nelse: raise ValueError('bad')")
     assert [each.kind for each in cell.page] == ["error"]
     traceback, after = cell.error.split("\nValueError: bad\n")

@@ -388,3 +388,22 @@ def test_a_changed_cell_runs(cell: FaultyCell, pool: Pool):
         view = run(pool, texts[number], number)
         assert view.error is None, view.error
     assert (view.text(0), view.text(1)) == cell.printed
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [pytest.param(size, marks=pytest.mark.fresh_ranks(size)) for size in (3, 4)],
+)
+def test_an_exchange_with_all_other_ranks_ends_after_its_change(pool: Pool, ranks: int):
+    code = """\
+w = torch.ones(2) * rank
+for peer in range(world_size):
+    if peer != rank:
+        dist.send(w, peer)
+        dist.recv(w, peer)
+"""
+    view = run(pool, code, 2)
+    changed = apply_change(code, change_of(view).lines)
+    assert "if rank < peer:" in changed
+    assert run(pool, changed, 2).error is None
+    assert len(pool.all_ranks) == ranks

@@ -153,8 +153,8 @@ def partial_results(outcome: RunOutcome, label: str) -> list[Line]:
         *(
             labelled(
                 label,
-                f"the tensors of {name} on {ranks.describe()}: too large to be put back, they may "
-                "hold partial results",
+                f"the tensors of {name} on {ranks.describe()}: no copy of them was kept, and they "
+                "may hold partial results",
             )
             for name, ranks in outcome.torn.items()
         ),

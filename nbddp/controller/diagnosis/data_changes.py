@@ -6,18 +6,22 @@ Runs in: the notebook's process. Pure. A change is suggested only where the synt
 import ast
 
 from nbddp.controller.diagnosis.code_places import called, unwrapped
-from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.report import ChangedLine
+from nbddp.wire.flight_recorder import Site
 
+#: Cells before that of a loader in which an import is looked for.
+_CELLS = 50
 _IMPORT = "from torch.utils.data import DistributedSampler"
 
 
-def with_sampler(code: Code, line: int) -> tuple[ChangedLine, ...]:
+def with_sampler(code: Code, line: int, *, is_imported: bool = False) -> tuple[ChangedLine, ...]:
     """Give a loader a `DistributedSampler`.
 
     Args:
         code: the text of a cell or file.
         line: of the ``DataLoader(...)``.
+        is_imported: the ranks have its name already, see `has_sampler`.
 
     Returns:
         The line before and after the change; none if the call is not simple enough.
@@ -33,7 +37,7 @@ def with_sampler(code: Code, line: int) -> tuple[ChangedLine, ...]:
     if shuffle is not None and not isinstance(shuffle.value, ast.Constant):
         return ()
     shuffles = shuffle is not None and bool(shuffle.value.value)  # type: ignore[attr-defined]
-    is_known = code.mentions("DistributedSampler") or "import *" in code.text
+    is_known = is_imported or code.mentions("DistributedSampler") or "import *" in code.text
     function = call.func
     prefix = ast.unparse(function.value) + "." if isinstance(function, ast.Attribute) else ""
     order = "" if shuffles else ", shuffle=False"
@@ -51,6 +55,32 @@ def with_sampler(code: Code, line: int) -> tuple[ChangedLine, ...]:
     imported = () if prefix or is_known else (ChangedLine("added", 0, f"{indent}{_IMPORT}"),)
     changed = ChangedLine("added", 0, after.decode())
     return (ChangedLine("removed", call.lineno, before), *imported, changed)
+
+
+def has_sampler(site: Site, sources: Sources) -> bool:
+    """Return whether the ranks have surely imported `DistributedSampler` in an earlier cell.
+
+    A cell before a restart says nothing. The cell of a loader uses the name ``DataLoader``, so a
+    cell that has imported that since the restart is the newest that did, or an earlier one.
+
+    Args:
+        site: a line of a cell that uses a name which an earlier cell has imported.
+        sources: the code.
+    """
+    has_it = False
+    for cell in range(site.cell, max(0, site.cell - 1 - _CELLS), -1):
+        code = sources(Site("", 1, "<module>", "", cell))
+        names = _imported(code) if code is not None else set()
+        has_it = has_it or ("DistributedSampler" in names and cell < site.cell)
+        if "DataLoader" in names:
+            return has_it
+    return False
+
+
+def _imported(code: Code) -> set[str]:
+    """The names that the statements of a cell import from modules."""
+    imports = (each for each in code.statements if isinstance(each, ast.ImportFrom))
+    return {alias.asname or alias.name for each in imports for alias in each.names}
 
 
 def with_set_epoch(code: Code, line: int) -> tuple[ChangedLine, ...]:

@@ -37,6 +37,15 @@ class Disagreement:
         )
 
     @property
+    def refused(self) -> RankSet:
+        """Members that found the mismatch before they sent anything."""
+        return RankSet.of(
+            rank
+            for rank, each in self.operation_by_rank.items()
+            if each.failure is not None and each.failure.kind == "collective"
+        )
+
+    @property
     def written(self) -> RankSet:
         """Those of them on which it has written a result."""
         return RankSet.of(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from nbddp.controller.diagnosis.assigned_names import assigned_by_ranks
-from nbddp.controller.diagnosis.code_places import WRAPPERS, called, unwrapped
+from nbddp.controller.diagnosis.code_places import WRAPPERS, called, names_in, unwrapped
 from nbddp.controller.diagnosis.control_flow import Code, Sources
 from nbddp.controller.diagnosis.definitions import Scope, function_at, nodes_of, resolved
 from nbddp.controller.diagnosis.divergence import Divergence, names_ranks
@@ -82,9 +82,8 @@ def loop_length(
     for line in path or ():
         name, value = _assigned(line.site.source)
         if name:
-            is_number = isinstance(value, ast.IfExp | ast.BinOp | ast.Constant)
-            is_number = is_number and not _has_items(value)
             lines = path or ()
+            is_number = _is_number(value) or _is_counted_by(loop.iter, name, lines)
             item = _item(name, loop.iter, lines)
             if item:
                 name, is_number = item, _is_count(loop.iter, name, lines)
@@ -170,6 +169,38 @@ def _is_count(items: ast.expr, name: str, lines: Sequence[CodeLine]) -> bool:
         if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
     ]
     return called(unwrapped(items)) == "range" and not calls
+
+
+#: Functions whose result is a number, if their arguments are numbers.
+_NUMBERS = frozenset(("int", "float", "round", "abs", "min", "max", "tensor", "as_tensor"))
+#: Functions and methods that leave a number one.
+_KEEP_NUMBERS = _NUMBERS | {"range", "item", *WRAPPERS}
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    """Whether an expression is a number, or a tensor with one."""
+    if _has_items(value):
+        return False
+    if isinstance(value, ast.Call) and called(value) in _NUMBERS:
+        return bool(value.args) and all(map(_is_number, value.args))
+    return isinstance(value, ast.IfExp | ast.BinOp | ast.Constant)
+
+
+def _is_counted_by(items: ast.expr, name: str, lines: Sequence[CodeLine]) -> bool:
+    """Whether a value is the number of iterations: a ``range`` has it, and no other function.
+
+    ``len(x)``, ``x.shape[0]`` and ``count(x)`` are numbers where ``x`` is none.
+    """
+    others = (
+        node
+        for use in _uses(items, lines)
+        for node in ast.walk(use)
+        if isinstance(node, ast.Call | ast.Attribute | ast.Subscript)
+        and called(node) not in _KEEP_NUMBERS
+        and getattr(node, "attr", "") != "item"
+    )
+    is_range = called(unwrapped(items)) == "range"
+    return is_range and not any(name in names_in(node) for node in others)
 
 
 def _is_filtered(items: ast.expr) -> bool:

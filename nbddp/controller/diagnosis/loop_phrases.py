@@ -3,9 +3,12 @@
 Runs in: the notebook's process. Pure.
 """
 
+import ast
+
+from nbddp.controller.diagnosis.code_places import unwrapped
 from nbddp.controller.diagnosis.control_flow import Branch
 from nbddp.controller.diagnosis.divergence import Divergence, LeftOut, names_ranks
-from nbddp.controller.diagnosis.loop_lengths import LoopLength
+from nbddp.controller.diagnosis.loop_lengths import LoopLength, loop_of
 from nbddp.controller.diagnosis.phrases import MAX_SOURCE, describe_branch
 from nbddp.controller.diagnosis.report import CodeChange
 from nbddp.wire.flight_recorder import Operation, Site, cell_name, shortened
@@ -41,7 +44,7 @@ def length_step(
     alike = "the same" if length.is_number else "equally long"
     join = f", or use {_JOIN}" * (".backward(" in divergence.code.source(here.line))
     line = f"line {loop.line}{cell and f' of {_title(here)}'}"
-    of_loop = f": the loop of {line} is shorter there"
+    of_loop = f": the loop of {line} is shorter on {culprits.describe()}"
     if iterations:
         of_loop = f": in the loop of {line}, {iterations}"
     return f"Make `{length.name}` {alike} on all ranks (line {source.line}{cell}){join}{of_loop}."
@@ -142,10 +145,9 @@ def _evenly(
     how = ", which depends on the rank" if names_ranks(loop.source) else ""
     if length.has_own_batches:
         how = ", for example by a `batch_sampler` that is equally long on all ranks"
-    elif length.is_of_loader:
-        how = ", for example by drop_last=True"
-    elif divergence.is_over_data or change is not None:
-        how = ", for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN"
+    elif divergence.is_over_data or change is not None or length.is_of_loader:
+        number = _number_of_batches(divergence) if length.is_of_loader else "number"
+        how = f", for example the smallest {number} of all ranks, by all_reduce with ReduceOp.MIN"
     elif length.decided_at is not None:
         at = length.decided_at
         of = "" if at.position[:2] == divergence.site.position[:2] else f" of {_title(at)}"
@@ -154,3 +156,10 @@ def _evenly(
     elif loop.source.startswith("while"):
         how = ", for example by an all_reduce of its condition"
     return f"{how}{f', or use {_JOIN}' * is_in_backward}"
+
+
+def _number_of_batches(divergence: Divergence) -> str:
+    """```len(loader)```; ``number``: the loader has no name."""
+    loop = loop_of(divergence)
+    items = None if loop is None else unwrapped(loop.iter)
+    return f"`len({items.id})`" if isinstance(items, ast.Name) else "number"

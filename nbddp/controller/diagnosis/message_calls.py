@@ -75,7 +75,7 @@ def message_calls(
     body = code.statements if function is None else function.body
     calls = []
     for node in nodes_of(body):
-        kind, peer = _kind_and_peer(node)
+        kind, peer = kind_and_peer(node)
         if kind is None or not isinstance(node, ast.Call):
             continue
         if peer is None:
@@ -99,14 +99,17 @@ def peer_of(message: Operation, code: Code) -> ast.expr | None:
         for statement in code.statements
         for node in ast.walk(statement)
         if getattr(node, "lineno", 0) <= message.site.line <= getattr(node, "end_lineno", 0)
-        if (pair := _kind_and_peer(node))[0] == message.signature.kind
+        if (pair := kind_and_peer(node))[0] == message.signature.kind
         if (peer := pair[1]) is not None
     ]
     return peers[0] if len(peers) == 1 else None
 
 
-def _kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:
-    """The kind of a message, and the argument with its other end; None: it is none, or has none."""
+def kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:
+    """Return the kind of a message, and the argument with its other end.
+
+    None: it is no message, or the argument is not known.
+    """
     match node:
         case ast.Call(args=[function, *_]) if called(node) == "P2POp":
             kind = _FUNCTIONS.get(getattr(function, "attr", getattr(function, "id", "")))

@@ -70,13 +70,20 @@ class Simulation:
 
     def with_peer(self, rank: Rank, operation: Operation, peer: Rank) -> "Simulation":
         """Let an open message, or one that was sent and dropped, have another end."""
+        return self._with_end(rank, replace(_message(rank, operation), peer=peer))
+
+    def with_tag(self, rank: Rank, operation: Operation, tag: int) -> "Simulation":
+        """Let such a message have another tag."""
+        return self._with_end(rank, replace(_message(rank, operation), tag=tag))
+
+    def _with_end(self, rank: Rank, changed: Message) -> "Simulation":
+        """Let a message stand for the one that has its record."""
         script = self.script_by_rank[rank]
-        changed = replace(_message(rank, operation), peer=peer)
         steps = tuple(
             replace(
                 step,
                 messages=tuple(
-                    changed if each.record_id == operation.record_id else each
+                    changed if each.record_id == changed.record_id else each
                     for each in step.messages
                 ),
             )

@@ -154,7 +154,7 @@ def _checked(
     wrong, simulation = message.peer, simulate(reports)
     is_shown = (
         not has_both
-        and not _changes(message, owner, reports)
+        and not partner_changes(message, owner, reports)
         and simulation.with_peer(owner, message, right).ends() is True
     )
     # Else the rank that has called the other end needs another end for that.
@@ -173,8 +173,14 @@ def _with_other_end(simulation: Simulation, message: Operation, owner: Rank) -> 
     return simulation.with_message(Message(kind, message.peer, owner, message.pg_id, message.tag))
 
 
-def _changes(message: Operation, owner: Rank, reports: RankReports) -> bool:
-    """Whether the call of a message has another partner in each iteration of a loop."""
+def partner_changes(message: Operation, owner: Rank, reports: RankReports) -> bool:
+    """Return whether the call of a message has another partner in each iteration of a loop.
+
+    Args:
+        message: a message that a rank has called.
+        owner: the rank.
+        reports: the ranks.
+    """
     code = reports.sources(message.site) if message.site.line else None
     if code is None:
         return False

@@ -64,6 +64,18 @@ def number(node: ast.expr, rank: int, world_size: int) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def value_of(node: ast.expr, names: Mapping[str, int]) -> Any:
+    """Return the value of an expression of such names: a number, a range or a list; None: unknown.
+
+    >>> value_of(ast.parse("range(1, size)", mode="eval").body, {"size": 3})
+    range(1, 3)
+    """
+    try:
+        return _value(node, names)
+    except (_UnknownError, ArithmeticError, TypeError, ValueError, RecursionError):
+        return None
+
+
 def _value(node: ast.expr, names: Mapping[str, int]) -> Any:  # noqa: PLR0911 - one for each kind
     match node:
         case ast.Constant(value=int() as value) if abs(value) <= _LARGEST:

@@ -86,7 +86,7 @@ def run(  # noqa: PLR0915 - one function, see above
                 wrong = recorder.board.check(counters, seq, known, record)
                 if wrong is not None:
                     recorder.disagree(counters, record, wrong)
-            kept = copy_written(first)
+            kept = None if known.is_only_read_by(recorder.rank) else copy_written(first)
             work = inner(first, second, *more) if more else inner(first, second)
             writer.accept(slot, record, began)
         else:  # there is no other member to compare with, to wait for, or to lose

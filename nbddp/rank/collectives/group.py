@@ -397,7 +397,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 self._await_members(pull, record, call, digest)
             if recorder.check:
                 self.check(record, call)
-            has_copies = args and counters.has_peers
+            has_copies = args and counters.has_peers and not call.is_only_read_by(recorder.rank)
             copies = copy_written(args[0], ASYNC_LIMIT_BYTES) if has_copies else None
             try:
                 work = (

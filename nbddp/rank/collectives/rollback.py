@@ -6,10 +6,13 @@ Collectives work in place and piece by piece: an ``all_reduce`` that is aborted 
 came has added the values of ranks 2 and 3 by then. A user who fixes the cell and runs it again
 would get a wrong sum. So the memory is copied before, as plain bytes: neither autograd nor a
 profiler nor a dispatch mode sees the copy. ``tests/bench/bench_trace.py`` measures the cost.
+Of a tensor with gaps, all bytes from its first to its last element are copied, and only those of
+its elements are restored: what lies between them may have changed since.
 Messages are not copied: a receive that is aborted has got no data.
 """
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +36,7 @@ class WrittenCopies:
 
     def __init__(self) -> None:
         self.parts: list[tuple[torch.Tensor, int, bytes]] = []
-        self.lost_bytes = 0  #: of tensors that are too large, or not in contiguous CPU memory
+        self.lost_bytes = 0  #: of tensors that are too large, or not in CPU memory
 
     def put_back(self) -> None:
         """Restore the tensors. Call this when no thread writes to them any more.
@@ -42,8 +45,14 @@ class WrittenCopies:
         """
         with _restoring:
             for tensor, address, content in self.parts:
-                if tensor.data_ptr() == address:  # otherwise its memory was replaced
+                if tensor.data_ptr() != address:  # its memory was replaced
+                    continue
+                if len(content) == tensor.nbytes and tensor.is_contiguous():
                     ctypes.memmove(address, content, len(content))
+                    continue
+                for place in _runs(tensor):
+                    part = content[place.start : place.stop]
+                    ctypes.memmove(address + place.start, part, len(part))
             self.parts = []
 
 
@@ -58,14 +67,41 @@ def copy_written(written: Any, room: int = LIMIT_BYTES) -> WrittenCopies:
     """
     copies = WrittenCopies()
     for tensor in tensors_in(written):
-        size = tensor.nbytes
-        if size <= room and tensor.is_cpu and tensor.is_contiguous():
+        size = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
+        if size <= room and tensor.is_cpu:
             address = tensor.data_ptr()
             copies.parts.append((tensor, address, _read(address, size)))
             room -= size
         else:
-            copies.lost_bytes += size
+            copies.lost_bytes += tensor.nbytes
     return copies
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """The bytes from the first element of a tensor in memory to the end of its last one."""
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return (last + 1) * tensor.itemsize
+
+
+def _runs(tensor: torch.Tensor) -> Iterator[range]:
+    """The bytes of a tensor, from its first one on, in parts that have no gap inside.
+
+    Elements that share a place, as those of ``expand``, are in one part or in several.
+    """
+    length = tensor.itemsize
+    outer: list[range] = []
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        step = stride * tensor.itemsize
+        if size == 1 or not stride:
+            continue
+        if step == length and not outer:
+            length *= size
+        else:
+            outer.append(range(0, step * size, step))
+    for place in itertools.product(*outer):
+        yield range(sum(place), sum(place) + length)
 
 
 def has_failed(work: Any) -> bool:

@@ -255,7 +255,7 @@ def test_tensors_of_survivors_with_partial_results_are_named_on_the_card_and_in_
     torn = [msgspec.structs.replace(freed(rank), torn=("all_reduce #3",)) for rank in (0, 2)]
     outcome = outcome_of(torn[0], died(1), torn[1], fresh=RankSet.of([1]))
     large = (
-        "the tensors of all_reduce #3 on ranks 0,2: too large to be put back, they may hold "
+        "the tensors of all_reduce #3 on ranks 0,2: no copy of them was kept, and they may hold "
         "partial results"
     )
     card = diagnosis_card.card(exit_report(outcome, NAMES), is_over=True)["text/plain"]

@@ -3,7 +3,8 @@
 import pytest
 
 from nbddp.controller.diagnosis.control_flow import Code
-from nbddp.controller.diagnosis.data_changes import with_sampler, with_set_epoch
+from nbddp.controller.diagnosis.data_changes import has_sampler, with_sampler, with_set_epoch
+from nbddp.wire.flight_recorder import Site
 
 IMPORT = "from torch.utils.data import DistributedSampler"
 
@@ -60,6 +61,36 @@ def test_a_sampler(before: str, after: list[str] | None):
 )
 def test_no_sampler_where_the_call_is_not_simple(code: str):
     assert with_sampler(Code(code), 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_known"),
+    [
+        (["from torch.utils.data import DataLoader, DistributedSampler", "", "x = 1"], True),
+        (["from torch.utils.data import DataLoader", IMPORT, "x = 1"], True),
+        ([IMPORT, "from torch.utils.data import DataLoader", "x = 1"], False),
+        (["from torch.utils.data import DataLoader", "", "x = 1"], False),
+        (["", IMPORT, "from torch.utils.data import DataLoader\nx = 1"], False),
+        (["DataLoader = torch.utils.data.DataLoader", IMPORT, "x = 1"], False),
+        (["", f"def f():\n    {IMPORT}", "x = 1"], False),
+    ],
+    ids=[
+        "one statement",
+        "behind",
+        "before a restart, perhaps",
+        "none",
+        "here",
+        "no import",
+        "in a function",
+    ],
+)
+def test_an_import_of_an_earlier_cell_is_known(cells: list[str], *, is_known: bool):
+    def sources(site: Site) -> Code | None:
+        return Code(cells[site.cell - 1])
+
+    assert has_sampler(Site("", 1, "<module>", "", len(cells)), sources) == is_known
+    found = added(with_sampler(Code("loader = DataLoader(data)"), 1, is_imported=is_known))
+    assert (IMPORT in found) != is_known
 
 
 def test_set_epoch_in_a_function():

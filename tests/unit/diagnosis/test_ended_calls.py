@@ -2,6 +2,7 @@
 
 from nbddp.controller.cell_errors import evidence
 from nbddp.notebook.render import diagnosis_card
+from nbddp.wire.flight_recorder.schema import Failure
 from nbddp.wire.rank_set import RankSet
 from tests.support.cell_errors import cell_error, freed, ok
 from tests.support.looks import Ranks
@@ -63,6 +64,23 @@ def test_a_receiver_of_a_broadcast_that_has_ended_may_have_the_right_values():
     ) in card
     (line,) = evidence.wrong_results([finding])
     assert "they have new values, perhaps wrong ones" in line.plain
+
+
+def test_ranks_that_refused_their_calls_have_sent_nothing_while_others_have():
+    """Rank 1 had received before rank 2 called with other strides."""
+    pool = Ranks(3)
+    pool[0].blocked("broadcast", root=0)
+    pool[1].done("broadcast", root=0)
+    pool[1].finished()
+    refused = Failure("collective", "CollectiveMismatchError: ...")
+    late = pool[2].issue("broadcast", root=0, strides=((1, 2),), state="failed", failure=refused)
+    pool[2].more["mismatches"] = (pool[2].saw(late, pool[0], 1, "strides"),)
+    pool[2].raised("CollectiveMismatchError: ...")
+    (finding,) = pool.diagnose().findings
+    assert finding.reason == (
+        "these calls belong together and do not match, so their results would be wrong; rank 2 "
+        "sent nothing."
+    )
 
 
 def test_a_rank_that_has_ended_in_its_call_is_among_those_that_called():

@@ -54,7 +54,10 @@ def test_the_last_iterations():
             "for x in DataLoader(items, batch_sampler=own):",
             ", for example by a `batch_sampler` that is equally long on all ranks.",
         ),
-        ("for x in DataLoader(items, 4):", ", for example by drop_last=True."),
+        (
+            "for x in DataLoader(items, 4):",
+            ", for example the smallest number of all ranks, by all_reduce with ReduceOp.MIN.",
+        ),
     ],
 )
 def test_the_advice_fits_to_what_the_loop_is_over(header: str, how: str):
@@ -163,7 +166,7 @@ def test_a_number_that_depends_on_the_rank():
 def test_without_a_variable_of_the_loop():
     source = f"data = load(rank)\n{_LOOP.replace('step, x in enumerate(data)', 'x in data')}"
     assert shorter(source, line=3, has_variable=False).next_step == (
-        "Make `data` equally long on all ranks (line 1): the loop of line 2 is shorter there."
+        "Make `data` equally long on all ranks (line 1): the loop of line 2 is shorter on rank 1."
     )
 
 
@@ -266,3 +269,19 @@ def test_an_item_of_a_value_that_sets_the_length(definition: str, header: str, w
     source = f"{definition}\nfor step in {header}:\n    dist.all_reduce(x)"
     finding = shorter(source, line=source.count("\n") + 1)
     assert finding.next_step.startswith(f"Make {words} on all ranks (line 1)")
+
+
+@pytest.mark.parametrize(
+    ("value", "items", "alike"),
+    [
+        ("torch.tensor(2 + rank)", "range(int(n))", "the same"),
+        ("torch.tensor(2 + rank)", "data[:n]", "the same"),
+        ("count(rank)", "range(max(1, n))", "the same"),
+        ("load(rank)", "range(count(n))", "equally long"),
+        ("load(rank)", "range(len(n))", "equally long"),
+        ("torch.tensor([1.0] * rank)", "n", "equally long"),
+    ],
+)
+def test_a_number_has_no_length(value: str, items: str, alike: str):
+    finding = shorter(f"n = {value}\nfor step in {items}:\n    dist.all_reduce(x)", line=3)
+    assert finding.next_step.startswith(f"Make `n` {alike} on all ranks (line 1)")

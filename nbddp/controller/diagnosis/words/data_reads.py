@@ -5,10 +5,11 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Code
-from nbddp.controller.diagnosis.data_changes import with_sampler, with_set_epoch
+from nbddp.controller.diagnosis.data_changes import has_sampler, with_sampler, with_set_epoch
 from nbddp.controller.diagnosis.data_reads import (
     DataFault,
     DataNote,
@@ -44,7 +45,8 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
         case "no-sampler":
             why = "no sampler gives each rank a share of its own"
             step = f"Perhaps give {made} a `DistributedSampler`."
-            change = _change(reports, some.site, with_sampler)
+            is_imported = has_sampler(some.site, reports.sources)
+            change = _change(reports, some.site, partial(with_sampler, is_imported=is_imported))
         case "same-share":
             shares = _values(fault, lambda each: each.sampler.rank, "rank=")
             why = f"their samplers have the same share ({shares})"

@@ -31,8 +31,10 @@ from nbddp.controller.diagnosis.other_partners import (
     OtherPartner,
     lacks_other_end,
     other_partner,
+    partner_changes,
     partner_of_cycle,
 )
+from nbddp.controller.diagnosis.pairs_in_loops import lower_first
 from nbddp.controller.diagnosis.phrases import capitalized, describe_branch, quote_branch
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine
@@ -41,7 +43,9 @@ from nbddp.controller.diagnosis.words.one_sided_messages import (
     GIVE_EACH_ITS_RECV,
     GIVE_EACH_ITS_SEND,
     does_its_part,
+    give_tag,
     let_do_its_part,
+    with_other_tag,
     without_other_ends,
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
@@ -53,7 +57,9 @@ from nbddp.wire.rank_set import Rank, RankSet
 _GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+)(?=\s*[,)])")
 
 
-def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
+def p2p_cycle(  # noqa: PLR0911 - one for each problem
+    cause: Cause, reports: RankReports
+) -> Words:
     """Ranks wait for each other in messages."""
     operations = [operation for _, operation, _ in cause.circle]
     known = partners(cause, reports.graph, reports.run_id, reports.sources)
@@ -77,19 +83,24 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         return _other_ends(cause, reports, problem)
     if lacks_other_end(cause, reports):
         return _other_ends(cause, reports, problem)
-    change = other_order(cause, reports.graph, reports.sources)
+    batch = _batch(operations, reports)
+    is_varied = any(partner_changes(each, rank, reports) for rank, each, _ in cause.circle)
+    lower = lower_first(cause, reports.sources, len(reports.graph.views)) if is_varied else None
+    if lower is not None:
+        step = f"Let the lower rank of each pair {first} first, or use {batch}."
+        return cycle(cause, reports, problem, step, lower)
+    change = None if is_varied else other_order(cause, reports.graph, reports.sources)
     first_ranks = _first_of_each(cause) if change is None else change.ranks
     ends = simulation.with_other_order(first_ranks).ends()
     who = f"rank {cause.circle[0][0]}" if not cause.alike else "one side"
     who = who if change is None else change.first
-    batch = _batch(operations, reports)
     step = f"Let {who} {first} first, or use {batch}."
     sources = [operation.site.source for operation in operations]
     has_source = all(reports.sources(each.site) is not None for each in operations)
     is_later = change is None or not change.first
     if is_later and any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."
-    elif ends is False or (ends is None and change is None and has_source):
+    elif is_varied or ends is False or (ends is None and change is None and has_source):
         change, step = None, f"Use {batch}: each rank waits when all have begun."
     if change is None and ends is None and len(kinds) == 1 and has_source:
         does, other = ("send", "recv") if "send" in kinds else ("recv", "send")
@@ -211,21 +222,24 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     now = ""
     if len(partners) == 1:
         now = f": rank {partners} {reports.rank(partners.ranks[0]).predicate.main_clause()}"
-    other = other_partner(cause, reports)
+    tagged = with_other_tag(cause, reports)
+    other = None if tagged is not None else other_partner(cause, reports)
     step = GIVE_EACH_ITS_RECV
     if other is not None and not other.is_shown:
         if other.may_stay:
             step = f"Let rank {other.wrong} {does_its_part(other.message)} rank {other.owner}."
         other = None
-    left_out = None if other is not None else left_out_end(cause, reports)
+    left_out = None if other is not None or tagged else left_out_end(cause, reports)
     assigned: Sequence[AssignedName] = ()
     if other is not None:
         size = len(reports.graph.views)
         assigned = names_assigned_on(other.message.site, other.owner, size, reports.sources)
-    is_known = other is not None or left_out is not None
+    is_known = other is not None or left_out is not None or tagged is not None
     elsewhere = None if is_known else _in_collective(cause, reports)
     places: Places = ()
-    if other is not None:
+    if operation is not None and tagged is not None:
+        step = give_tag(cause.owner, operation, tagged)
+    elif other is not None:
         step = _give_partner(other, assigned)
     elif operation is not None and left_out is not None:
         step = _call_as_often(cause.owner, operation, left_out)

@@ -86,10 +86,9 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     assert disagreement is not None  # noqa: S101 - each mismatch has one
     reason = "these calls belong together and do not match, so their results are wrong."
     if not disagreement.differences.blocking:
-        reason = (
-            "these calls belong together and do not match, so their results would be wrong; "
-            "nothing was sent."
-        )
+        reason = "these calls belong together and do not match, so their results would be wrong"
+        refused = disagreement.refused
+        reason += f"; {refused.describe()} sent nothing." if refused else "."
     elif completes_wrongly(disagreement.operation_by_rank):
         reason = (
             "these calls belong together and do not match, so the tensor of the receiver would not "

@@ -3,9 +3,13 @@
 Runs in: the notebook's process. Pure.
 """
 
+from typing import Literal
+
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.left_out_messages import has_no_other_end
+from nbddp.controller.diagnosis.message_simulation import simulate
 from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -107,3 +111,39 @@ def _too_few_sends(owner: Rank, message: Operation, reports: RankReports) -> str
 def does_its_part(message: Operation) -> str:
     """``receive from``, or ``send to``: the part of the other end of a message."""
     return "receive from" if message.signature.kind == "send" else "send to"
+
+
+def with_other_tag(cause: Cause, reports: RankReports) -> Operation | None:
+    """Return the other end of a message, which differs from it in the tag only.
+
+    Args:
+        cause: a message that a rank waits for.
+        reports: the ranks.
+
+    Returns:
+        The call of the rank at the other end; None: there is none, there are several, or ranks
+        would wait forever with the right tag, too.
+    """
+    message, owner = cause.operation, cause.owner
+    if message is None or message.peer < 0:
+        return None
+    wanted: Literal["send", "recv"] = "recv" if message.signature.kind == "send" else "send"
+    unmet = [
+        each
+        for each in unmet_messages(reports.graph, message.peer, wanted)
+        if (each.peer, each.pg_id) == (owner, message.pg_id)
+    ]
+    if len(unmet) != 1 or unmet[0].tag == message.tag:
+        return None
+    changed = simulate(reports).with_tag(message.peer, unmet[0], message.tag)
+    return None if changed.ends() is False else unmet[0]
+
+
+def give_tag(owner: Rank, message: Operation, other: Operation) -> str:
+    """A sentence: let the other end of a message have its tag."""
+    lines = [f" (line {each.site.line})" if each.site.line else "" for each in (other, message)]
+    does = "sends" if message.signature.kind == "send" else "receives"
+    return (
+        f"Give {other.signature.op} `tag={message.tag}` on rank {message.peer}{lines[0]}, since "
+        f"rank {owner} {does} with tag {message.tag}{lines[1]}."
+    )

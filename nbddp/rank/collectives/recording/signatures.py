@@ -32,6 +32,13 @@ class CallSignature:
     offset: int = 0  #: in shared memory
     keep: object = None  #: the object whose id is in the key
 
+    def is_only_read_by(self, rank: int) -> bool:
+        """Return whether the operation writes no tensor of a rank: it is the source of a broadcast.
+
+        The root of a scatter writes its own part.
+        """
+        return self.signature.root == rank and self.signature.op == "broadcast"
+
 
 class Signatures:
     """The signatures of one rank. ``root`` in a key is a rank of the group."""

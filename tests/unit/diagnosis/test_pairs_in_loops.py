@@ -1,0 +1,78 @@
+"""Ranks that exchange messages with many others in a loop get an order that fits all pairs."""
+
+import pytest
+
+from nbddp.controller.diagnosis import Finding
+from tests.support.changes import apply_change
+from tests.support.looks import CELL, Ranks, only
+
+SENDS = "dist.send(w, peer)"
+RECEIVES = "dist.recv(v, peer)"
+
+
+def deadlock(code: str, line: int, op: str = "send", size: int = 3) -> Finding:
+    """What is found when ranks 0 and 1 wait for each other in a line, and others for rank 0."""
+    pool = Ranks(size)
+    pool.code[CELL] = code
+    for rank in range(size):
+        pool[rank].blocked(op, peer=0 if rank else 1, line=line)
+    return only(pool)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "for peer in range(world_size):\n    if peer != rank:\n",
+        "for epoch in range(2):\n  for peer in range(dist.get_world_size()):\n"
+        "    if peer != rank:\n",
+        "size = 3\nfor other in range(world_size):\n    peer = other\n    if peer == rank:\n"
+        "        continue\n    if True:\n",
+    ],
+    ids=["all others", "again and again", "continue"],
+)
+def test_the_lower_rank_of_each_pair_begins_with_the_other_call(head: str, size: int):
+    code = f"{head}        {SENDS}\n        {RECEIVES}"
+    finding = deadlock(code, head.count("\n") + 1, size=size)
+    assert finding.next_step == (
+        "Let the lower rank of each pair receive first, or use batch_isend_irecv."
+    )
+    assert finding.change is not None
+    changed = apply_change(code, finding.change.lines)
+    assert changed.endswith(
+        f"        if rank < peer:\n            {RECEIVES}\n            {SENDS}\n"
+        f"        else:\n            {SENDS}\n            {RECEIVES}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"for step in range(1, world_size):\n    peer = (rank + step) % world_size\n"
+        f"    {SENDS}\n    {RECEIVES}",
+        f"for peer in others:\n    if peer != rank:\n        {SENDS}\n        {RECEIVES}",
+        f"for peer in range(world_size):\n    if peer != rank and ready:\n        {SENDS}\n"
+        f"        {RECEIVES}",
+        f"for peer in range(world_size):\n    if peer != rank:\n        {SENDS}\n"
+        f"        {RECEIVES}\n        exchange(peer)",
+        "for peer in range(world_size):\n    if peer != rank:\n"
+        f"        dist.send(w, peer, tag=peer)\n        {RECEIVES}",
+        f"for peer in range(world_size):\n    if peer != rank:\n        {SENDS}\n"
+        "        dist.recv(v, 0 + peer)",
+    ],
+    ids=["other pairs", "unknown items", "unknown condition", "function", "tag", "two names"],
+)
+def test_no_order_is_suggested_where_it_is_not_shown_to_help(code: str):
+    lines = code.splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "dist.send" in text)
+    finding = deadlock(code, line)
+    assert finding.change is None
+    assert finding.next_step.startswith(
+        "Use batch_isend_irecv: each rank waits when all have begun."
+    )
+
+
+def test_the_even_ranks_come_first_only_where_the_partner_stays():
+    code = f"for step in range(3):\n    {SENDS}\n    {RECEIVES}".replace("peer", "1 - rank")
+    finding = deadlock(code, 2, size=2)
+    assert finding.next_step.startswith("Let the even ranks receive first")
