@@ -26,6 +26,9 @@ class SanitizerFault(_Part, frozen=True):
     site: Site = Site()  #: the line that touched its memory; without a line: not known
     function: str = ""  #: of torch, by which the line touched it: ``add_``
     other: Operation | None = None  #: the second operation on the same memory
+    #: What was touched is written by the open operation: one that is given a copy does not give the
+    #: code its result.
+    needs_result: bool = False
     has_handle: bool = False  #: not awaited, but a later cell can wait for it
     value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
     parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``

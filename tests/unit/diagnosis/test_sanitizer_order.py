@@ -1,6 +1,7 @@
 """What sanitizers saw in a cell is told in the order in which it happened."""
 
 import msgspec
+import pytest
 
 from nbddp.controller.diagnosis import Finding
 from nbddp.wire.flight_recorder import SanitizerFault, SanitizerFaultKind, SanitizerReport
@@ -19,7 +20,9 @@ def test_the_wait_and_the_use_may_stand_in_one_line():
     pool = Ranks(1)
     use = fault(pool, 0, "write", line=7, at=300)
     same = msgspec.structs.replace(use, site=use.operation.site)
+    result = msgspec.structs.replace(use, needs_result=True)
     for seen, step in (
+        (result, "Call `wait()` on what line 7 returns before line 8."),
         (use, "Call `wait()` on what line 7 returns before line 8, or give the operation a copy."),
         (
             same,
@@ -27,10 +30,37 @@ def test_the_wait_and_the_use_may_stand_in_one_line():
             "the operation a copy.",
         ),
     ):
-        pool[0].more["sanitizer"] = SanitizerReport(faults=(seen,))
-        pool[0].finished()
-        (finding,) = pool.compare()
-        assert finding.next_step == step
+        assert next_step(pool, seen) == step
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_no_copy_is_advised_where_the_same_line_writes_the_tensor_on_other_ranks(op: str):
+    pool = Ranks(1)
+    operation = pool[0].operations[pool[0].done(op, line=7, root=0) - 1]
+    use = SanitizerFault(kind="write", operation=operation, site=site(8))
+    assert next_step(pool, use) == "Call `wait()` on what line 7 returns before line 8."
+
+
+@pytest.mark.parametrize(
+    ("needs_result", "ending"),
+    [(True, ""), (False, ", or give each operation a tensor of its own")],
+)
+def test_two_operations_may_have_own_tensors_unless_one_reads_the_result_of_the_other(
+    needs_result: bool, ending: str
+):
+    pool = Ranks(1)
+    use = fault(pool, 0, "overlap", line=7, at=300)
+    other = pool[0].operations[pool[0].done(line=8) - 1]
+    met = msgspec.structs.replace(use, other=other, needs_result=needs_result)
+    step = f"Call `wait()` on what line 7 returns before line 8{ending}."
+    assert next_step(pool, met) == step
+
+
+def next_step(pool: Ranks, fault: SanitizerFault) -> str:
+    pool[0].more["sanitizer"] = SanitizerReport(faults=(fault,))
+    pool[0].finished()
+    (finding,) = pool.compare()
+    return finding.next_step
 
 
 def lines(findings: tuple[Finding, ...]) -> list[tuple[int, str]]:

@@ -46,23 +46,28 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             ranks=_rows(cause, reports, f"called {name}"),
             begins_with_ranks=False,
         )
+    # A copy would get the result, here or on other ranks of the line, and the code would not.
+    needs_result = opened.signature.op in _IN_PLACE or any(
+        each.needs_result for each in cause.fault_by_rank.values()
+    )
     if fault.other is not None:
         other = _name(rank, fault.other, reports)
+        own = "" if needs_result else ", or give each operation a tensor of its own"
         return Words(
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
             f"{issued} when {line_of(fault.site)} called {other}, and one of the two writes to the "
             "memory of the other.",
-            f"{waits} {_before(opened.site, fault.site)}, or give each operation a tensor of its "
-            "own.",
+            f"{waits} {_before(opened.site, fault.site)}{own}.",
             code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
     does, ending = _ACCESSES[fault.kind]
+    copy = "" if needs_result else ", or give the operation a copy"
     function = f"'{fault.function}'"
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
         f"{issued} when {line_of(fault.site)} {does} its memory; {ending}.",
-        f"{waits} {_before(opened.site, fault.site)}, or give the operation a copy.",
+        f"{waits} {_before(opened.site, fault.site)}{copy}.",
         code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
@@ -161,6 +166,8 @@ def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
     )
 
 
+#: Operations that read a tensor on some ranks, and write it on others.
+_IN_PLACE = ("broadcast", "reduce")
 _ACCESSES: Mapping[str, tuple[str, str]] = {
     "write": ("wrote", "which value is sent or stays is undefined"),
     "resize": ("replaced", "the operation goes on with the memory from before"),

@@ -150,7 +150,10 @@ class Sanitizer:
         met = self._buffers.meets(tensors)
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
-            self._add("overlap", met.record, frame, other=other)
+            opened_before, needs_result = met
+            self._add(
+                "overlap", opened_before.record, frame, other=other, needs_result=needs_result
+            )
         if self._checks_values:
             self._check_values(counters, call, tensors.inputs, peer, tag, frame)
         options = args[-1] if args and not kwargs else kwargs.get("opts")
@@ -188,9 +191,12 @@ class Sanitizer:
         )
         self._faults["not-finite",] = fault
 
-    def _touched(self, operation: OpenOperation, access: str, function: str) -> None:
+    def _touched(
+        self, operation: OpenOperation, access: str, function: str, is_result: bool
+    ) -> None:
         kind: SanitizerFaultKind = access  # type: ignore[assignment]  # one of three
-        self._add(kind, operation.record, sys._getframe(1), function=function)
+        frame = sys._getframe(1)
+        self._add(kind, operation.record, frame, function=function, needs_result=is_result)
 
     def _add(
         self,
