@@ -4,7 +4,7 @@ Runs in: the thread that waits for the cell. Pure: ``now`` comes in (monotonic s
 
 The prompt comes when all ranks that were let go have stopped again, ended the cell, or wait for a
 rank that is stopped; or after some seconds. Before it there is a table of what each rank is about
-to do, ranks at the same place in one row.
+to do, ranks at the same place with the same operation in one row.
 """
 
 import itertools
