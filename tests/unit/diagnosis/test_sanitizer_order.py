@@ -56,6 +56,30 @@ def test_two_operations_may_have_own_tensors_unless_one_reads_the_result_of_the_
     assert next_step(pool, met) == step
 
 
+def test_the_line_that_called_a_helper_with_a_nan_is_named():
+    begin = "Look at what rank 0 computes before line 4"
+    for callers, ending in {
+        (): ".",
+        (site(9),): " (called in line 9).",
+        (msgspec.structs.replace(site(9), cell=7),): " (called at cell [7], line 9).",
+    }.items():
+        pool = Ranks(1)
+        nan = fault(pool, 0, "not-finite", line=3, at=200)
+        nan = msgspec.structs.replace(nan, caller=next(iter(callers), nan.caller))
+        assert next_step(pool, nan) == begin + ending
+
+
+def test_ranks_that_called_a_helper_in_other_lines_have_no_common_caller():
+    pool = Ranks(2)
+    for rank in (0, 1):
+        nan = fault(pool, rank, "not-finite", line=3, at=200)
+        report = SanitizerReport(faults=(msgspec.structs.replace(nan, caller=site(9 + rank)),))
+        pool[rank].more["sanitizer"] = report
+        pool[rank].finished()
+    (finding,) = pool.compare()
+    assert finding.next_step == "Look at what ranks 0-1 compute before line 4."
+
+
 def next_step(pool: Ranks, fault: SanitizerFault) -> str:
     pool[0].more["sanitizer"] = SanitizerReport(faults=(fault,))
     pool[0].finished()

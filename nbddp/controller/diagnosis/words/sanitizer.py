@@ -80,9 +80,14 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     number, when = fault.operation.collective_seq_id, iteration(fault.operation)
     at = f" at {when}{f' (#{number})' if number and '#' not in name else ''}" if when else ""
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
+    callers = {each.caller for each in cause.fault_by_rank.values()}
+    caller = callers.pop() if len(callers) == 1 and not fault.parameter else Site()
+    is_here = caller.position[:2] == fault.site.position[:2]
+    at = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
+    called = f" (called {at})" if caller.line else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
-        f"{line_of(fault.site)}."
+        f"{line_of(fault.site)}{called}."
     )
     if fault.parameter:
         step = (
@@ -94,7 +99,7 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
-        code=code_of((fault.site, ranks)),
+        code=code_of((fault.site, ranks), *([(caller, NO_RANKS)] if caller.line else [])),
         ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
     )
 

@@ -32,6 +32,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerFault,
     SanitizerFaultKind,
     SanitizerReport,
+    Site,
     shortened,
 )
 
@@ -180,12 +181,14 @@ class Sanitizer:
         if (in_backward or parameter) and finite.is_scaled():
             return
         self._checks_values = False
+        sites = self._recorder.sites
         operation = self._operation(counters, call, peer, tag, frame)
         fault = SanitizerFault(
             kind="not-finite",
             operation=operation,
             site=operation.site,
             value=value,
+            caller=next(iter(sites.stack(sites.user_frame(frame))[1:]), Site()),
             parameter=shortened(parameter),
             time_ns=time.time_ns(),
         )
