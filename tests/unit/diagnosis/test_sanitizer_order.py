@@ -69,6 +69,18 @@ def test_the_line_that_called_a_helper_with_a_nan_is_named():
         assert next_step(pool, nan) == begin + ending
 
 
+def test_the_first_nan_is_told_with_its_iteration():
+    pool = Ranks(1)
+    operation = pool[0].operations[pool[0].done(line=3, iteration=[("step", 37)]) - 1]
+    nan = SanitizerFault(
+        kind="not-finite", operation=operation, site=site(3), value="NaN", caller=site(9)
+    )
+    pool[0].more["sanitizer"] = SanitizerReport(faults=(nan,))
+    pool[0].finished()
+    (finding,) = pool.compare()
+    assert finding.headline == "Rank 0 gave NaN to all_reduce at step 37 (#1)."
+
+
 def test_ranks_that_called_a_helper_in_other_lines_have_no_common_caller():
     pool = Ranks(2)
     for rank in (0, 1):

@@ -83,8 +83,8 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     callers = {each.caller for each in cause.fault_by_rank.values()}
     caller = callers.pop() if len(callers) == 1 and not fault.parameter else Site()
     is_here = caller.position[:2] == fault.site.position[:2]
-    at = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
-    called = f" (called {at})" if caller.line else ""
+    where = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
+    called = f" (called {where})" if caller.line else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
         f"{line_of(fault.site)}{called}."
