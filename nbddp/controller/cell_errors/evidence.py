@@ -393,8 +393,8 @@ def fault_lines(outcome: RunOutcome, *, is_brief: bool = False) -> list[Line]:
 
     Brief: a notebook has shown those on faults when they struck.
     """
-    told = () if is_brief else outcome.injected[:MAX_FULL]
-    faults = [f"{ON_PURPOSE}: {text}" for text in told]
+    texts = () if is_brief else outcome.injected[:MAX_FULL]
+    faults = [f"{ON_PURPOSE}: {text}" for text in texts]
     return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL])]
 
 
