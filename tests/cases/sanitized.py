@@ -60,6 +60,13 @@ layer.weight.grad.div_(2)
 for work in works: work.wait()
 """
 
+#: Cells whose operations only read what is touched: a tensor of its own is as good as a wait.
+MAY_HAVE_OWN_TENSORS = (
+    "write of a message that is being sent",
+    "input of a reduce_scatter",
+    "the buffer that is sent is the one that is received",
+)
+
 BUFFERS = [
     _between("write", "x.add_(1)", ("wrote", "all_reduce", "uses", "add_")),
     _between("write through a view", "x.view(8, 8)[2] = 0", ("wrote", "fill_")),

@@ -4,11 +4,11 @@ from tests.cases.sanitized import WrongCell, replaced
 
 
 def _value(
-    name: str, code: str, fix: tuple[str, str], words: tuple[str, ...], line: int,
-    *, culprits: str = "1",
+    name: str, code: str, fix: tuple[str, str], words: tuple[str, ...], *lines: int,
+    culprits: str = "1",
 ) -> WrongCell:  # fmt: skip
     fixed = replaced(code, fix)
-    return WrongCell(name, code, fixed, "not-finite", words, (line,), culprits=culprits)
+    return WrongCell(name, code, fixed, "not-finite", words, lines, culprits=culprits)
 
 
 VALUES = [
@@ -24,6 +24,23 @@ for step in range(3):
         ("loss / 0 - loss / 0", "loss / 2"),
         ("Rank 1 gave NaN to all_reduce",),
         5,
+    ),
+    _value(
+        "NaN that a helper is given",
+        """\
+def average(t):
+    dist.all_reduce(t)
+    return t / world_size
+for step in range(3):
+    loss = torch.ones(1)
+    if rank == 1 and step == 1:
+        loss = loss / 0 - loss / 0
+    average(loss)
+""",
+        ("loss / 0 - loss / 0", "loss / 2"),
+        ("Rank 1 gave NaN to all_reduce",),
+        2,
+        8,
     ),
     _value(
         "Inf in a sum",

@@ -134,14 +134,15 @@ def test_a_cell_that_cannot_be_shown_leaves_no_run_behind(pool: Pool):
 
 
 def test_restart_gives_fresh_ranks(pool: Pool):
-    run_cell(pool, "old = 1")
+    run_cell(pool, "old = 1", execution_count=4)
     before = {info.pid for info in pool.ranks()}
     generation = int(pool.pull("int(__import__('os').environ['TORCHELASTIC_RESTART_COUNT'])")[0])
     options = pool.options
     pool.restart()
     assert {info.pid for info in pool.ranks()}.isdisjoint(before)
-    with pytest.raises(CellError, match="name 'old' is not defined"):
-        run_cell(pool, "old")
+    with pytest.raises(CellError, match="name 'old' is not defined") as raised:
+        run_cell(pool, "old", execution_count=5)
+    assert "cell [4], which made old, ran before it" in str(raised.value)
     found = pool.pull("int(__import__('os').environ['TORCHELASTIC_RESTART_COUNT'])")
     assert found == [generation + 1] * 2
     assert pool.options == options

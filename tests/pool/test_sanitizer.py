@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, DeadlockError
-from tests.cases.sanitized import BUFFERS, WrongCell
+from tests.cases.sanitized import BUFFERS, MAY_HAVE_OWN_TENSORS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_dropped_gradients import CORRECT_DROPPED_GRADIENTS
 from tests.cases.sanitized_ends import CORRECT_ENDS, ENDS, EndCell
@@ -55,6 +55,10 @@ def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
     if isinstance(cell, EndCell):
         (finding,) = findings(view)
         assert [word for word in cell.next_words if word not in finding.next_step] == []
+    if cell in BUFFERS:
+        (finding,) = findings(view)
+        advises_tensor = finding.next_step.endswith((" a copy.", " a tensor of its own."))
+        assert advises_tensor == (cell.name in MAY_HAVE_OWN_TENSORS)
 
 
 @_each(WRONG)

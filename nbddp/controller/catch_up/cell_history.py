@@ -157,10 +157,16 @@ class CellHistory:
 
     Args:
         is_partial: the pool has run other cells before, for a kernel that has let it go.
+        before: the history before the user restarted all ranks; None: that did not happen.
     """
 
-    def __init__(self, *, is_partial: bool = False) -> None:
+    def __init__(self, *, is_partial: bool = False, before: "CellHistory | None" = None) -> None:
         self.is_partial = is_partial
+        self._before: list[PastCell] = []  #: cells from before the last restarts of all ranks
+        self._pushed_before: set[str] = set()  #: names that were pushed then
+        if before is not None:
+            self._before = [*before._before, *before._cells][-_MAX_CELLS:]
+            self._pushed_before = {*before._pushed_before, *before._pushed}
         self._cells: deque[PastCell] = deque(maxlen=_MAX_CELLS)
         self._open: tuple[str, PastCell] | None = None
         self._replaced: frozenset[_Process] = frozenset()  # in the open cell
@@ -253,6 +259,24 @@ class CellHistory:
         """The number of the last cell that bound a name; 0: none of these did."""
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
+
+    def before_restart(self, name: str, ranks: RankSet) -> int | None:
+        """The last cell that bound a name before the user restarted all ranks.
+
+        Args:
+            name: the name.
+            ranks: all of them have run the cell.
+
+        Returns:
+            Its number; 0: the name was pushed then. None: it was not there, or a cell since then
+            has bound it, too.
+        """
+        if any(name in cell.names_run.binds for cell in self._cells):
+            return None
+        for cell in reversed(self._before):
+            if name in cell.names_run.binds and not set(ranks) - set(cell.ranks):
+                return cell.number
+        return 0 if name in self._pushed_before else None
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.

@@ -16,6 +16,7 @@ from nbddp.controller.cell_errors.exited_ranks import (
     last_sites,
     log_commands,
     log_lines,
+    meanings,
     why_exited,
 )
 from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
@@ -34,7 +35,6 @@ from nbddp.controller.state import (
     RunOutcome,
     describe_exit,
     exception_line,
-    meaning,
     silence_text,
 )
 from nbddp.errors import (
@@ -130,8 +130,9 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         return _wrong(outcome) if outcome.is_wrong else None
     exited = outcome.ranks("exited")
     if exited:
-        return _exit_error(outcome, exited, cell_name, log_path_by_rank, tracebacks)
-    body = [*evidence.fault_lines(outcome), *tracebacks]
+        faults = evidence.fault_lines(outcome, is_brief=is_brief)
+        return _exit_error(outcome, exited, cell_name, log_path_by_rank, (faults, tracebacks))
+    body = [*evidence.fault_lines(outcome, is_brief=is_brief), *tracebacks]
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
         ending = f"was ended by {outcome.ended_by} before {late} had finished"
@@ -359,12 +360,21 @@ def _exit_error(
     exited: RankSet,
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
-    tracebacks: list[Line],
+    before: tuple[list[Line], list[Line]],
 ) -> _ErrorText:
-    """The text of the error of a cell in which ranks exited."""
+    """The text of the error of a cell in which ranks exited.
+
+    Args:
+        outcome: the end of the cell.
+        exited: the ranks that exited.
+        cell_name: ``cell [3]``.
+        log_path_by_rank: see `cell_error`.
+        before: the lines on faults on purpose, and the tracebacks.
+    """
+    faults, tracebacks = before
     while_ran = evidence.while_ran(outcome, exited)
     headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
-    faults, after = evidence.fault_lines(outcome), _after_exits(outcome)
+    after = _after_exits(outcome)
     below = [*_exits(outcome, exited, log_path_by_rank), *tracebacks, *after]
     text = _text(RankExitedError, headline, faults, below)
     if outcome.report is None or not outcome.report.explains_exits:
@@ -392,8 +402,7 @@ def _exits(
         likely = outcome.exit_calls.get(rank) or freed_memory(outcome, exited) or guess
         end = f"{how}{f', pid {exited.pid}' * bool(exited.pid)}, {evidence.time_of(result)}"
         lines.append(labelled(f"rank {rank}", end))
-        if meaning(exited):
-            lines.append(labelled("means", meaning(exited)))
+        lines += [labelled("means", text) for text in meanings(outcome, [exited])]
         if likely and not outcome.injected:  # a fault on purpose is the likely reason
             lines.append(labelled("likely", likely))
         lines += last_sites(exited)

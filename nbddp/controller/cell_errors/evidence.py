@@ -388,9 +388,13 @@ def timeout_lines(outcome: RunOutcome) -> list[Line]:
     return [labelled("ended", f"the cell ran longer than its --timeout of {outcome.timeout_s:g} s")]
 
 
-def fault_lines(outcome: RunOutcome) -> list[Line]:
-    """One line for each fault on purpose or skip, which come before what they may have caused."""
-    faults = [f"{ON_PURPOSE}: {text}" for text in outcome.injected[:MAX_FULL]]
+def fault_lines(outcome: RunOutcome, *, is_brief: bool = False) -> list[Line]:
+    """One line for each fault on purpose or skip, which come before what they may have caused.
+
+    Brief: a notebook has shown those on faults when they struck.
+    """
+    texts = () if is_brief else outcome.injected[:MAX_FULL]
+    faults = [f"{ON_PURPOSE}: {text}" for text in texts]
     return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL])]
 
 

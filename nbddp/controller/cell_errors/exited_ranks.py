@@ -69,7 +69,7 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     """Return a line for each meaning and likely reason of exits, and the line of a single rank."""
     ends = [end for rank in ranks if (end := outcome.results[rank].exited) is not None]
     is_known = all(rank in outcome.exit_calls for rank in ranks)
-    means = dict.fromkeys(meaning(end) for end in ends if meaning(end) and not is_known)
+    means = [] if is_known else meanings(outcome, ends)
     likely = dict.fromkeys(_likely(outcome, ranks))
     lines = [labelled("means", text) for text in means]
     if not outcome.injected:  # a fault on purpose is the likely reason, and is named beside this
@@ -88,6 +88,12 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
         return [*lines, labelled("last", f"{last.label()}, {last.ending}, at {seen}{source}")]
     age = f", {ends[0].last_line_age_s:.1f} s before its end"
     return [*lines, labelled("seen", f"{seen}{source}{age}: it may have come further")]
+
+
+def meanings(outcome: RunOutcome, ends: Iterable[RankExited]) -> list[str]:
+    """Return what signals mean, in words, but for ranks that a fault on purpose has killed."""
+    texts = (meaning(end) for end in ends if end.rank not in outcome.struck_dead)
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def last_sites(exited: RankExited) -> list[Line]:
@@ -154,8 +160,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     words = exited_ranks(
         dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost=lost_ranks
     )
-    meanings = dict.fromkeys(meaning(end) for end in ends if meaning(end))
-    means = "".join(f" SIGKILL means: {text}." for text in meanings)
+    means = "".join(f" SIGKILL means: {text}." for text in meanings(outcome, ends))
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
     return Finding(

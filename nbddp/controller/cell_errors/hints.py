@@ -23,6 +23,12 @@ class NameOrigins(Protocol):
     def origin(self, name: str) -> int:
         """The number of the last cell that bound a name; 0: none did."""
 
+    def before_restart(self, name: str, ranks: RankSet) -> int | None:
+        """The last cell that bound a name on ``ranks`` before the user restarted all ranks.
+
+        Its number; 0: the name was pushed then; None: it was not there, or it was made since.
+        """
+
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none."""
 
@@ -42,6 +48,10 @@ class NoOrigins:
         """Return 0."""
         return 0
 
+    def before_restart(self, name: str, ranks: RankSet) -> int | None:
+        """Return None."""
+        return None
+
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """Return None."""
         return None
@@ -59,18 +69,8 @@ def hints(
     outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins
 ) -> list[Line]:
     """Return lines on errors of ``ranks`` that nbddp itself causes."""
-    if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
-        reason = _of_fresh_ranks(outcome, error.name, ranks, origins)
-        if reason is None:
-            return []
-        likely, step = reason
-        process = "a fresh process" if len(ranks) == 1 else "fresh processes"
-        since = _since(ranks, origins)
-        are = ranks.verb("is", "are")
-        return [
-            labelled("likely", f"{ranks.describe()} {are} {process}{since}: {likely}"),
-            labelled("next", step),
-        ]
+    if error.ename == "NameError":
+        return _of_missing_name(outcome, error.name, ranks, origins)
     if "initialize the default process group twice" in error.evalue:
         if evidence.freed_ranks(outcome)[0]:
             return [
@@ -124,6 +124,40 @@ def _without_group(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
         step = f"{_MAKE_ANEW}. A call that destroys it on some ranks only has to go"
     return [
         labelled("likely", f"{has} no default process group: it was destroyed, or never made"),
+        labelled("next", step),
+    ]
+
+
+def _of_missing_name(
+    outcome: RunOutcome, name: str, ranks: RankSet, origins: NameOrigins
+) -> list[Line]:
+    """Lines on a name that ranks lack."""
+    if set(ranks) - set(outcome.replacements):
+        return _after_restart(name, ranks, origins)
+    reason = _of_fresh_ranks(outcome, name, ranks, origins)
+    if reason is None:
+        return []
+    likely, step = reason
+    process = "a fresh process" if len(ranks) == 1 else "fresh processes"
+    since = _since(ranks, origins)
+    are = ranks.verb("is", "are")
+    return [
+        labelled("likely", f"{ranks.describe()} {are} {process}{since}: {likely}"),
+        labelled("next", step),
+    ]
+
+
+def _after_restart(name: str, ranks: RankSet, origins: NameOrigins) -> list[Line]:
+    """Lines on a name that was there before the user restarted all ranks."""
+    cell = origins.before_restart(name, ranks)
+    if cell is None:
+        return []
+    made, step = f"{cell_name(cell)}, which made {name}, ran", f"run {cell_name(cell)} again"
+    if not cell:
+        made, step = f"{name} was pushed", f"%ddp push {name}, if this notebook still has it"
+    are = ranks.verb("is a fresh process", "are fresh processes")
+    return [
+        labelled("likely", f"{ranks.describe()} {are} since %ddp restart: {made} before it"),
         labelled("next", step),
     ]
 
@@ -198,8 +232,7 @@ def _of_fresh_ranks(
         likely = f"{they} {ranks.verb('lacks', 'lack')} the names that earlier cells defined"
         if origins.is_partial:
             likely = f"{_NO_CELL_SINCE_ATTACH} {name}"
-            copy = f", or copy it if it is data: {_copy(name, ranks, others)}" if others else ""
-            catch_up = f"{_definition(name, ranks)}{copy}"
+            catch_up = f"{_definition(name, ranks)}{_or_copy(name, ranks, others)}"
         return likely, catch_up
     missed = origins.missed(name, ranks)
     if missed is None:
@@ -216,7 +249,7 @@ def _of_fresh_ranks(
 
 def _after_failure(missed: MissedCell, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step for a name of a cell that failed and that the other ranks have from it."""
-    copy = f", or copy it if it is data: {_copy(name, ranks, others)}" if others else ""
+    copy = _or_copy(name, ranks, others)
     if missed.is_joint:
         return (
             f"run the lines that make {name}, and what it is made from, in a cell on all ranks: "
@@ -239,8 +272,14 @@ def _definition(name: str, ranks: RankSet) -> str:
     return f"define {name} in a cell that begins with %%ddp -r {ranks}"
 
 
-def _copy(name: str, ranks: RankSet, others: RankSet) -> str:
-    return f"{name} = %ddp pull {name} -r {others.ranks[0]}, then %ddp push {name} -r {ranks}"
+def _or_copy(name: str, ranks: RankSet, others: RankSet) -> str:
+    """``, or copy it ...``; empty: no rank has it."""
+    if not others:
+        return ""
+    return (
+        f", or copy it if it is data and the same on all ranks: {name} = %ddp pull {name} -r "
+        f"{others.ranks[0]}, then %ddp push {name} -r {ranks}"
+    )
 
 
 def _why(left: LeftOut) -> str:
@@ -270,9 +309,7 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)
-    if not others:
-        return step
-    return f"{step}, or copy it if it is data: {_copy(name, ranks, others)}"
+    return f"{step}{_or_copy(name, ranks, others)}"
 
 
 #: The end of a step that makes an object.

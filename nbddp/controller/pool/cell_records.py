@@ -25,9 +25,10 @@ class CellRecords:
 
     Args:
         is_attached: the pool was taken back, and has run other cells before.
+        before: the cells before all ranks were restarted; None: they were not.
     """
 
-    def __init__(self, *, is_attached: bool = False) -> None:
+    def __init__(self, *, is_attached: bool = False, before: CellHistory | None = None) -> None:
         self.numbers = itertools.count(1)  #: execution counts for the cells of a script
         self.number_by_run: dict[str, int] = {}  #: execution counts, for the trace
         self.last_run: Run | None = None
@@ -35,7 +36,7 @@ class CellRecords:
         self.last_number = 0  #: its execution count
         self.failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._failed = NO_RANKS  # in the last cell that failed
-        self._history = CellHistory(is_partial=is_attached)
+        self._history = CellHistory(is_partial=is_attached, before=before)
 
     def submit(self, run_id: str, number: int) -> None:
         """Note the number of a cell that is about to be sent, and the end of the one before it."""

@@ -645,7 +645,7 @@ class Pool:
         text = self._processes.restart(restarted, knows_cells=knows_cells)
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:
-            self._cells = CellRecords()
+            self._cells = CellRecords(before=self._cells.history)
         else:
             self._cells.history.note_restart(restarted)
         return text

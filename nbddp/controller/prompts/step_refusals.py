@@ -5,6 +5,7 @@ Runs in: the thread that waits for the cell. Pure.
 
 from collections.abc import Sequence
 
+from nbddp.controller.diagnosis import RankVerb
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet, ranks_by
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -48,12 +49,30 @@ def refusal(reply: StepReply, requests: Sequence[InputRequest]) -> str:
     return ""
 
 
-def not_stopped_text(ranks: RankSet, stopped: RankSet) -> str:
-    """Say that a command is for ranks that have not stopped."""
-    return (
-        f"{ranks.describe()} {ranks.verb('is', 'are')} not stopped; "
-        f"{stopped.describe()} {stopped.verb('is', 'are')}"
-    )
+def absent_text(ranks: RankSet, present: RankSet, members: RankSet, *, are_stopped: bool) -> str:
+    """Say that a command is for ranks that cannot do it.
+
+    Args:
+        ranks: that cannot.
+        present: ranks that can.
+        members: ranks that run the cell.
+        are_stopped: the ranks that can have stopped before operations.
+    """
+    late = RankSet.of(set(ranks) & set(members))
+    can, cannot, what = present.verb("is", "are"), late.verb("is", "are"), " stopped"
+    if not are_stopped:
+        can, cannot, what = "can", "can", " be asked"
+    lacks = f"{late.describe()} {cannot}{' not' if are_stopped else 'not'}{what}"
+    has = f"{present.describe()} {can}"
+    texts = outside_texts(ranks, members)
+    return "; ".join([*texts, lacks, has] if late else [*texts, has + what])
+
+
+def outside_texts(ranks: RankSet, members: RankSet) -> tuple[str, ...]:
+    """Say which ranks do not run the cell; empty: all do."""
+    outside = RankSet.of(set(ranks) - set(members))
+    no_part = RankVerb.TAKES_NO_PART.value[len(outside) != 1]
+    return (f"{outside.describe()} {no_part}",) if outside else ()
 
 
 def held_text(ranks: RankSet) -> str:

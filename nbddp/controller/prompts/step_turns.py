@@ -4,7 +4,7 @@ Runs in: the thread that waits for the cell. Pure: ``now`` comes in (monotonic s
 
 The prompt comes when all ranks that were let go have stopped again, ended the cell, or wait for a
 rank that is stopped; or after some seconds. Before it there is a table of what each rank is about
-to do, ranks at the same place in one row.
+to do, ranks at the same place with the same operation in one row.
 """
 
 import itertools
@@ -36,9 +36,10 @@ from nbddp.controller.prompts.step_commands import (
     parse,
 )
 from nbddp.controller.prompts.step_refusals import (
+    absent_text,
     held_text,
     mismatch_lines,
-    not_stopped_text,
+    outside_texts,
     refusal,
 )
 from nbddp.wire.flight_recorder import Operation
@@ -323,7 +324,10 @@ class StepTurns:
         for rank in sorted({*others, *self._ranks} - {rank for _, rank in places}):
             other = others.get(rank)
             has_failed = other is not None and other.status in ("raised", "dead")
-            if rank not in self._inside and not has_failed:
+            if rank not in self._ranks:
+                no_part = Predicate(RankVerb.TAKES_NO_PART)
+                places.append(((no_part if other is None else other.predicate, ""), rank))
+            elif rank not in self._inside and not has_failed:
                 places.append(((self._end_of(rank), ""), rank))
             elif other is None:
                 places.append(((Predicate(RankVerb.RUNS), ""), rank))
@@ -423,6 +427,9 @@ class StepTurns:
         return StepAnswer(compares=(expression, ranks))
 
     def _hold(self, ranks: RankSet, *, is_over: bool) -> StepAnswer:
+        outside = outside_texts(ranks, self._ranks)
+        if outside and not is_over:
+            return StepAnswer(tells=outside)
         self._held = self._held - set(ranks) if is_over else self._held | set(ranks)
         self._continued -= self._held
         held = RankSet.of(self._held)
@@ -478,9 +485,8 @@ class StepTurns:
             self._aims[request.rank] = request.stop.pg_id, reply.count
 
     def _absent_text(self, absent: RankSet) -> str:
-        if not self._kind.are_stopped:
-            return f"{absent.describe()} cannot be asked; {self.ranks.describe()} can"
-        return not_stopped_text(absent, self.ranks)
+        are_stopped = self._kind.are_stopped
+        return absent_text(absent, self.ranks, self._ranks, are_stopped=are_stopped)
 
     def _release(self, rank: Rank) -> None:
         if rank in self.gathered:

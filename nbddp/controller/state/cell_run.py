@@ -22,6 +22,8 @@ _AT_PROMPT = "last seen at a prompt, which now ends"
 LOST_CONNECTION = "CollectiveFailedError"
 #: Faults that change when a rank runs a line, or end it.
 _ONLY_TIME = ("kill", "stop", "delay", "link", "store")
+#: Faults that end the process of a rank, or may; empty: one of `nbddp.faults.inject`.
+_MAY_KILL = ("kill", "random", "")
 #: Faults after which a rank goes on as if nothing had been: they cause no error that is proven.
 ONLY_DELAYS = frozenset(("stop", "delay"))
 
@@ -74,6 +76,7 @@ class CellRun:
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
+    struck_dead: set[Rank] = field(default_factory=set)  #: see `RunOutcome`
     #: Ranks that, by a fault, may have run other lines, or have other values.
     disturbed: set[Rank] = field(default_factory=set)
 
@@ -127,6 +130,8 @@ class CellRun:
         self.struck.add((struck.number, struck.rank))
         act = self.faults[struck.number].act if 0 <= struck.number < len(self.faults) else ""
         self.struck_acts.add(act)
+        if act in _MAY_KILL:
+            self.struck_dead.add(struck.rank)
         if act == "raise":
             self.disturbed.add(struck.rank)
         elif act not in _ONLY_TIME:  # other ranks get its values, or lack its operation
@@ -197,6 +202,7 @@ class CellRun:
             is_plain=self.is_plain,
             replacements=self.replacements,
             injected=tuple(self.injected),
+            struck_dead=RankSet.of(self.struck_dead),
             left_out=tuple(self.left_out),
             missed_faults=self._missed(),
         )

@@ -88,6 +88,8 @@ class RunOutcome:
     rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
     #: Faults on purpose that struck, in words; see `docs/faults.md`.
     injected: tuple[str, ...] = ()
+    #: Ranks on which one of them struck that kills, or may have.
+    struck_dead: RankSet = NO_RANKS
     left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished

@@ -157,7 +157,10 @@ def clear(shell: InteractiveShell, *, numbers: list[tuple[int, ...]]) -> None:
     """
     chosen = () if () in numbers else [number for each in numbers for number in each]
     removed = session.break_points.clear(chosen)
-    texts = [f"break point {point.number} is removed: {point}" for point in removed]
+    texts = [
+        f"break point {point.number} is removed: it no longer stops ranks before {point}"
+        for point in removed
+    ]
     print("\n".join(texts) or "no break points were set")
 
 

@@ -293,10 +293,22 @@ def _failed_before(result: CatchUp) -> str:
     return f"Not made again, since {had}: {_names(names, _MAX_FAILED_NAMES)} ({_cells(cells)})."
 
 
+def _all_failed(result: CatchUp) -> list[str]:
+    """A line for each cell that had failed before, if `_failed_before` does not name all."""
+    failed = [left for left in result.left_out if left.reason is Reason.FAILED]
+    if len({name for left in failed for name in left.names}) <= _MAX_FAILED_NAMES:
+        return []
+    return [
+        f"not made again, since {cell_name(left.cell)} had failed: "
+        f"{_names(left.names, len(left.names))}"
+        for left in failed
+    ]
+
+
 def _details(result: CatchUp) -> list[str]:
-    """The actions that were taken for it."""
+    """The actions that were taken for it, and what was left out."""
     ranks, source = result.ranks, f"rank {result.source}"
-    lines = []
+    lines = _all_failed(result)
     if result.cells:
         one = len(result.cells) == 1
         what = "what it writes and prints" if one else "what they write and print"

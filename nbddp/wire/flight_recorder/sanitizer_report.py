@@ -26,8 +26,12 @@ class SanitizerFault(_Part, frozen=True):
     site: Site = Site()  #: the line that touched its memory; without a line: not known
     function: str = ""  #: of torch, by which the line touched it: ``add_``
     other: Operation | None = None  #: the second operation on the same memory
+    #: What was touched is written by the open operation: one that is given a copy does not give the
+    #: code its result.
+    needs_result: bool = False
     has_handle: bool = False  #: not awaited, but a later cell can wait for it
     value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
+    caller: Site = Site()  #: of NaN or Inf: the line that called the function of ``site``
     parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``
     #: CLOCK_REALTIME of the access, of the call with NaN or Inf, or of one that was not awaited.
     time_ns: int = 0

@@ -360,8 +360,8 @@ def test_a_fault_on_purpose_comes_before_the_exit_that_it_caused():
 
 
 _INSTEAD = (
-    "define model in a cell that begins with %%ddp -r 2, or copy it if it is data: "
-    "model = %ddp pull model -r 0, then %ddp push model -r 2"
+    "define model in a cell that begins with %%ddp -r 2, or copy it if it is data and the same on "
+    "all ranks: model = %ddp pull model -r 0, then %ddp push model -r 2"
 )
 
 

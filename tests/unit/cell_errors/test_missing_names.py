@@ -60,6 +60,46 @@ def test_all_ranks_are_fresh():
     )
 
 
+def after_restart(*cells: tuple[int, str]) -> CellHistory:
+    history = CellHistory()
+    for number, code in cells:
+        run(history, number, code)
+    history.note_push(["v"], ALL)
+    return CellHistory(before=CellHistory(before=history))
+
+
+@pytest.mark.parametrize("code", ["print(v)", "v = v + 1"])
+def test_all_ranks_were_restarted_by_the_user(code: str):
+    history = after_restart((3, "v = 1"), (4, "v = 2\nw = 3"), (5, "w"))
+    run(history, 7, code, status="error")
+    assert hint(history, ALL, NO_RANKS) == (
+        "likely    ranks 0-2 are fresh processes since %ddp restart: cell [4], which made v, ran "
+        "before it\nnext      run cell [4] again"
+    )
+
+
+def test_a_pushed_name_was_there_before_the_restart():
+    history = after_restart((4, "w = 3"))
+    run(history, 7, "print(v)", status="error")
+    assert hint(history, ONE, NO_RANKS) == (
+        "likely    rank 1 is a fresh process since %ddp restart: v was pushed before it\n"
+        "next      %ddp push v, if this notebook still has it"
+    )
+
+
+def test_the_restart_does_not_explain_a_name_that_was_made_since_or_never_was_there():
+    history = after_restart((4, "v = 3"))
+    run(history, 7, "v = 1")
+    run(history, 8, "del v")
+    run(history, 9, "print(v)", status="error")
+    assert hint(history, ALL, NO_RANKS) == ""
+    history = CellHistory()
+    run(history, 4, "v = 1", ranks=ONE)
+    history = CellHistory(before=history)
+    run(history, 9, "print(v)", status="error")
+    assert hint(history, ALL, NO_RANKS) == ""
+
+
 def test_another_rank_has_the_variable_though_all_were_replaced():
     history = CellHistory()
     run(history, 4, "v = 1")
@@ -89,8 +129,8 @@ def test_the_cell_in_which_the_rank_has_ended_is_not_run_by_catchup():
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process since cell [5]: it has not run cell [5], which "
         "defines v\nnext      define v in a cell that begins with %%ddp -r 1, or copy it if it is "
-        "data: v = %ddp pull v -r 0, then %ddp push v -r 1. %ddp catchup does not run cell [5] "
-        "again, which had failed"
+        "data and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1. "
+        "%ddp catchup does not run cell [5] again, which had failed"
     )
 
 
@@ -126,8 +166,8 @@ def test_the_last_cell_that_bound_the_name_is_named_though_it_failed(
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process since cell [4]: it has not run cell [4], which "
         "defines v\nnext      define v in a cell that begins with %%ddp -r 1, or copy it if it is "
-        "data: v = %ddp pull v -r 0, then %ddp push v -r 1. %ddp catchup makes it as cell [3] "
-        "does, and does not run cell [4] again, which had failed"
+        "data and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1. "
+        "%ddp catchup makes it as cell [3] does, and does not run cell [4] again, which had failed"
     )
 
 
@@ -186,8 +226,8 @@ def test_the_cells_before_attach_are_not_known():
     run(history, 3, "print(v)", status="error", pids={1: 11})
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process: no cell since the pool was taken back defines v\n"
-        "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data: "
-        "v = %ddp pull v -r 0, then %ddp push v -r 1"
+        "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data "
+        "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1"
     )
 
 

@@ -269,6 +269,12 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
         "(cells [4], [7]).",
         "Next: run the next cell, or the interrupted one again.",
     ]
+    # The folded lines have all of them.
+    assert said(cells=(2,), left_out=FAILED).details[:2] == [
+        "not made again, since cell [4] had failed: os and signal",
+        "not made again, since cell [7] had failed: peer and mine",
+    ]
+    assert not [each for each in said(left_out=FAILED[:1]).details if "not made again" in each]
     assert said(cells=(), left_out=FAILED[:1]).lines == [
         "Not made again, since their cell had failed: os and signal (cell [4]).",
         "Rank 1 lacks no other variable of rank 0.",

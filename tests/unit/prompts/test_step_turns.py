@@ -8,14 +8,15 @@ from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet
 
+ALL = RankSet.all(4)
 WAITS = Predicate(RankVerb.WAITS, " in all_reduce #1")
 
 
 class Cell:
     """A cell of four ranks, and a clock."""
 
-    def __init__(self) -> None:
-        self.turns = StepTurns(RankSet.all(4), world_size=4, meshes={})
+    def __init__(self, ranks: RankSet = ALL) -> None:
+        self.turns = StepTurns(ranks, world_size=4, meshes={})
         self.now = 100.0
         self.number = 0
 
@@ -197,6 +198,29 @@ def test_a_rank_that_has_not_stopped_cannot_be_sent_on():
     cell.now += 3.1
     answer = cell.say("step -r 0-1")
     assert (answer.replies, answer.tells) == ((), ("rank 0 is not stopped; ranks 1-3 are",))
+
+
+def test_a_rank_outside_of_the_cell_takes_no_part_and_has_not_finished_it():
+    cell = Cell(RankSet.of([0, 1, 3]))
+    cell.stop(0, 1, 3)
+    for line, tells in {
+        "step -r 2": ("rank 2 takes no part in this cell; ranks 0-1,3 are stopped",),
+        "diff x -r 1-2": ("rank 2 takes no part in this cell; ranks 0-1,3 are stopped",),
+        "hold -r 0,2": ("rank 2 takes no part in this cell",),
+    }.items():
+        answer = cell.say(line)
+        assert (answer.replies, answer.tells) == ((), tells)
+    cell.say("step -r 1")
+    cell.now += 3.1
+    assert cell.say("step -r 1-2").tells == (
+        "rank 2 takes no part in this cell; rank 1 is not stopped; ranks 0,3 are",
+    )
+    idle = PerRank(2, "idle", Predicate(RankVerb.TAKES_NO_PART))
+    for others in ({}, {2: idle}, {2: idle, 1: PerRank(1, "running", WAITS)}):
+        rows = cell.table({1: PerRank(1, "running", WAITS), **others})
+        finished = [row for row in rows if "finished" in row]
+        assert finished == []
+        assert ("rank 2 takes no part in this cell" in rows) == (2 in others)
 
 
 def test_output_of_a_look_is_held_back_until_all_have_answered():

@@ -66,11 +66,16 @@ def test_show_draws_the_tensor():
     assert command.reply.code == "nbddp.show(x[0], title='x[0]') and None"
 
 
+ALL = RankSet.all(4)
+
+
 class Cell:
     """A cell of four ranks, deadlocked, and a clock."""
 
-    def __init__(self, op: str = "all_reduce", kind: Kind = "missing-rank") -> None:
-        self.turns = StuckTurns(RankSet.all(4), world_size=4, meshes={})
+    def __init__(
+        self, op: str = "all_reduce", kind: Kind = "missing-rank", ranks: RankSet = ALL
+    ) -> None:
+        self.turns = StuckTurns(ranks, world_size=4, meshes={})
         self.now = 100.0
         self.number = 0
         finding = Finding(
@@ -168,6 +173,20 @@ def test_a_rank_that_does_not_answer_is_named():
     assert prompt.tells == ("rank 2 has not answered yet",)
     assert cell.turns.answer("p x -r 2", cell.now).tells == (
         "rank 2 cannot be asked; ranks 0-1,3 can",
+    )
+
+
+def test_a_rank_outside_of_the_cell_is_not_in_the_table_as_finished():
+    cell = Cell(ranks=RankSet.all(3))
+    cell.turns.leave(0, cell.now)
+    cell.ask(0, 1, 2)
+    idle = PerRank(3, "idle", Predicate(RankVerb.TAKES_NO_PART))
+    assert cell.turns.due(cell.now) is not None
+    _, *rows = cell.turns.table({3: idle}).splitlines()
+    assert rows[0].split() == ["rank", "0", "has", "finished", "the", "cell"]
+    assert rows[-1].split() == ["rank", "3", "takes", "no", "part", "in", "this", "cell"]
+    assert cell.say("p x -r 3").tells == (
+        "rank 3 takes no part in this cell; ranks 0-2 can be asked",
     )
 
 

@@ -47,23 +47,28 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             ranks=_rows(cause, reports, f"called {name}"),
             begins_with_ranks=False,
         )
+    # A copy would get the result, here or on other ranks of the line, and the code would not.
+    needs_result = opened.signature.op in _IN_PLACE or any(
+        each.needs_result for each in cause.fault_by_rank.values()
+    )
     if fault.other is not None:
         other = _name(rank, fault.other, reports)
+        own = "" if needs_result else ", or give each operation a tensor of its own"
         return Words(
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
             f"{issued} when {line_of(fault.site)} called {other}, and one of the two writes to the "
             "memory of the other.",
-            f"{waits} {_before(opened.site, fault.site)}, or give each operation a tensor of its "
-            "own.",
+            f"{waits} {_before(opened.site, fault.site)}{own}.",
             code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
     does, ending = _ACCESSES[fault.kind]
+    copy = "" if needs_result else ", or give the operation a copy"
     function = f"'{fault.function}'"
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
         f"{issued} when {line_of(fault.site)} {does} its memory; {ending}.",
-        f"{waits} {_before(opened.site, fault.site)}, or give the operation a copy.",
+        f"{waits} {_before(opened.site, fault.site)}{copy}.",
         code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
@@ -76,9 +81,14 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
     number, when = fault.operation.collective_seq_id, iteration(fault.operation)
     at = f" at {when}{f' (#{number})' if number and '#' not in name else ''}" if when else ""
     whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
+    callers = {each.caller for each in cause.fault_by_rank.values()}
+    caller = callers.pop() if len(callers) == 1 and not fault.parameter else Site()
+    is_here = caller.position[:2] == fault.site.position[:2]
+    where = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
+    called = f" (called {where})" if caller.line else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
-        f"{line_of(fault.site)}."
+        f"{line_of(fault.site)}{called}."
     )
     if fault.parameter:
         step = (
@@ -90,7 +100,7 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
-        code=code_of((fault.site, ranks)),
+        code=code_of((fault.site, ranks), *([(caller, NO_RANKS)] if caller.line else [])),
         ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
     )
 
@@ -162,6 +172,8 @@ def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
     )
 
 
+#: Operations that read a tensor on some ranks, and write it on others.
+_IN_PLACE = ("broadcast", "reduce")
 _ACCESSES: Mapping[str, tuple[str, str]] = {
     "write": ("wrote", "which value is sent or stays is undefined"),
     "resize": ("replaced", "the operation goes on with the memory from before"),

@@ -35,8 +35,11 @@ class OpenOperation:
 
     def uses(self, span: Span, *, writes: bool) -> bool:
         """Return whether an access to memory meets the operation's own."""
-        used = [*self.written, *self.read] if writes else self.written
-        return any(overlap(span, each) for each in used if not each.is_gone)
+        return self.writes(span) or (writes and _is_in(span, self.read))
+
+    def writes(self, span: Span) -> bool:
+        """Return whether the operation writes some of this memory."""
+        return _is_in(span, self.written)
 
 
 _Storage: Any = torch.UntypedStorage
@@ -48,11 +51,11 @@ class OpenBuffers:
     """The open operations of this rank in a cell.
 
     Args:
-        on_access: called with an open operation, the access, and the function of torch that
-            touches it.
+        on_access: called with an open operation, the access, the function of torch that touches
+            its memory, and whether the operation writes what is touched.
     """
 
-    def __init__(self, on_access: Callable[[OpenOperation, str, str], None]) -> None:
+    def __init__(self, on_access: Callable[[OpenOperation, str, str, bool], None]) -> None:
         self._on_access = on_access
         self._open: dict[int, OpenOperation] = {}  # by record
         self._watch = DispatchWatch(self._note)
@@ -102,8 +105,11 @@ class OpenBuffers:
 
     # --- operations ----------------------------------------------------------------------------
 
-    def meets(self, tensors: OperationTensors) -> OpenOperation | None:
-        """Return an open operation with which a new one shares memory that one of them writes."""
+    def meets(self, tensors: OperationTensors) -> tuple[OpenOperation, bool] | None:
+        """Return an open operation with which a new one shares memory that one of them writes.
+
+        And whether the new one reads what the open one writes.
+        """
         operations = list(self._open.values())
         if not operations:
             return None
@@ -111,7 +117,8 @@ class OpenBuffers:
             span = span_of(tensor)
             for operation in operations:
                 if span is not None and operation.uses(span, writes=writes):
-                    return operation
+                    read = (span_of(each) for each in tensors.inputs)
+                    return operation, any(each and operation.writes(each) for each in read)
         return None
 
     def note_dropped(self) -> None:
@@ -215,14 +222,17 @@ class OpenBuffers:
 
     def _touches(self, span: Span | None, access: str, function: str) -> bool:
         """Report an access to memory of open operations; return whether there was one."""
-        met = [
-            operation
-            for operation in self._open.values()
-            if span is not None and operation.uses(span, writes=access != "read")
-        ]
+        if span is None:
+            return False
+        operations = self._open.values()
+        met = [each for each in operations if each.uses(span, writes=access != "read")]
         for operation in met:
-            self._on_access(operation, access, function)
+            self._on_access(operation, access, function, operation.writes(span))
         return bool(met)
+
+
+def _is_in(span: Span, spans: Iterable[Span]) -> bool:
+    return any(overlap(span, each) for each in spans if not each.is_gone)
 
 
 def _keeps_size(tensor: torch.Tensor, args: Any) -> bool:

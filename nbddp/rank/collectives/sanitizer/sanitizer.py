@@ -32,6 +32,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerFault,
     SanitizerFaultKind,
     SanitizerReport,
+    Site,
     shortened,
 )
 from nbddp.wire.flight_recorder.matching import MESSAGES
@@ -151,7 +152,10 @@ class Sanitizer:
         met = self._buffers.meets(tensors)
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
-            self._add("overlap", met.record, frame, other=other)
+            opened_before, needs_result = met
+            self._add(
+                "overlap", opened_before.record, frame, other=other, needs_result=needs_result
+            )
         if self._checks_values:
             self._check_values(counters, call, tensors.inputs, peer, tag, frame)
         options = args[-1] if args and not kwargs else kwargs.get("opts")
@@ -178,20 +182,25 @@ class Sanitizer:
         if (in_backward or parameter) and finite.is_scaled():
             return
         self._checks_values = False
+        sites = self._recorder.sites
         operation = self._operation(counters, call, peer, tag, frame)
         fault = SanitizerFault(
             kind="not-finite",
             operation=operation,
             site=operation.site,
             value=value,
+            caller=next(iter(sites.stack(sites.user_frame(frame))[1:]), Site()),
             parameter=shortened(parameter),
             time_ns=time.time_ns(),
         )
         self._faults["not-finite",] = fault
 
-    def _touched(self, operation: OpenOperation, access: str, function: str) -> None:
+    def _touched(
+        self, operation: OpenOperation, access: str, function: str, is_result: bool
+    ) -> None:
         kind: SanitizerFaultKind = access  # type: ignore[assignment]  # one of three
-        self._add(kind, operation.record, sys._getframe(1), function=function)
+        frame = sys._getframe(1)
+        self._add(kind, operation.record, frame, function=function, needs_result=is_result)
 
     def _add(
         self,
