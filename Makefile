@@ -160,7 +160,7 @@ soak: $(READY)  ## run FAULTS random faults (1000) from SEED (1) on one pool, ea
 	$(PY) -m tests.soak --seed $(SEED) -n $(FAULTS)
 
 .PHONY: soak-tests
-soak-tests: $(READY)  ## run `make test-full` 10 times, and 3 times beside 6 busy processes
+soak-tests: $(READY)  ## run `make test` 10 times, and 3 times beside 6 busy processes
 	$(PY) -m tests.repeat
 
 .PHONY: fidelity

@@ -86,6 +86,7 @@ class Settings:
     cleanup_grace_s: float = 10.0  #: for a rank that was freed and still runs the user's code
     quiet_after_s: float = 0.2  #: from the last move of open operations to a probe of the ranks
     look_timeout_s: float = 0.4  #: a rank that does not answer a probe in this time is silent
+    compare_timeout_s: float = 5.0  #: for a rank to send its records after a cell that ended well
     own_timeout_s: float = 60.0  #: operations with a shorter timeout of their own are left to it
     rebuild_timeout_s: float = 20.0  #: for the start of fresh ranks and the rebuild of groups
     silent_after_s: float = 5.0  #: a node on another machine is silent after this time

@@ -36,7 +36,7 @@ AgentEndCause: TypeAlias = Literal[
     "refused",  #: the notebook had no place for it, such as one that another agent has by now
     "silent",  #: nothing was heard of the machine ``text`` for ``number`` seconds
     "no-answer",  #: it did not end when it was asked to
-    "engine",  #: its engine says so in ``text``
+    "engine",  #: its engine says so in ``text``, and what to do in ``advice``
     "taken-away",  #: it got SIGTERM, and was in the job ``text`` of Slurm
     "time-limit",  #: the same, at the end of the job
 ]
@@ -54,6 +54,7 @@ class AgentEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cause: AgentEndCause
     number: int = 0
     text: str = ""
+    advice: str = ""
 
     def is_of_job(self, job: str) -> bool:
         """Return whether this job ends, with all of its agents."""

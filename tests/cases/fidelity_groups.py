@@ -54,6 +54,7 @@ for ranks in (None, [0, 1, 2, 3], [1, 3], [3, 0], [2]):
 result.append(dist.get_pg_count())
 """,
         ranks=4,
+        is_long=True,
     ),
     Program(
         "new_group by members only",

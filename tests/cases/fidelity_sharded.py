@@ -371,5 +371,6 @@ result = [plainly(results), t.item()]
 """,
         timeout_s=60,
         loads_torch=True,
+        is_long=True,
     ),
 ]

@@ -323,11 +323,15 @@ def step(state, number):
 def parametrize(kinds: list[Kind]) -> pytest.MarkDecorator:
     """A test for each kind, those with equally many ranks together.
 
-    A variant, whose name has a comma, is left to `make test-slow`.
+    A variant, whose name has a comma, is left to `make test-slow`, and one of four ranks, which
+    has parts of others, to `make test-full`.
     """
     ordered = sorted(kinds, key=lambda kind: kind.ranks)
-    cases = [
-        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] if "," in kind.name else [])
-        for kind in ordered
-    ]
+    cases = [pytest.param(kind, id=kind.name, marks=_marks(kind)) for kind in ordered]
     return pytest.mark.parametrize("kind", cases)
+
+
+def _marks(kind: Kind) -> list[pytest.MarkDecorator]:
+    if "," in kind.name:
+        return [pytest.mark.slow]
+    return [pytest.mark.full] if kind.ranks > 2 else []

@@ -270,6 +270,7 @@ def test_a_full_disk_costs_the_log_and_nothing_else(pool: Pool):
     assert run_cell(pool, "print('next')").texts() == {0: "next\n", 1: "next\n"}
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(1, nnodes=2)
 def test_a_pool_with_nodes_loses_one_agent(pool: Pool):
     _agent(pool).kill()

@@ -34,7 +34,7 @@ _BLOCKED = "import signal\nif rank: signal.pthread_sigmask(signal.SIG_BLOCK, [si
     ("before", "stuck"),
     [
         (_BLOCKED, _LOCKED.format(library="PyDLL")),
-        (_BLOCKED, _LOCKED.format(library="CDLL")),
+        pytest.param(_BLOCKED, _LOCKED.format(library="CDLL"), marks=pytest.mark.full),
         (_BLOCKED, "import os\nif rank: os.kill(os.getpid(), signal.SIGSTOP)"),
         ("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)", "while rank: pass"),
     ],

@@ -121,6 +121,7 @@ def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: s
     assert ("Error in callback" in view.text()) == (module == "__main__")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 @pytest.mark.fresh_ranks(3)
 def test_a_module_that_is_being_imported_is_whole_afterwards(pool: Pool):

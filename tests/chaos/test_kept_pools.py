@@ -157,6 +157,7 @@ pool.stop()
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_a_cell_of_a_node_that_was_lost_meanwhile_has_failed(site: KeptSite):
     first = begin(
         site,
@@ -208,6 +209,7 @@ def test_the_second_notebook_may_be_killed_too(site: KeptSite):
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_everything_ends_when_the_time_is_over(site: KeptSite):
     first = begin(site, "print('in'); import time; time.sleep(1000)", keep="2s")
     first.wait_line("[0-1] in")
@@ -229,6 +231,7 @@ def test_everything_ends_when_the_time_is_over(site: KeptSite):
     assert "has ended: nobody attached in the time" in late.finish()
 
 
+@pytest.mark.full
 def test_the_record_of_processes_that_were_all_killed_is_removed(site: KeptSite):
     first = begin(site, "print('in'); import time; time.sleep(1000)")
     first.wait_line("[0-1] in")

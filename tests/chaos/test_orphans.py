@@ -111,7 +111,7 @@ def _check_nothing_left(folder: Path, shared_memory: set[Path]) -> None:
         pytest.param("idle", marks=_SLOW),  # as with two nodes, below
         "in a cell",
         pytest.param("ranks hold the GIL", marks=_FULL),
-        "ranks are stopped",
+        pytest.param("ranks are stopped", marks=_FULL),
         pytest.param("ranks flood", marks=_FULL),
     ],
 )
@@ -127,6 +127,7 @@ def test_a_killed_notebook_leaves_nothing(state: str, folder: Path):
     _check_nothing_left(folder, shared_memory)
 
 
+@pytest.mark.full
 def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start(_SCRIPT.format(ranks=1, nodes=2, then=_THEN["idle"]), folder)
@@ -189,7 +190,7 @@ def _reads_a_pipe(agent: psutil.Process) -> bool:
         "agent-0.json",
         pytest.param("hub-0.sock", marks=_SLOW),
         pytest.param("agent-0.sock", marks=_SLOW),
-        "rank0.log",
+        pytest.param("rank0.log", marks=_FULL),
     ],
 )
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):

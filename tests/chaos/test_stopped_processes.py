@@ -139,6 +139,7 @@ def hold() -> Iterator[Callable[[psutil.Process], Callable[[], None]]]:
         debugger.communicate()
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks
 def test_an_agent_that_a_debugger_holds(
     pool: Pool, hold: Callable[[psutil.Process], Callable[[], None]]

@@ -1,11 +1,35 @@
 """A real kernel with a pool, shared by the tests that leave it as they found it."""
 
 import contextlib
+import tempfile
+import uuid
 from collections.abc import Iterator
+from typing import Any
 
+import jupyter_client
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 
 from tests.support.kernel import Kernel, running_kernel
+
+
+class SocketKernelManager(AsyncKernelManager):
+    """Starts kernels on sockets that are files.
+
+    TCP ports are chosen before a kernel takes them: another test may have taken one by then.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        ip = f"{tempfile.gettempdir()}/nbk-{uuid.uuid4().hex}"
+        super().__init__(**{"transport": "ipc", "ip": ip, **options})
+
+
+@pytest.fixture(scope="package", autouse=True)
+def kernels_without_ports() -> Iterator[None]:
+    """nbclient and papermill start kernels without ports, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jupyter_client, "AsyncKernelManager", SocketKernelManager)
+        yield
 
 
 class SharedKernel:

@@ -209,6 +209,7 @@ def test_a_stock_kernel_says_where_there_is_one(kernel: Kernel):
     assert "nbddp kernel install" in kernel.run("%ddp debugger").error
 
 
+@pytest.mark.full
 def test_the_files_of_cells_go_with_the_kernel():
     with running_kernel(*LAUNCH) as kernel:
         kernel.ok("pass")

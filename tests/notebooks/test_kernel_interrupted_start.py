@@ -58,6 +58,7 @@ def test_an_interrupted_start_is_one_line_and_leaves_nothing(
     assert "processes" in own_kernel.run(line, limit_s=120.0).text
 
 
+@pytest.mark.full
 def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: Kernel):
     # Each process loads torch by itself: none is there before the interrupt.
     own_kernel.ok("import os; os.environ['NBDDP_START_METHOD'] = 'spawn'")
@@ -79,6 +80,7 @@ def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: 
     assert again.lines[-2:] == ["[0,2] True", "[1]   False"]
 
 
+@pytest.mark.full
 def test_an_interrupted_restart_of_all_ranks_is_one_line_and_leaves_nothing(
     own_kernel: Kernel, folder: Path
 ):

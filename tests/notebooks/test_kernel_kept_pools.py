@@ -49,6 +49,7 @@ def test_a_pool_survives_the_shutdown_of_its_kernel(site: KeptSite):
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: KeptSite):
     with running_kernel(TMPDIR=str(site.folder)) as kernel:
         kernel.ok("%load_ext nbddp")
@@ -108,6 +109,7 @@ def test_the_cell_of_a_pool_without_keep_comes_back_from_its_beginning(site: Kep
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_the_question_of_a_cell_is_asked_again_in_the_next_kernel(site: KeptSite):
     with running_kernel(TMPDIR=str(site.folder)) as first:
         first.ok("%load_ext nbddp")

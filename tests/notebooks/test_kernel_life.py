@@ -80,6 +80,7 @@ def test_a_shutdown_leaves_nothing(own_kernel: Kernel, folder: Path):
     _check_gone(below, folder)
 
 
+@pytest.mark.full
 def test_a_shutdown_in_the_middle_of_a_cell_leaves_nothing(own_kernel: Kernel, folder: Path):
     cell_id = own_kernel.execute("%%ddp\nimport time\nprint('in')\nwhile True: time.sleep(0.02)")
     own_kernel.wait_text(cell_id, "in")
@@ -145,6 +146,7 @@ def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
     _check_gone(below, folder)
 
 
+@pytest.mark.full
 def test_two_kernels_have_two_pools(living_kernel: Kernel, lasting_folder: Path):
     with running_kernel(TMPDIR=str(lasting_folder)) as other:
         other.ok("%load_ext nbddp")
@@ -240,6 +242,7 @@ def test_a_rank_that_the_default_pool_would_not_have(living_kernel: Kernel):
     assert "no pool is running" in living_kernel.run("%ddp status").error
 
 
+@pytest.mark.full
 def test_a_pool_without_options_is_like_the_last_one(living_kernel: Kernel):
     living_kernel.ok("%ddp stop")
     living_kernel.ok("%ddp start -n 3  # three")
@@ -249,6 +252,7 @@ def test_a_pool_without_options_is_like_the_last_one(living_kernel: Kernel):
     assert cell.stdout.endswith("[2]   3\n")
 
 
+@pytest.mark.full
 def test_a_cell_after_a_start_that_failed_starts_no_other_pool(living_kernel: Kernel):
     living_kernel.ok("%ddp stop")
     for line in (
@@ -278,6 +282,7 @@ def test_an_interrupt_has_nothing_to_do_without_a_cell(living_kernel: Kernel):
     assert living_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"
 
 
+@pytest.mark.full
 def test_a_reload_keeps_the_pool_and_leaves_nothing_in_the_end(own_kernel: Kernel, folder: Path):
     own_kernel.ok("%%ddp\nkept = rank + 40")
     own_kernel.ok("%ddp auto on -r 1")
@@ -320,6 +325,7 @@ def test_an_interrupt_waits_for_the_end_of_a_cell_in_the_background(living_kerne
     assert ": interrupted after" in living_kernel.value("repr(handle)")
 
 
+@pytest.mark.full
 def test_a_background_cell_that_ignores_an_interrupt():
     with running_kernel(NBDDP_INTERRUPT_WAIT_S="0.2") as kernel:
         kernel.ok("%load_ext nbddp")

@@ -28,6 +28,7 @@ def table_of(cell: Cell) -> str:
     return shown.text
 
 
+@pytest.mark.full
 def test_the_table_changes_while_a_cell_runs_and_stays_when_the_pool_stops(own_kernel: Kernel):
     panel_id = own_kernel.execute("%ddp status --live")
     panel = own_kernel.finish(panel_id)

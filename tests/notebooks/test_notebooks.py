@@ -147,8 +147,8 @@ def accuracy_of(notebook: NotebookNode) -> float:
     return float(found[0]) / 100
 
 
-#: `make test` runs two of them; a test without a user runs the one with prompts there.
-_MARKS = {path: [] if path in (DEMO, DISAGREE) else [pytest.mark.full] for path in NOTEBOOKS}
+#: `make test` runs the first one.
+_MARKS = {path: [] if path == DEMO else [pytest.mark.full] for path in NOTEBOOKS}
 _RUN = [
     pytest.param(path, id=path.stem, marks=_MARKS[path])
     for path in NOTEBOOKS
@@ -470,6 +470,7 @@ def test_the_prompts_are_answered_and_the_reader_sees_it(source: Callable[[Path]
     assert cards(found)[-1].startswith("Deadlock: rank 2 never called")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_notebook_with_prompts_runs_to_its_end_without_a_user(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NBDDP_PRELOAD", "torch._dynamo")

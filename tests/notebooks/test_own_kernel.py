@@ -88,6 +88,7 @@ def test_input_names_the_rank(own: Kernel):
     assert (cell.questions, cell.lines) == (["[1]   name? "], ["[1]   Ada"])
 
 
+@pytest.mark.full
 def test_another_pool_may_take_its_place(own: Kernel):
     own.ok("%ddp stop")
     assert own.ok("%ddp start -n 1").page[0].text.startswith("1 process")
@@ -101,6 +102,7 @@ def _gone(processes: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
+@pytest.mark.full
 def test_a_restart_and_a_shutdown_leave_nothing():
     with running_kernel(*LAUNCH) as kernel:
         kernel.ok("kept = 1")
@@ -192,6 +194,7 @@ def test_nbclient_and_papermill_run_notebooks_on_it(installed: str, tmp_path: Pa
     assert done.cells[-1].outputs[0].text == "[0-1] 42\n"
 
 
+@pytest.mark.full
 def test_a_console_works_on_it(installed: str):
     console = pexpect.spawn(
         sys.executable,

@@ -87,6 +87,7 @@ def size(notebook: NotebookNode) -> int:
     return len(_IMAGE.sub("", nbformat.writes(notebook)).encode())
 
 
+@pytest.mark.full
 def test_a_session_of_20_cells_adds_less_than_200_kb():
     notebook = deepcopy(saved())
     empty = new_notebook(cells=[new_code_cell(cell.source) for cell in notebook.cells])

@@ -219,6 +219,7 @@ _UNDISTURBED = [
 ]
 
 
+@pytest.mark.full
 def test_stack_dumps_disturb_nothing(node: Node):
     node.run("import socket, subprocess, time; ones = torch.ones(3)", 0, 1)
     for code in _UNDISTURBED:
@@ -275,6 +276,7 @@ printf 'Process\\n\\nThread 1 (idle)\\n    wait (libtorch.so)\\n'
 """
 
 
+@pytest.mark.full
 def test_native_frames_come_from_py_spy(make_node: Callable[..., Node], tmp_path: Path):
     program = tmp_path / "py-spy"
     program.write_text(_SPY)

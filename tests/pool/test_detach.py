@@ -137,6 +137,7 @@ def test_an_agent_that_dies_after_the_pool_was_taken_back_is_told(holder: Holder
     run_cell(holder.take_back(), "dist.barrier()")
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(1, nnodes=2)
 def test_a_pool_is_let_go_by_the_agents_that_live(holder: Holder):
     pool = holder.pool

@@ -121,6 +121,7 @@ def run_ranks(script: str, folder: Path) -> tuple[list[str], list[str]]:
     return [out for out, _ in ended], [error for _, error in ended]
 
 
+@pytest.mark.full
 def test_faults_strike_in_a_script_with_stock_groups(tmp_path: Path):
     outs, errors = run_ranks(SCRIPT, tmp_path)
     assert outs == PRINTED

@@ -86,6 +86,7 @@ def differences(ours: Any, stock: Any) -> list[tuple[Any, Any]]:
     return [] if ours == stock else [(ours, stock)]
 
 
+@pytest.mark.full
 def test_groups_are_what_the_pool_says(pair: Pair):
     kinds = {
         plain: run_cell(pair.get(2, plain=plain), "type(dist.group.WORLD).__name__").result()

@@ -81,6 +81,7 @@ def test_each_rank_has_what_each_process_of_torchrun_has(
         assert {name: state[name] for name in common} == {name: ours[0][name] for name in common}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(150)
 def test_ranks_that_are_spawned_work_and_share_nothing(
     stock: list[State], fresh_pool: Callable[..., Pool]

@@ -189,6 +189,7 @@ def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(pool: P
     assert "except    the tensors of all_reduce #2 on ranks 0,2-3" in text
 
 
+@pytest.mark.full
 def test_neither_autograd_nor_a_profiler_sees_the_copies(pool: Pool):
     run_cell(
         pool,

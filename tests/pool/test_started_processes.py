@@ -50,6 +50,7 @@ def test_a_worker_of_a_loader_that_cannot_have_a_class_of_a_cell_is_refused(pool
     assert "Numbers is defined in a cell" in str(run_cell(pool, code).result(0))
 
 
+@pytest.mark.full
 def test_the_processes_that_the_error_proposes_run(pool: Pool, tmp_path: Path):
     (tmp_path / "own_worker.py").write_text(
         "from pathlib import Path\n"

@@ -158,6 +158,7 @@ def test_a_step_in_two_cells_continues_also_beside_a_fresh_rank(pool: Pool):
     check_that_a_step_in_two_cells_continues(pool, "fsdp1, nested")
 
 
+@pytest.mark.full
 def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
     """The modules do not show whether a call was interrupted or its backward is still to come."""
     begin(pool, _TOGETHER)

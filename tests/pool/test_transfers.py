@@ -85,6 +85,7 @@ def test_large_values(pool: Pool):
     check_large_values(pool)
 
 
+@pytest.mark.full
 def test_large_values_without_shared_memory(fresh_pool: Callable[..., Pool]):
     check_large_values(fresh_pool(2, settings=Settings(arena=False)))
 

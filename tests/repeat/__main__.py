@@ -1,8 +1,8 @@
-"""Repeats the whole suite: ``python -m tests.repeat [--quiet N] [--loaded N] [TESTS]``.
+"""Repeats the suite: ``python -m tests.repeat [--quiet N] [--loaded N] [--full] [TESTS]``.
 
-First on the machine as it is, then beside busy processes. Each run is ``make test-full``. A test
-that fails once is printed with its run; the exit status is 1 if there is one. What it printed is in
-out/repeat/run-N.xml.
+First on the machine as it is, then beside busy processes. Each run is ``make test``, or with
+``--full`` ``make test-full``. A test that fails once is printed with its run; the exit status is 1
+if there is one. What it printed is in out/repeat/run-N.xml.
 
 All runs take some hours. ``--resume`` goes on where an earlier call was stopped: it counts the runs
 of the same commit, which are noted in out/repeat/runs.json. It needs a clean checkout.
@@ -31,6 +31,7 @@ class SuiteRun:
     """One run of the suite."""
 
     commit: str
+    target: str  #: of make: "test" or "test-full"
     busy: int  #: processes beside it
     tests: int
     failures: list[str]
@@ -42,7 +43,7 @@ class SuiteRun:
         beside = f"beside {self.busy} busy processes" if self.busy else "alone"
         counts = f"{self.tests} tests, {len(self.failures)} failed"
         times = f"{self.minutes:.1f} min, exit status {self.exit_status}; load {self.load:.1f}"
-        return "\n  ".join((f"{beside}: {counts}, {times}", *self.failures))
+        return "\n  ".join((f"{self.target} {beside}: {counts}, {times}", *self.failures))
 
     @property
     def is_green(self) -> bool:
@@ -62,13 +63,14 @@ def main() -> int:
     if arguments.resume and not commit:
         print("--resume needs a clean checkout: commit what `git status` lists")
         return 2
-    noted = _noted(commit) if arguments.resume else []
+    target = "test-full" if arguments.full else "test"
+    noted = _noted(commit, target) if arguments.resume else []
     runs = []
     for number, busy in enumerate(loads, 1):
         earlier = next((run for run in noted if run.busy == busy), None)
         if earlier is not None:
             noted.remove(earlier)
-        run = earlier or _suite(number, busy, commit, arguments.tests)
+        run = earlier or _suite(number, busy, (commit, target), arguments.tests)
         print(f"run {number}/{len(loads)}, {run}", flush=True)
         runs.append(run)
         if commit and not arguments.tests:
@@ -90,21 +92,23 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def _noted(commit: str) -> list[SuiteRun]:
-    """Return the runs of a commit that earlier calls have noted."""
+def _noted(commit: str, target: str) -> list[SuiteRun]:
+    """Return the runs of a commit and a target that earlier calls have noted."""
     if not _NOTED.exists():
         return []
     runs = [SuiteRun(**run) for run in json.loads(_NOTED.read_text())]
-    return [run for run in runs if run.commit == commit]
+    return [run for run in runs if (run.commit, run.target) == (commit, target)]
 
 
-def _suite(number: int, busy: int, commit: str, tests: list[str]) -> SuiteRun:
+def _suite(number: int, busy: int, of: tuple[str, str], tests: list[str]) -> SuiteRun:
+    """Run a target of make for a commit, as in `SuiteRun`."""
+    commit, target = of
     report = _REPORTS / f"run-{number}.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()
     with _busy_processes(busy):
         process = subprocess.run(
-            ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
+            ["make", target, f"TESTS=--junit-xml={report} {' '.join(tests)}"],
             cwd=_ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -118,7 +122,7 @@ def _suite(number: int, busy: int, commit: str, tests: list[str]) -> SuiteRun:
         if case.find("failure") is not None or case.find("error") is not None
     ]
     load = os.getloadavg()[1]
-    return SuiteRun(commit, busy, len(cases), failures, minutes, process.returncode, load)
+    return SuiteRun(commit, target, busy, len(cases), failures, minutes, process.returncode, load)
 
 
 @contextmanager
@@ -147,6 +151,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--loaded", type=int, default=3, metavar="N", help="runs under load (3)")
     parser.add_argument("--busy", type=int, default=6, metavar="N", help="busy processes (6)")
     parser.add_argument("--resume", action="store_true", help="count the runs of this commit")
+    parser.add_argument("--full", action="store_true", help="repeat make test-full")
     parser.add_argument("tests", nargs="*", help="what to run (default: all tests)")
     return parser.parse_args()
 

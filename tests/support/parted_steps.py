@@ -10,13 +10,13 @@ from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words.parted_replicas import parted_replicas
 from nbddp.controller.diagnosis.words.shared import Words
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
+from nbddp.wire.flight_recorder import HASH_BYTES, ReplicaSteps, SanitizerReport, Site, StepStart
 from nbddp.wire.rank_set import NO_RANKS
 
 
 def digest(number: int) -> bytes:
     """A hash that is this number."""
-    return number.to_bytes(DIGEST_BYTES)
+    return number.to_bytes(HASH_BYTES)
 
 
 def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaSteps:
@@ -28,17 +28,17 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
         number=number,
         optimizer_number=0,
         model="Net",
-        optimizer="SGD",
+        optimizers=("SGD",),
         tensors=("weight", "bias"),
         digests=b"".join(digests),
         details=b"".join(details[:kept]),
         newest=details[-1],
         buffers=(),
         states=(),
-        state_digests=b"",
+        state_hashes=b"",
         settings=(),
         setting_steps=(),
-        buffer_digests=b"",
+        buffer_hashes=b"",
         sites=(Site(line=7),),
         site_of_step=bytes(len(rows)),
         starts=(StepStart(step=1, digest=digests[0], details=details[0], states=b""),),
@@ -47,7 +47,7 @@ def steps(*rows: tuple[int, int], kept: int = 9, number: int = 1) -> ReplicaStep
 
 def whole(first: tuple[int, int], last: tuple[int, int]) -> ReplicaSteps:
     """All parameters, when gradients were sent first and at the end of the cell."""
-    return replace(steps(first, last), optimizer="", is_ddp=True)
+    return replace(steps(first, last), optimizers=(), is_ddp=True)
 
 
 def found(*each: ReplicaSteps) -> list[PartedReplicas]:

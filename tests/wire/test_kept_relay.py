@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_the_relay_comes_back_at_its_place():
     commands = RelayedCommands(relay_place(OPTIONS))
     one = commands.start(["sh", "-c", "read line; echo up; exec cat"], INVITATION)

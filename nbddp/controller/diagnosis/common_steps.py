@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site, StepStart
+from nbddp.wire.flight_recorder import HASH_BYTES, ReplicaSteps, Site, StepStart
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: A line that steps, and the lines that called it, by their positions.
@@ -273,11 +273,10 @@ def _with_numbers(
         setting_steps=tuple(step for step, _ in begun),
         sites=tuple(_shown(steps, index, outside) for index in range(len(steps.sites))),
         site_of_step=bytes(steps.site_of_step[step] for step in [numbers[0], *numbers]),
-        optimizer=" and ".join(dict.fromkeys(name for _, name in optimizers)),
         optimizers=tuple(name for _, name in optimizers),
         optimizer_of_step=bytes(map(optimizers.index, of_step)),
         callers=(),
-        state_digests=b"",  # steps alone explain states that differ at the end
+        state_hashes=b"",  # steps alone explain states that differ at the end
         lost_states=(),
         starts=tuple(
             replace(each, step=numbers.index(each.step) + 1)
@@ -304,7 +303,7 @@ def start_of(steps: ReplicaSteps, step: int) -> StepStart | None:
 
 
 def optimizer_at(steps: ReplicaSteps, step: int) -> tuple[int, str]:
-    """Return the number of the optimizer that has made a step, and its class.
+    """Return the number of the optimizer that has made a step, and its class; empty: none has.
 
     Args:
         steps: of a rank.
@@ -312,7 +311,7 @@ def optimizer_at(steps: ReplicaSteps, step: int) -> tuple[int, str]:
     """
     of_step = steps.optimizer_of_step
     number = of_step[step] if step < len(of_step) else 0
-    return number, steps.optimizers[number] if number < len(steps.optimizers) else steps.optimizer
+    return number, steps.optimizers[number] if steps.optimizers else ""
 
 
 def _around(steps: ReplicaSteps, step: int, index: int) -> tuple[bytes, bytes]:
@@ -336,6 +335,6 @@ def _shown(steps: ReplicaSteps, index: int, others: set[tuple[str, int, int]]) -
     return own[-1] if own else lines[0]
 
 
-def part_of(digests: bytes, index: int) -> bytes:
+def part_of(hashes: bytes, index: int) -> bytes:
     """Return one hash of several that stand behind each other."""
-    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+    return hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]

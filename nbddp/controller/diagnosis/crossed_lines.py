@@ -14,7 +14,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.flight_recorder.matching import BARRIERS
+from nbddp.wire.flight_recorder.matching import BARRIERS, MESSAGES
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: A rank that has no more data makes the calls of the others at the end of its `with` block.
@@ -107,7 +107,7 @@ def tensor_of(operation: Operation) -> str:
     except (SyntaxError, ValueError):
         return ""
     op = operation.signature.op
-    names = (op, f"i{op}") if operation.signature.kind in ("send", "recv") else (op,)
+    names = (op, f"i{op}") if operation.signature.kind in MESSAGES else (op,)
     calls = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in names
     ]

@@ -11,7 +11,7 @@ from nbddp.controller.diagnosis.crossed_lines import CrossedLines, tensor_of
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.flight_recorder.matching import compare_message
+from nbddp.wire.flight_recorder.matching import MESSAGES, compare_message
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Messages of one direction: group, sender, receiver, tag.
@@ -30,7 +30,7 @@ def find_crossed_messages(graph: WaitForGraph, run_id: str) -> list[CrossedLines
     for rank, history in graph.histories.items():
         for operation in history.operations.values():
             kind, peer = operation.signature.kind, operation.peer
-            if kind not in ("send", "recv") or peer < 0 or is_local_failure(operation):
+            if kind not in MESSAGES or peer < 0 or is_local_failure(operation):
                 continue
             if run_id not in ("", operation.run_id):
                 continue

@@ -15,6 +15,7 @@ from nbddp.controller.diagnosis.message_calls import MessageCall, message_calls
 from nbddp.controller.diagnosis.report import ChangedLine
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank
 
 
@@ -122,7 +123,7 @@ def partners(cause: Cause, graph: WaitForGraph, run_id: str, sources: Sources) -
     if code is None:
         return None
     calls = message_calls(sites[0], ranks, graph, run_id, sources)
-    for kind in ("send", "recv"):
+    for kind in MESSAGES:
         made = [rank for call in calls if call.kind == kind for rank in call.peer_by_rank]
         if sorted(made) != ranks:
             return None
@@ -137,7 +138,7 @@ def _waits_in(graph: WaitForGraph, rank: Rank) -> tuple[str, int, str] | None:
     """The function of the message in which a rank waits; None: it waits in another operation."""
     waits = graph.waits[rank]
     operations = waits[0].operations if waits else ()
-    messages = [each for each in operations if each.signature.kind in ("send", "recv")]
+    messages = [each for each in operations if each.signature.kind in MESSAGES]
     return _function(messages[0].site) if messages else None
 
 

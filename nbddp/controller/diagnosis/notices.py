@@ -12,6 +12,7 @@ from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.
@@ -227,10 +228,10 @@ def _slow_operations(
         for operation in operations:
             is_open = operation.state == "scheduled" and graph.absent(rank, operation) == ()
             point: tuple[object, ...] = operation.pg_id, operation.collective_seq_id
-            if operation.signature.kind in ("send", "recv"):
+            if operation.signature.kind in MESSAGES:
                 point = rank, operation.record_id
                 is_open = is_open and operation.peer >= 0
-            if is_open and operation.signature.kind in ("collective", "send", "recv"):
+            if is_open and operation.signature.kind in ("collective", *MESSAGES):
                 by_point.setdefault(point, (rank, operation, []))[2].append(rank)
     return [
         Cause(

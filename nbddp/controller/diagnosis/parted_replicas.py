@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.common_steps import CommonSteps, StepAlone, part_of, start_of
+from nbddp.controller.diagnosis.common_steps import (
+    CommonSteps,
+    StepAlone,
+    optimizer_at,
+    part_of,
+    start_of,
+)
 from nbddp.controller.diagnosis.replica_comparison import (
     PartedReplicas,
+    classes_of,
     clusters_of,
     differing,
     first_parting,
@@ -17,7 +24,7 @@ from nbddp.controller.diagnosis.replica_comparison import (
     made,
     minority,
     site_of,
-    tensor_digests,
+    tensor_hashes,
     unequal,
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -73,7 +80,7 @@ def _by_model(
     for rank, view in graph.views.items():
         for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
             model = steps.pg_id, steps.number
-            if steps.optimizer:
+            if steps.optimizers:
                 steps_of.setdefault(model, {}).setdefault(rank, []).append(steps)
             else:
                 whole.setdefault(model, {})[rank] = steps
@@ -184,7 +191,7 @@ def _at_end(
     return replace(
         parted,
         step=0,
-        **differing(some.tensors, tensor_digests(ends, 1, is_late=True)),
+        **differing(some.tensors, tensor_hashes(ends, 1, is_late=True)),
         is_late=True,
         clusters=clusters_of({rank: part_of(each.digests, 1) for rank, each in ends.items()}),
         followers=followers,
@@ -228,7 +235,7 @@ def _early_alone(by_rank: Mapping[Rank, ReplicaSteps]) -> StepAlone | None:
     if not 0 < len(early) < len(by_rank):
         return None
     first = next(iter(early.values()))
-    return StepAlone(RankSet.of(early), first.early_site, first.optimizer)
+    return StepAlone(RankSet.of(early), first.early_site, optimizer_at(first, 0)[1])
 
 
 def _from_start(
@@ -335,6 +342,7 @@ def _explained_at_end(
     parted = replace(
         parted,
         steps=longest,
+        classes=classes_of([longest]),
         step=length(longest) - 1,
         is_late=True,
         was_equal=True,
@@ -351,7 +359,7 @@ def _explained_at_end(
         rank: {name for each in steps for name in each.tensors} for rank, steps in steps_of.items()
     }
     names = next(iter(ends.values())).tensors
-    for name in unequal(names, tensor_digests(ends, 1, is_late=False)):
+    for name in unequal(names, tensor_hashes(ends, 1, is_late=False)):
         without = RankSet.of(rank for rank, names in stepped.items() if name not in names)
         if 0 < len(without) < len(ends):
             return replace(parted, tensor=name, without_tensor=without)
@@ -409,7 +417,8 @@ def _with_own_lines(
         own = [n for n in range(1, length(replica)) if site_of(replica, n) not in common]
         if own and common:
             sites = {**parted.sites, rank: site_of(replica, own[0])}
-            parted = replace(parted, steps=replica, step=own[0], sites=sites)
+            classes = classes_of([replica])
+            parted = replace(parted, steps=replica, classes=classes, step=own[0], sites=sites)
     return parted
 
 

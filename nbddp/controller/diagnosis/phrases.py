@@ -19,6 +19,7 @@ from nbddp.wire.flight_recorder import (
     Site,
     shortened,
 )
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 #: The phrase about one rank, and that about several.
@@ -235,7 +236,7 @@ def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]
 def peer_of(operations: Collection[Operation]) -> Rank:
     """The other end, if a rank waits for one message only; else -1."""
     open_ones = [each for each in operations if each.state == "scheduled"]
-    is_message = len(open_ones) == 1 and open_ones[0].signature.kind in ("send", "recv")
+    is_message = len(open_ones) == 1 and open_ones[0].signature.kind in MESSAGES
     return open_ones[0].peer if is_message else -1
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from msgspec import structs
-
 from nbddp.controller.diagnosis.common_steps import StepAlone, optimizer_at, part_of, start_of
 from nbddp.wire.flight_recorder import ReplicaSteps, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
@@ -33,6 +31,8 @@ class PartedReplicas:
     others: int  #: number of other tensors that differ then
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+    #: The classes of the optimizers that any of the ranks has stepped; empty: there is none.
+    classes: tuple[str, ...] = ()
     #: The tensors that differ, in several parts if other ranks differ in each; empty: not known.
     parts: tuple[DifferingTensors, ...] = ()
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
@@ -102,13 +102,12 @@ class PartedReplicas:
 def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> PartedReplicas | None:
     """Find the step, from ``first`` on, after which replicas were equal no more."""
     some = next(iter(by_rank.values()))
-    names = (name for each in by_rank.values() for name in each.optimizers or (each.optimizer,))
-    some = structs.replace(some, optimizer=" and ".join(dict.fromkeys(names)))
+    classes = classes_of(by_rank.values())
     # A rank that has less data makes fewer steps.
     count = min(len(each.site_of_step) for each in by_rank.values())
     # Of a DDP model, the gradients of different weights were averaged.
     if (
-        not some.optimizer
+        not classes
         and not some.is_ddp
         and not any(
             part_of(each.digests, 0) != part_of(each.digests, 1) for each in by_rank.values()
@@ -139,7 +138,8 @@ def first_parting(by_rank: Mapping[Rank, ReplicaSteps], first: int = 0) -> Parte
         step,
         is_late=is_late,
         clusters=clusters_of({rank: part_of(each.digests, step) for rank, each in by_rank.items()}),
-        **differing(some.tensors, tensor_digests(by_rank, step, is_late=is_late)),
+        classes=classes,
+        **differing(some.tensors, tensor_hashes(by_rank, step, is_late=is_late)),
         setting=_differing_setting(by_rank, step) if is_one else None,
         optimizers={} if is_one else optimizers,
         new_optimizers=_new_optimizers(by_rank, step),
@@ -181,27 +181,30 @@ def _parted_beside(
     beside.append(
         (
             "buffer",
-            {rank: _named(each.buffers, each.buffer_digests) for rank, each in by_rank.items()},
+            {rank: _named(each.buffers, each.buffer_hashes) for rank, each in by_rank.items()},
         )
     )
     # Of an optimizer in whose place another one has stepped, there are none.
-    is_reported = all(each.state_digests or not each.states for each in by_rank.values())
+    is_reported = all(each.state_hashes or not each.states for each in by_rank.values())
     if is_reported and len({made(each) for each in by_rank.values()}) == 1:
         # A rank with less data makes fewer steps, and has an older state of the optimizer.
         beside.append(
             (
                 "state",
-                {rank: _named(each.states, each.state_digests) for rank, each in by_rank.items()},
+                {rank: _named(each.states, each.state_hashes) for rank, each in by_rank.items()},
             )
         )
-    for kind, digests_by_rank in beside:
-        for name in next(iter(digests_by_rank.values())):
+    for kind, hashes_by_rank in beside:
+        for name in next(iter(hashes_by_rank.values())):
             # An optimizer that shards its state has each part on one rank.
-            if not all(name in each for each in digests_by_rank.values()):
+            if not all(name in each for each in hashes_by_rank.values()):
                 continue
-            clusters = clusters_of({rank: each[name] for rank, each in digests_by_rank.items()})
+            clusters = clusters_of({rank: each[name] for rank, each in hashes_by_rank.items()})
             if len(clusters) > 1:
-                return PartedReplicas(some, count - 1, name, 0, True, clusters, beside=kind)
+                classes = classes_of(by_rank.values())
+                return PartedReplicas(
+                    some, count - 1, name, 0, True, clusters, classes, beside=kind
+                )
     return _lost_state(some, by_rank, count) if len(beside) > 1 else None
 
 
@@ -218,9 +221,11 @@ def _lost_state(
     if not lost:
         return None
     name, clusters = next(iter(lost.items()))
+    classes = classes_of(by_rank.values())
     return PartedReplicas(
-        some, count - 1, name, len(lost) - 1, True, clusters, beside="state", lost_by=clusters[1]
-    )
+        some, count - 1, name, len(lost) - 1, True, clusters, classes,
+        beside="state", lost_by=clusters[1],
+    )  # fmt: skip
 
 
 def _differing_setting(
@@ -241,11 +246,11 @@ def _differing_setting(
     return None
 
 
-def _named(names: Sequence[str], digests: bytes) -> dict[str, bytes]:
-    return {name: part_of(digests, index) for index, name in enumerate(names)}
+def _named(names: Sequence[str], hashes: bytes) -> dict[str, bytes]:
+    return {name: part_of(hashes, index) for index, name in enumerate(names)}
 
 
-def tensor_digests(
+def tensor_hashes(
     by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool
 ) -> Mapping[Rank, bytes]:
     """The hashes of single tensors after a step, or at the end."""
@@ -255,16 +260,16 @@ def tensor_digests(
     }
 
 
-def differing(names: Sequence[str], digests: Mapping[Rank, bytes]) -> dict[str, Any]:
+def differing(names: Sequence[str], hashes: Mapping[Rank, bytes]) -> dict[str, Any]:
     """Return the fields of `PartedReplicas` about the tensors that differ.
 
     Args:
         names: of the tensors.
-        digests: their hashes on each rank.
+        hashes: their hashes on each rank.
     """
     by_clusters: dict[tuple[RankSet, ...], list[str]] = {}
     for index, name in enumerate(names):
-        clusters = clusters_of({rank: part_of(one, index) for rank, one in digests.items()})
+        clusters = clusters_of({rank: part_of(one, index) for rank, one in hashes.items()})
         if len(clusters) > 1:
             by_clusters.setdefault(clusters, []).append(name)
     return {
@@ -276,13 +281,18 @@ def differing(names: Sequence[str], digests: Mapping[Rank, bytes]) -> dict[str, 
     }
 
 
-def unequal(names: Sequence[str], digests: Mapping[Rank, bytes]) -> list[str]:
+def unequal(names: Sequence[str], hashes: Mapping[Rank, bytes]) -> list[str]:
     """Return the names whose hashes are not the same on all ranks."""
     return [
         name
         for index, name in enumerate(names)
-        if len({part_of(one, index) for one in digests.values()}) > 1
+        if len({part_of(one, index) for one in hashes.values()}) > 1
     ]
+
+
+def classes_of(each_steps: Iterable[ReplicaSteps]) -> tuple[str, ...]:
+    """Return the classes of optimizers, each once, by their first steps on the first rank."""
+    return tuple(dict.fromkeys(name for steps in each_steps for name in steps.optimizers))
 
 
 def site_of(steps: ReplicaSteps, step: int) -> Site:
@@ -300,9 +310,9 @@ def made(steps: ReplicaSteps) -> int:
     return length(steps) - 1 + steps.later_steps
 
 
-def clusters_of(digests: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
+def clusters_of(hashes: Mapping[Rank, bytes | int]) -> tuple[RankSet, ...]:
     """Return the ranks with equal hashes, most ranks first."""
-    clusters = ranks_by_value(digests).values()
+    clusters = ranks_by_value(hashes).values()
     return tuple(sorted(clusters, key=lambda ranks: (-len(ranks), ranks.ranks)))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, get_args
 from nbddp.controller.diagnosis.node_parts import NodePart, PoolNodes
 from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
 from nbddp.wire.flight_recorder import DEFAULT_GROUP, GroupInfo, Site
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: Longer than the 50 ms between two checks of the store by a rank that waits for a key.
@@ -677,7 +678,7 @@ def _odd_ranks(finding: Finding, world_size: int) -> RankSet:
 
     The two ends of a message are both told.
     """
-    is_message = finding.kind == "silent-mismatch" and finding.op in ("send", "recv")
+    is_message = finding.kind == "silent-mismatch" and finding.op in MESSAGES
     if len(finding.culprits) < world_size or not finding.ranks or is_message:
         return finding.culprits
     doing = {rank: (each.what, each.site) for rank, each in finding.ranks.items()}

@@ -105,7 +105,7 @@ def _is_of_race(
         return False  # another reason is known
     model = parted.steps.pg_id, parted.steps.number
     return any(
-        site.position in (races if steps.optimizer else raced)
+        site.position in (races if steps.optimizers else raced)
         for view in graph.views.values()
         if view.sanitizer is not None
         for steps in view.sanitizer.replicas

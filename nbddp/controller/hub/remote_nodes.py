@@ -22,7 +22,6 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     PoolSnapshot,
-    RankState,
     SilentNode,
 )
 from nbddp.settings import Settings
@@ -124,7 +123,6 @@ class RemoteNodes:
         self._job_ends = JobEnds()
         self._job_changes: list[NotifyUser] = []  #: that the user is to be told
         self._look_at = 0.0
-        self._warming: set[int] = set()  #: agents that have come and have no rank yet
         self._renew = renew
         self._renew_at = 0.0
         #: The silences that the user has seen in a cell: when the node was heard before, by node.
@@ -231,7 +229,6 @@ class RemoteNodes:
             agents.revive(node)
             self._pids[node] = self._pids.pop(guest)
             self._renew_at = 0.0  # a later notebook has to know which agent has the node
-            self._warming.add(node)
             self._channel.send_to_agent(
                 node,
                 AdmitAgent(node=node, nnodes=len(self._lobby.nodes), settings=self._settings),
@@ -309,9 +306,6 @@ class RemoteNodes:
             self._renew()
         if self._channel.beat(now):
             self._read_clocks()  # the answers to the beat before
-        if self._warming:
-            living = pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
-            self._warming -= set(pool.ranks.by_node(living))
         self._forget_silent_guests(now)
         if pool.phase is not Phase.UP:
             return []
@@ -321,6 +315,8 @@ class RemoteNodes:
         before = {each.node: each for each in self.view.silent}
         silent: dict[int, SilentNode] = {}
         ended = agents.ended  # asked for once: it asks about all agents
+        # An agent that has come for a lost node is no more among the ended, and says hello later.
+        fresh = pool.ranks.fresh_agents | pool.lost_agents.keys()
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
             heard_at = self._channel.heard_at(node)
@@ -328,14 +324,14 @@ class RemoteNodes:
             if node in ended or not (is_as_before or silence_s >= silent_after_s):
                 continue
             lost_after_s = self._settings.node_timeout_s
-            if node in self._warming:
+            if node in fresh:
                 lost_after_s = max(lost_after_s, self._settings.start_timeout_s)
             if silence_s >= lost_after_s:
                 end = AgentEnd("silent", round(silence_s), facts.host)
                 agents.note_end(node, end)
                 self._channel.forget(node)
                 continue
-            if node not in self._warming:
+            if node not in fresh:
                 silent[node] = SilentNode(node, facts.host, heard_at, lost_after_s)
         ended = agents.ended
         new = [each for node, each in sorted(silent.items()) if node not in before]

@@ -11,6 +11,7 @@ from nbddp.controller.launch.engine import (
     mark_of,
     state_of,
 )
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -25,6 +26,7 @@ __all__ = [
     "ENDED_STATES",
     "AdoptedAgent",
     "Engine",
+    "EngineEnd",
     "EngineOptions",
     "LastingEngine",
     "LocalAgent",

@@ -146,7 +146,8 @@ class Engine(Protocol):
             node: the number of the node, from 0.
 
         Returns:
-            The reason, with what the user can do; empty: the agent runs, or may still come.
+            The reason, perhaps with ``. Next: `` and what the user can do; empty: the agent runs,
+            or may still come.
         """
 
     def stop(self) -> None:

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from nbddp.controller.launch.engine_end import EngineEnd
+
 _MISSING = re.compile(r"No module named '?(?P<module>\w+)")
 _NBDDP = "nbddp"
 #: A Python of an environment, such as ``env/bin/python3``: its pip installs packages. One of the
@@ -24,7 +26,7 @@ _NAME = re.compile(r"^[\w.-]+")
 _MINOR = re.compile(r"(?:python|/)(?P<minor>3\.\d+)(?![\d])")
 
 
-def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> str:
+def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> EngineEnd:
     """Say that an agent did not start since its Python lacks a package, and what to do.
 
     Args:
@@ -34,20 +36,21 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
         by_ssh: whether the user reaches the machine by ssh.
 
     Returns:
-        A sentence and the next step; empty: the output tells of no such thing.
+        What is lacking, and the next step; empty: the output tells of no such thing.
     """
     says_missing = _MISSING.search(output)
     if says_missing is None:
-        return ""
+        return EngineEnd("")
     module = says_missing["module"]
     lacks = module if module == _NBDDP else f"the package {module}, which nbddp needs"
     own = f"3.{sys.version_info.minor}"
     minor = _minor(output, python)
     if minor not in ("", own):
-        return (
+        return EngineEnd(
             f"{python} on {place} lacks {lacks}, and is Python {minor}, as its path says: all "
-            f"nodes need Python {own}, which the notebook has. Next: --python PATH names a Python "
-            f"{own} there that has nbddp and the torch of this notebook"
+            f"nodes need Python {own}, which the notebook has",
+            f"--python PATH names a Python {own} there that has nbddp and the torch of this "
+            "notebook",
         )
     gets_environment = _OF_ENVIRONMENT.fullmatch(python) is None
     needed = _needed(_NBDDP if gets_environment else module)
@@ -68,10 +71,10 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> st
     seen = ""
     if source.startswith("/") and source in needed:
         seen = f" (if {source}, from which nbddp is installed here, is there, too; else copy it)"
-    return (
-        f"{python} on {place} lacks {lacks}. Next: {run} what is missing{then}{seen}, or --python "
-        f"PATH names the Python {own} of an environment there that has nbddp and the torch of this "
-        "notebook"
+    return EngineEnd(
+        f"{python} on {place} lacks {lacks}",
+        f"{run} what is missing{then}{seen}, or --python PATH names the Python {own} of an "
+        "environment there that has nbddp and the torch of this notebook",
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from nbddp.controller.launch import lasting_ssh, relay_messages, ssh_words
 from nbddp.controller.launch.commands import Commands, OwnCommands, Program
 from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engine_process import EngineProcess, ask
 from nbddp.controller.launch.lasting_ssh import SSH_FAILED, LastingSsh, RunningSsh, SshKeeper
 from nbddp.controller.launch.missing_packages import missing_package
@@ -237,10 +238,10 @@ class RelayedCommands:
         how = ssh.end()
         return how and self._failure_text(ssh.exit_code, how)
 
-    def _failure_text(self, exit_code: int | None, how: str) -> str:
+    def _failure_text(self, exit_code: int | None, how: str) -> EngineEnd:
         if lacks := missing_package(how, self._python, self._place.login, by_ssh=True):
             return lacks
-        return f"ssh to {self._place.login} {how}. Next: {self._advice(exit_code, how)}"
+        return EngineEnd(f"ssh to {self._place.login} {how}", self._advice(exit_code, how))
 
     def _advice(self, exit_code: int | None, how: str) -> str:
         login = self._place.login

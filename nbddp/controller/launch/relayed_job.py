@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.lasting_ssh import REACH_S
 from nbddp.controller.launch.relayed_commands import RelayedCommands, relay_place
 from nbddp.controller.launch.slurm import job_state
@@ -122,7 +123,7 @@ class RelayedJobEngine:
         program = self._queueing.get(key)
         if not self._job(key):
             how = "" if program is None else program.end()
-            return how and f"sbatch {how}. Next: try `sbatch` on {self._options.via}"
+            return how and EngineEnd(f"sbatch {how}", f"try `sbatch` on {self._options.via}")
         state = self._states.get(key, "")
         if state.rpartition(": ")[2] not in ENDED:
             return ""

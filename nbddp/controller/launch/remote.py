@@ -4,6 +4,7 @@ Runs in: the notebook's process.
 """
 
 from nbddp.controller.launch.engine import Engine
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.wire.message_types import AgentEnd
 
 
@@ -40,7 +41,8 @@ class RemoteAgent:
         """Return whether the agent has ended, or its engine knows that it cannot come."""
         follows = not (self._has_come and self._outlives_starter)
         if self._end is None and follows and (text := self._engine.end(self.node)):
-            self._end = AgentEnd("engine", text=text)
+            end = EngineEnd.of(text)
+            self._end = AgentEnd("engine", text=end.what, advice=end.advice)
         return self._end is not None
 
     def end(self) -> AgentEnd:

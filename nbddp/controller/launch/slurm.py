@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
@@ -112,7 +113,7 @@ class SlurmEngine:
             return lacks
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
         tried = shlex.join(["srun", *self._options.arguments, "hostname"])
-        return how and f"srun {how}. Next: try `{tried}` {where}"
+        return how and EngineEnd.of(f"srun {how}", f"try `{tried}` {where}")
 
     def _task_ends(self, process: "Program") -> Mapping[int, str]:
         """Return what ``srun`` has written about tasks that ended while others go on."""

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
+from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engine_process import ask
 from nbddp.controller.launch.lasting_ssh import REACH_S, SSH_FAILED
 from nbddp.controller.launch.missing_packages import missing_package
@@ -108,14 +109,12 @@ class SshEngine:
         by_ssh = not self._options.via
         if lacks := missing_package(how, self._python, host, by_ssh=by_ssh):
             return lacks
-        if "Next: " in how:  # the agent there knows more
-            return f"ssh {how}"
         where = "in a terminal" if by_ssh else f"on {self._options.via}"
         # An end of ssh itself says nothing of the Python there: it does not know or reach the host,
         # or is refused.
         is_of_ssh = not agent_end or (process is not None and process.exit_code == SSH_FAILED)
         python = "" if is_of_ssh else "; --python PATH names the Python there"
-        return how and f"ssh {how}. Next: try `ssh {host}` {where}{python}"
+        return how and EngineEnd.of(f"ssh {how}", f"try `ssh {host}` {where}{python}")
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Start an agent on a spare host, or, if there is none, on the same one.

@@ -16,7 +16,15 @@ from typing import Protocol, cast
 from msgspec.structs import replace
 
 from nbddp.controller.hub import HubThread
-from nbddp.controller.launch import Engine, LocalAgent, LostNode, ReplacingEngine, mark_of, state_of
+from nbddp.controller.launch import (
+    Engine,
+    EngineEnd,
+    LocalAgent,
+    LostNode,
+    ReplacingEngine,
+    mark_of,
+    state_of,
+)
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolBrokenError, PoolStartError
@@ -27,6 +35,14 @@ _POLL_S = 0.1
 _LOCAL_JOIN_S = 120.0
 #: Stands for a host that only the user knows.
 _OTHER = "OTHER"
+
+
+class _NotReplacedError(PoolBrokenError):
+    """No other agent has come; the advice is that of the engine, if it has one."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(EngineEnd(what, advice))
+        self.has_advice = bool(advice)
 
 
 class AgentSource(Protocol):
@@ -40,7 +56,7 @@ class AgentSource(Protocol):
     def state(self, nodes: Collection[int]) -> str:
         """Say what is waited for on these nodes, or what the user has to do."""
 
-    def end(self, node: int) -> str:
+    def end(self, node: int) -> EngineEnd:
         """Say why the agent cannot come; empty: it may."""
 
     def try_next(self, lost: LostNode) -> str:
@@ -115,24 +131,26 @@ class EngineAgents:
     def _begin(self, lost: LostNode) -> None:
         engine = self._replacing
         if engine is None:
-            raise PoolBrokenError(
+            raise _NotReplacedError(
                 f"{place(lost)} was not replaced: --launcher {self._name} cannot start one agent "
-                "alone. Next: pull what you need from the other ranks (x = %ddp pull x), then %ddp "
-                "restart, which starts all nodes again"
+                "alone",
+                "pull what you need from the other ranks (x = %ddp pull x), then %ddp restart, "
+                "which starts all nodes again",
             )
         try:
             engine.replace(lost, self._invitation)
         except PoolStartError as error:
-            reason = str(error).removeprefix("the pool did not start: ")
-            raise PoolBrokenError(f"{place(lost)} was not replaced: {reason}") from None
+            end = EngineEnd.of(str(error).removeprefix("the pool did not start: "))
+            text = f"{place(lost)} was not replaced: {end.what}"
+            raise _NotReplacedError(text, end.advice) from None
 
     def state(self, nodes: Collection[int]) -> str:
         """Return the words of the engine."""
         return state_of(self._engine, nodes)
 
-    def end(self, node: int) -> str:
+    def end(self, node: int) -> EngineEnd:
         """Return the words of the engine about one agent."""
-        return self._engine.end(node)
+        return EngineEnd.of(self._engine.end(node))
 
     def withdraw(self, node: int) -> None:
         """Tell the engine that nobody waits any longer."""
@@ -183,10 +201,11 @@ class LocalAgents:
         """Nothing: it is a process of this machine."""
         return ""
 
-    def end(self, node: int) -> str:
+    def end(self, node: int) -> EngineEnd:
         """Return the last words of an agent that has ended."""
         agent = self._agents[node]
-        return f"its process ended: {agent.last_output().strip()}" if agent.has_exited() else ""
+        is_over = agent.has_exited()
+        return EngineEnd.of(f"its process ended: {agent.last_output().strip()}" if is_over else "")
 
     def try_next(self, lost: LostNode) -> str:
         """Nothing: there is no other machine."""
@@ -238,9 +257,9 @@ def replace_nodes(
             begun.append(lost_one)
         _wait(source, lost, hub, is_interrupted, on_progress)
         is_done = True
-    except PoolBrokenError as error:
+    except _NotReplacedError as error:
         again = source.way_out(nodes, command)
-        if not again and "Next: " not in str(error):
+        if not again and not error.has_advice:
             again = f". Next: {command} tries again"
         elif not again and hub.is_alive and len(begun) == len(lost):
             again = f", then {command} again"
@@ -270,23 +289,24 @@ def _wait(
         if is_interrupted():
             raise KeyboardInterrupt
         if not hub.is_alive:
-            raise PoolBrokenError("the hub of the pool has ended. Next: %ddp restart")
+            raise _NotReplacedError("the hub of the pool has ended", "%ddp restart")
         for lost_one in missing:
             if reason := source.end(lost_one.node):
                 before = failed.setdefault(lost_one.node, [])
                 if tried := source.try_next(lost_one):
-                    said = reason.partition(". Next: ")[0].rstrip(".")
-                    before.append(f"on {tried}, {said}")
+                    before.append(f"on {tried}, {reason.what.rstrip('.')}")
                     continue
-                reasons = "; ".join([*before, reason])
-                raise PoolBrokenError(
-                    f"no agent has come in the place of {place(lost_one)}: {reasons}"
+                reasons = "; ".join([*before, reason.what])
+                raise _NotReplacedError(
+                    f"no agent has come in the place of {place(lost_one)}: {reasons}",
+                    reason.advice,
                 )
         awaited = [each.node for each in missing]
         if until is not None and time.monotonic() > until:
-            raise PoolBrokenError(
+            raise _NotReplacedError(
                 f"no agent has come in the place of {_places(missing)} in {source.limit_s:g} s "
-                f"({source.state(awaited)}). Next: look at the machines"
+                f"({source.state(awaited)})",
+                "look at the machines",
             )
         state = source.state(awaited)
         waits_for = f"waits for another agent in the place of {_places(missing)}\n{state}"

@@ -12,7 +12,7 @@ from msgspec import structs
 from nbddp.controller.diagnosis import CompareScope, Report
 from nbddp.controller.recovery.abort import OperationAbort
 from nbddp.controller.state import RunOutcome, exited_result, results_of
-from nbddp.wire.flight_recorder import FAR_MESSAGES
+from nbddp.wire.flight_recorder import FAR_MESSAGES, RING_LENGTH
 from nbddp.wire.messages import GroupsRebuilt, RankExited, RunFinished, RunsFinished
 from nbddp.wire.rank_set import Rank
 
@@ -41,6 +41,11 @@ class Damage:
         if self.is_far_odd:
             return "messages"
         return "sanitizer" if self.is_sanitized else None
+
+    @property
+    def record_count(self) -> int:
+        """How many of the newest records of a rank are compared."""
+        return RING_LENGTH if self.is_sanitized or self.is_far_odd else 64
 
 
 def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:

@@ -60,7 +60,6 @@ from nbddp.controller.state import (
     describe_exit,
 )
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import (
     GroupsRebuilt,
     RankExited,
@@ -375,8 +374,10 @@ class RecoveryMachine:
             actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
         elif is_unreported or (damage.scope is not None and not is_broken):
             compared = partial(self._compared, scope=damage.scope or "all")
-            last = RING_LENGTH if damage.is_sanitized or damage.is_far_odd else 64
-            actions += self._probes.look(now, compared, last=last)[1]
+            # All have left the cell: on a busy machine they answer late, and all the same.
+            limit_s = None if is_broken else self.settings.compare_timeout_s
+            last = damage.record_count
+            actions += self._probes.look(now, compared, last=last, limit_s=limit_s)[1]
         return actions
 
     def _compared(self, views: Views, now: float, *, scope: CompareScope) -> list[Action]:

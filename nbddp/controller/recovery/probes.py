@@ -116,6 +116,7 @@ class RankProbes:
         last: int = 64,
         memory: bool = False,
         is_brief: bool = False,
+        limit_s: float | None = None,
     ) -> tuple[int, list[Action]]:
         """Ask ranks for their state; returns the number of the question, and the actions.
 
@@ -126,6 +127,7 @@ class RankProbes:
             last: number of operations in each answer.
             memory: ask for memory usage as well.
             is_brief: ask only whether they have changed, see `DescribeRank.is_brief`.
+            limit_s: for the answers; default: that of a probe.
         """
         alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
@@ -134,7 +136,7 @@ class RankProbes:
         def looked(answers: Answers, now: float) -> list[Action]:
             return then(self.views(answers, now), now)
 
-        until = now + self._settings.look_timeout_s
+        until = now + (self._settings.look_timeout_s if limit_s is None else limit_s)
         self._questions.ask("look", number, asked, until=until, then=looked)
         request = DescribeRank(number=number, last=last, memory=memory, is_brief=is_brief)
         return number, [SendToRanks(asked, request)] if asked else []

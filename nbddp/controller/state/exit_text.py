@@ -154,8 +154,9 @@ def describe_cause(cause: ExitCause) -> str:
             return "%ddp restart -r"
         case LostAgent(never_came="", node=node):
             return f"{_loss_of(cause).format(node)} ({_agent_end(cause.end)})"
-        case LostAgent(never_came=machine, end=AgentEnd(cause="engine", text=text)):
-            return f"the agent on {machine} never came: {text}"
+        case LostAgent(never_came=machine, end=AgentEnd(cause="engine", text=text, advice=advice)):
+            next_step = f". Next: {advice}" if advice else ""
+            return f"the agent on {machine} never came: {text}{next_step}"
         case LostAgent(never_came=machine):
             return f"the agent on {machine} never came: {_agent_end(cause.end)}"
         case _:
@@ -199,7 +200,7 @@ def _agent_end(end: AgentEnd) -> str:
         case "silent":
             return f"nothing was heard of {end.text} for {end.number} s"
         case "engine":  # its advice is for a start: what to do now stands elsewhere
-            return end.text.partition(". Next: ")[0].rstrip(". ")
+            return end.text.rstrip(". ")
         case _:
             return _AGENT_ENDS[end.cause].format(job=end.text)
 

@@ -27,6 +27,7 @@ from nbddp.wire.flight_recorder import (
     Site,
     group_name_of,
 )
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Like `nbddp.wire.flight_recorder.schema.OperationKind`, but a ``message`` is a send and its recv.
@@ -517,7 +518,7 @@ def _common(entries: list[tuple[int, Operation]]) -> Operation:
 
 def _label(operation: Operation, op: str, src: int, dst: int) -> str:
     """The label of `Operation.label`, but that of a message names both ends."""
-    if operation.signature.kind in ("send", "recv"):
+    if operation.signature.kind in MESSAGES:
         tag = f" (tag {operation.tag})" if operation.tag else ""
         return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}{tag}"
     called = msgspec.structs.replace(operation.signature, op=op)

@@ -39,6 +39,7 @@ from nbddp.wire.faults import (
     missed_text,
 )
 from nbddp.wire.flight_recorder import CONSOLE, GroupInfo, Operation, Signature
+from nbddp.wire.flight_recorder.matching import MESSAGES
 
 #: So many faults of one text are told by a rank: random ones may strike at each operation.
 MAX_TOLD = 50
@@ -297,7 +298,7 @@ class Faults:
         other = ends[1] if here == ends[0] else ends[0]
         signature = operation.signature
         group = place.counters.info
-        members = (operation.peer,) if signature.kind in ("send", "recv") else group.ranks
+        members = (operation.peer,) if signature.kind in MESSAGES else group.ranks
         if other not in members or signature.kind == "recv":
             return  # the sender delays a message
         seconds = armed.fault.link_s(signature.nbytes)

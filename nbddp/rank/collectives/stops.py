@@ -34,6 +34,7 @@ from nbddp.rank.collectives.repeated_calls import read_call
 from nbddp.rank.collectives.retries import Retries
 from nbddp.rank.collectives.work import Instead
 from nbddp.wire.flight_recorder import GroupInfo, Mismatch, Operation, Signature
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.messages import DescribeAtPrompt, Execute
 from nbddp.wire.step_replies import RUNS, StepReply, StepVerb
 
@@ -149,7 +150,7 @@ class Stops:
                 "was sent. Next: let the program call its operation"
             )
         self._retries.come(signature, peer)
-        number = 0 if signature.kind in ("send", "recv") else counters.seq + 1
+        number = 0 if signature.kind in MESSAGES else counters.seq + 1
         group, until = self._until
         stops = not self._passes or (group == counters.info.pg_id and number >= until)
         break_points: tuple[int, ...] = ()

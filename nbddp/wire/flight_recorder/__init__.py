@@ -5,7 +5,7 @@ from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.origins import RANDOM_NUMBERS, is_own
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.sanitizer_report import (
-    DIGEST_BYTES,
+    HASH_BYTES,
     ReplicaSteps,
     SanitizerFault,
     SanitizerFaultKind,
@@ -65,8 +65,8 @@ __all__ = [
     "CONNECTION",
     "CONSOLE",
     "DEFAULT_GROUP",
-    "DIGEST_BYTES",
     "FAR_MESSAGES",
+    "HASH_BYTES",
     "LEFT_DEBUGGER",
     "RANDOM_NUMBERS",
     "RENDEZVOUS",

@@ -200,7 +200,7 @@ _MESSAGE: Final = (
 
 
 def _rules(signature: Signature) -> tuple[Rule, ...]:
-    if signature.kind in ("send", "recv"):
+    if signature.kind in MESSAGES:
         return _MESSAGE
     return RULES.get(signature.op, _OTHERS)
 
@@ -213,7 +213,7 @@ def hard_key(signature: Signature) -> tuple[Hashable, ...]:
 
     Uneven exchanges may have equal keys in spite of an error, see `is_uneven`.
     """
-    name = "message" if signature.kind in ("send", "recv") else signature.op
+    name = "message" if signature.kind in MESSAGES else signature.op
     exchanged = (_exchanged(signature),) if signature.op in EXCHANGES else ()
     errors = (rule.view(signature) for rule in _rules(signature) if rule.verdict is not _WARNING)
     return name, *errors, *exchanged

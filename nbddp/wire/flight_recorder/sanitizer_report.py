@@ -54,16 +54,18 @@ class ReplicaSteps(_Part, frozen=True):
     number: int  #: of the model among those of its group
     optimizer_number: int  #: of the optimizer among those that have stepped the model
     model: str  #: class of the model
-    optimizer: str  #: class of the optimizers; empty: the code updates the parameters itself
+    #: The class of each optimizer that has stepped the same parameters, by their first steps. The
+    #: states are those of the one that has stepped last. Empty: the code updates the parameters.
+    optimizers: tuple[str, ...]
     tensors: tuple[str, ...]  #: names of the parameters
     digests: bytes  #: for each step one digest of all tensors
-    details: bytes  #: for the first steps, as many as fit, a digest of each tensor
+    details: bytes  #: for the first steps, as many as fit, a hash of each tensor
     newest: bytes  #: the same for the last step
     buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
-    buffer_digests: bytes  #: at the end of the cell
+    buffer_hashes: bytes  #: at the end of the cell
     states: tuple[str, ...]  #: names of the tensors that the optimizer keeps for parameters
     #: At the end of the cell; empty: another optimizer has stepped some of the parameters since.
-    state_digests: bytes
+    state_hashes: bytes
     #: Of the optimizer, ``lr=0.1, momentum=0.9``, by the first step after which they were seen;
     #: empty: not known from this step on.
     settings: tuple[str, ...]
@@ -89,15 +91,12 @@ class ReplicaSteps(_Part, frozen=True):
     later_steps: int = 0
     #: States that the optimizer kept after its first step, and keeps no more at the end.
     lost_states: tuple[str, ...] = ()
-    #: The class of each optimizer that has stepped the same parameters, by their first steps. The
-    #: states are those of the one that has stepped last.
-    optimizers: tuple[str, ...] = ()
     #: The index of the optimizer of each step, as in ``site_of_step``; empty: there is one.
     optimizer_of_step: bytes = b""
 
 
-#: Length of a digest.
-DIGEST_BYTES: Final = 8
+#: Length of a hash, and of a digest of several.
+HASH_BYTES: Final = 8
 
 
 class SanitizerReport(_Part, frozen=True):

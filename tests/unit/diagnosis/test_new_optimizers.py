@@ -13,7 +13,6 @@ def _of(replica: ReplicaSteps, numbers: list[int], *classes: str) -> ReplicaStep
     """The steps of optimizers with these numbers; the first number is of the time before them."""
     return replace(
         replica,
-        optimizer=" and ".join(dict.fromkeys(classes)),
         optimizers=classes,
         optimizer_of_step=bytes(numbers),
     )
@@ -94,12 +93,12 @@ def test_optimizers_of_other_parameters_are_no_proof_of_equal_last_steps():
 
 def test_a_state_in_whose_place_another_optimizer_steps_is_not_compared():
     kept, other = (
-        replace(steps(*_FIRST), states=("step of bias",), state_digests=digest(number))
+        replace(steps(*_FIRST), states=("step of bias",), state_hashes=digest(number))
         for number in (1, 2)
     )
     (parted,) = found(kept, other)
     assert parted.beside == "state"
-    assert found(kept, replace(other, state_digests=b"")) == []
+    assert found(kept, replace(other, state_hashes=b"")) == []
 
 
 def test_ranks_with_other_numbers_of_steps_are_not_said_to_step_each_optimizer():
@@ -123,3 +122,19 @@ def test_the_settings_of_a_step_alone_are_not_those_of_the_common_step():
     assert (parted.setting, parted.new_optimizers, parted.optimizers) == (None, {}, {})
     assert parted.alone is not None
     assert (str(parted.alone.ranks), parted.alone.optimizer) == ("0", "Adam")
+
+
+def test_a_class_that_only_another_rank_has_stepped_is_named_with_those_of_the_first_one():
+    odd = _of(steps(*_FIRST, (9, 4)), [0, 0, 0, 1], "SGD", "Adam")
+    (parted,) = found(RIGHT, odd)
+    assert parted.classes == ("SGD", "Adam")
+    assert parted.steps.optimizers == ("SGD",)
+
+
+def test_an_early_step_of_one_rank_alone_is_one_of_one_optimizer():
+    lone = _of(
+        replace(steps((2, 2), (3, 3), (4, 4)), early_site=Site(line=4)), [0, 0, 1], "SGD", "Adam"
+    )
+    (parted,) = found(lone, replace(steps((1, 1), (3, 4), (4, 5)), starts=()))
+    assert parted.alone is not None
+    assert parted.alone.optimizer == "SGD"

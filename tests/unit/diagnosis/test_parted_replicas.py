@@ -35,7 +35,7 @@ def test_other_optimizers_are_told_and_no_setting_of_theirs():
     rows = (1, 1), (2, 2)
     right = replace(steps(*rows), settings=("lr=0.1, momentum=0",), setting_steps=(0,))
     odd = replace(
-        steps(rows[0], (3, 3)), optimizer="Adam", settings=("lr=0.1",), setting_steps=(0,)
+        steps(rows[0], (3, 3)), optimizers=("Adam",), settings=("lr=0.1",), setting_steps=(0,)
     )
     (parted,) = found(right, odd, right)
     assert parted.optimizers == {0: "SGD", 1: "Adam", 2: "SGD"}
@@ -351,9 +351,9 @@ def test_replicas_that_are_equal_again_after_steps_without_hashes():
 def test_ranks_that_make_other_numbers_of_steps_without_hashes():
     rows = (1, 1), (2, 2)
     end = whole((1, 1), (8, 8))
-    states = {"states": ("momentum_buffer of weight",), "state_digests": digest(1)}
+    states = {"states": ("momentum_buffer of weight",), "state_hashes": digest(1)}
     few = replace(cut(*rows, end=(8, 8), later=5), **states)
-    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_digests": digest(2)})
+    more = replace(cut(*rows, end=(8, 8), later=6), **{**states, "state_hashes": digest(2)})
     assert found_in((few, end), (more, end)) == []
 
     (parted,) = found_in((few, end), (cut(*rows, end=(9, 8), later=6), whole((1, 1), (9, 8))))

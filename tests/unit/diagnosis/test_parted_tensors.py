@@ -71,7 +71,7 @@ STATES = "exp_avg of weight", "exp_avg of bias"
 
 
 def _with_states(*, lost: bool = False) -> ReplicaSteps:
-    kept = {"states": STATES, "state_digests": digest(1) * 2}
+    kept = {"states": STATES, "state_hashes": digest(1) * 2}
     return replace(steps(*EQUAL), **({"lost_states": STATES} if lost else kept))
 
 

@@ -10,7 +10,7 @@ from nbddp.controller.hub.remote_nodes import RemoteNodes
 from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankResult, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
-from nbddp.wire.message_types import AgentEnd, NodeFacts
+from nbddp.wire.message_types import AgentEnd, LostAgent, NodeFacts
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentEnded,
@@ -179,13 +179,17 @@ def test_an_agent_in_the_place_of_a_lost_one_has_the_time_of_a_start_before_it_i
     """It loads torch, and waits for that, before it makes its first rank."""
     scene = Scene()
     assert scene.look(101.0) == []  # it has ranks
-    [info] = scene.pool.machine.ranks.values()
-    scene.nodes._warming.add(0)
-    scene.pool.machine.ranks.put(replace(info, state=RankState.STARTING))
-    assert scene.look(120.0) == []
+    pool = scene.pool.machine
+    ranks = pool.ranks
+    pool.lost_agents[0] = LostAgent(0, AgentEnd("silent", 60, "n1"))
+    ranks.move(0, RankState.EXITED, "its node was lost")
+    assert scene.look(120.0) == []  # it has come, and has not said hello
+    pool.handle(AgentHello(version=PROTOCOL_VERSION, token="t", node=0, pid=2, host="n1"), 121.0)
+    ranks.move(0, RankState.STARTING, "starts")
+    assert scene.look(122.0) == []
     assert scene.nodes.view.silent == ()
-    scene.pool.machine.ranks.put(replace(info, state=RankState.IDLE))
-    assert scene.look(121.0) == ["nothing is heard", "1"]
+    ranks.move(0, RankState.IDLE, "is ready")
+    assert scene.look(123.0) == ["nothing is heard", "1"]
 
 
 def test_a_changed_end_of_a_job_is_told_once():

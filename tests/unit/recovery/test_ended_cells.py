@@ -23,6 +23,27 @@ def test_operations_that_differed_are_told_after_the_cell():
     assert pool.active() is None
 
 
+def test_a_rank_that_sends_its_records_late_is_waited_for():
+    """On a busy machine; the difference would be told nowhere else."""
+    pool = Pool(2)
+    run_id = pool.run()
+    for rank in (0, 1):
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=3, digest=rank)
+        look = pool.finished(rank, run_id, marks=(mark,))
+    assert pool.tick(4.0) == []
+    assert pool.active() == run_id
+    assert kinds(pool.answer_looks(look)) == ["EndRun"]
+
+
+def test_a_cell_ends_though_a_rank_does_not_send_its_records():
+    pool = Pool(2)
+    run_id = pool.run()
+    for rank in (0, 1):
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=3, digest=rank)
+        pool.finished(rank, run_id, marks=(mark,))
+    assert kinds(pool.tick(5.1)) == ["EndRun"]
+
+
 def test_ranks_at_different_places_after_a_good_cell_are_no_fault():
     """The operations were issued and not waited for."""
     pool = Pool(2)

@@ -50,7 +50,7 @@ def test_a_node_that_was_given_up_may_still_run():
         (AgentEnd("silent", 60, "b"), "node 1 was given up (nothing was heard of b for 60 s)"),
         (AgentEnd("no-answer"), "node 1 was given up (it did not answer)"),
         (
-            AgentEnd("engine", text="ssh ended with exit code 255.. Next: try `ssh b`"),
+            AgentEnd("engine", text="ssh ended with exit code 255.", advice="try `ssh b`"),
             "node 1 was lost (ssh ended with exit code 255)",
         ),
     ):

@@ -46,6 +46,7 @@ from nbddp.controller.diagnosis.words.one_sided_messages import (
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The group that a line names.
@@ -191,7 +192,7 @@ def _shown_fix(
         if changed.at_once().ends() is True:
             first = min(known.ranks)
             is_enough = changed.with_other_order([first]).ends()
-            calls = (known.call(kind, first).node for kind in ("send", "recv"))
+            calls = (known.call(kind, first).node for kind in MESSAGES)
             sends, receives = ((call.lineno, call.col_offset) for call in calls)
             does = "receive" if sends < receives else "send"
             order = f"let rank {first} {does} first" if is_enough else "use batch_isend_irecv"

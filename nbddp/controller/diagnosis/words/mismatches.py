@@ -54,6 +54,7 @@ from nbddp.controller.diagnosis.words.collectives import (
 from nbddp.controller.diagnosis.words.messages import completes_wrongly, message_result
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation, nth
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Sets of ranks in different iterations in a sentence.
@@ -446,7 +447,7 @@ def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
             "Pass contiguous tensors on all ranks of the group, `x = x.contiguous()`: elements are "
             "sent in the order of memory."
         )
-    is_message = next(iter(operations.values())).signature.kind in ("send", "recv")
+    is_message = next(iter(operations.values())).signature.kind in MESSAGES
     where = "at both ends of the message" if is_message else "on all ranks of the group"
     step = f"Use the same {' and '.join(names)} {where}"
     if fields == ("root",) and len(disagreement.culprits) < len(operations):

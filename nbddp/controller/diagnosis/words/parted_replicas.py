@@ -18,6 +18,7 @@ from nbddp.controller.diagnosis.words.replica_phrases import (
     differ,
     number_of_steps,
     odd_ranks,
+    optimizer_names,
     tensors,
 )
 from nbddp.controller.diagnosis.words.replicas_in_step import before_step, in_step
@@ -33,9 +34,9 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     is_early = bool(parted.steps.early_site.line) and not parted.beside
     if parted.is_before or parted.alone is not None:
         words = before_step(parted)
-    elif is_early and not (parted.steps.optimizer and parted.step):
+    elif is_early and not (parted.classes and parted.step):
         words = _stepped_early(parted)
-    elif not parted.steps.optimizer:
+    elif not parted.classes:
         words = _by_hand(parted)
     elif parted.is_of_end:
         words = _in_turns(parted)
@@ -55,7 +56,7 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
 def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
     """Ranks have stepped a DDP model unequally often."""
     steps, line = parted.steps, line_of(parted.site)
-    counts = parted.step_counts
+    counts, stepped = parted.step_counts, optimizer_names(parted, "or")
     (count, odd), *rest = sorted(
         ranks_by_value(counts).items(), key=lambda each: (len(each[1]), each[0])
     )
@@ -79,7 +80,7 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
     if fewest and steps.states:  # a broadcast of weights sends no momentum
         own = (
             f" If steps of one rank alone are meant, give all ranks the same weights and the same "
-            f"state of {steps.optimizer} ('{steps.states[0]}') after them."
+            f"state of {optimizer_names(parted)} ('{steps.states[0]}') after them."
         )
     # An optimizer may have stepped another model there.
     of_model = "" if fewest else f" for {steps.model}"
@@ -92,8 +93,8 @@ def _other_counts(parted: PartedReplicas, reports: RankReports) -> Words:
         other_model = "" if fewest else ", or for an optimizer with the parameters of another model"
         reasons = f"look for a condition, a `continue` or a `break` that {keeps}{other_model}"
     return Words(
-        f"{subject(odd)} made {number_of_steps(count)} of {_any_of(parted)}{of_model} in this "
-        f"cell, {others}: the replicas of {steps.model} are not equal.",
+        f"{subject(odd)} made {number_of_steps(count)} of {stepped}{of_model} in this cell, "
+        f"{others}: the replicas of {steps.model} are not equal.",
         reason,
         f"Let all ranks step equally often: {reasons}.{own} {DIFF}",
         code=code_of((parted.site, RankSet.of(rank for rank in counts if counts[rank] > fewest))),
@@ -125,7 +126,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
             f"have the same settings and the same state. {DIFF}"
         )
     elif parted.is_unpaired:
-        optimizer = parted.steps.optimizer
+        optimizer = optimizer_names(parted)
         state = f", and the same state of {optimizer}," if parted.steps.states else ""
         step = (
             f"Give all ranks the same weights{state} after steps that some of them make alone, or "
@@ -137,7 +138,7 @@ def _in_turns(parted: PartedReplicas) -> Words:
             f"often. If they take turns, {again}"
         )
     return Words(
-        f"{differ(parted)}: {made} of {_any_of(parted)} in this cell{where}.",
+        f"{differ(parted)}: {made} of {optimizer_names(parted, 'or')} in this cell{where}.",
         f"{reason}.",
         step,
         code=code_of(
@@ -155,15 +156,15 @@ def _other_tensors(parted: PartedReplicas) -> Words:
         "those of the other ranks step: its replicas are not equal at the end of the cell.",
         "hashes of all parameters were taken at the end of the cell, and differ; so do the lists "
         "of parameters that optimizers have stepped.",
-        f"Give {steps.optimizer} the same parameters on all ranks, where it is made. If ranks "
-        "share them, broadcast each after the step, from the rank that steps it.",
+        f"Give {optimizer_names(parted)} the same parameters on all ranks, where it is made. If "
+        "ranks share them, broadcast each after the step, from the rank that steps it.",
         code=code_of((parted.site, without)),
     )
 
 
 def _after_last_step(parted: PartedReplicas) -> Words:
     """A DDP model was changed after the last step."""
-    optimizer, count = parted.steps.optimizer, length(parted.steps) - 1
+    optimizer, count = optimizer_names(parted), length(parted.steps) - 1
     clause = f"its replicas were equal after the last step of {optimizer}"
     taken = "with each step"
     if parted.steps.later_steps:
@@ -244,7 +245,7 @@ def _stepped_early(parted: PartedReplicas) -> Words:
     steps, early, line = parted.steps, line_of(parted.steps.early_site), line_of(parted.site)
     taken = "hashes of all parameters were taken before that step, and at the end of the cell"
     averaging, first = f"which is at {line}, ", ""
-    if steps.optimizer:  # then the site is that of a later step
+    if parted.classes:  # then the site is that of a later step
         taken = "hashes of all parameters were taken with each later step"
         reason, averaging = f"{taken}, and differ.", ""
     elif parted.step:
@@ -284,11 +285,6 @@ def _by_hand(parted: PartedReplicas) -> Words:
     return Words(clause, reason, f"{step} {DIFF}", code=code_of((parted.site, ranks)))
 
 
-def _any_of(parted: PartedReplicas) -> str:
-    """``SGD or Adam``: not each rank has stepped each of them, perhaps."""
-    return parted.steps.optimizer.replace(" and ", " or ")
-
-
 def _rows(
     parted: PartedReplicas, reports: RankReports, culprits: RankSet
 ) -> Mapping[Rank, PerRank]:
@@ -296,7 +292,7 @@ def _rows(
     optimizer, counts = parted.optimizer, parted.step_counts
     does = f"stepped {optimizer}" if optimizer else "added up the gradients of all ranks"
     does_by_rank = {
-        rank: f"made {number_of_steps(count)} of {_any_of(parted)}"
+        rank: f"made {number_of_steps(count)} of {optimizer_names(parted, 'or')}"
         for rank, count in counts.items()
     }
     does_by_rank |= {

@@ -159,6 +159,11 @@ def new_optimizers(parted: PartedReplicas) -> str:
     return " and ".join(texts)
 
 
+def optimizer_names(parted: PartedReplicas, conjunction: str = "and") -> str:
+    """``SGD and Adam``; with "or", where perhaps not each rank has stepped each of them."""
+    return f" {conjunction} ".join(parted.classes)
+
+
 def number_of_steps(count: int) -> str:
     """``3 steps``, ``1 step``, ``no step``."""
     return f"{count or 'no'} {'step' if count < 2 else 'steps'}"

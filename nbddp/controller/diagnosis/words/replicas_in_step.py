@@ -17,6 +17,7 @@ from nbddp.controller.diagnosis.words.replica_phrases import (
     new_optimizers,
     nth_step,
     odd_ranks,
+    optimizer_names,
     sides,
     step_line,
 )
@@ -28,7 +29,7 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 def in_step(parted: PartedReplicas) -> Words:
     """The parameters differ after a step, or before the first one."""
     steps, line = parted.steps, lines_of(parted)
-    optimizer = "its optimizer" if parted.optimizers else steps.optimizer
+    optimizer = "its optimizer" if parted.optimizers else optimizer_names(parted)
     when = f"after step {parted.step} of {optimizer}"
     if parted.last:
         when = f"after {nth_step(parted)} of {optimizer}"
@@ -78,7 +79,7 @@ def in_step(parted: PartedReplicas) -> Words:
         step = f"Give all ranks the same optimizer: it was {', '.join(texts)}."
     elif parted.setting is not None:
         name, values = _setting(parted.setting)
-        step = f"Give {steps.optimizer} the same {name} on all ranks: it had {values}."
+        step = f"Give {optimizer_names(parted)} the same {name} on all ranks: it had {values}."
     return Words(
         f"{differ(parted)}: its replicas are not equal {when}.",
         reason,
@@ -97,7 +98,7 @@ def before_step(parted: PartedReplicas) -> Words:
     is_before = parted.is_before or not parted.step
     nth = nth_step(parted, is_before=is_before)
     when = "before" if is_before else "after"
-    before = f"{when} {nth} of {steps.optimizer}{counted_steps(parted)}"
+    before = f"{when} {nth} of {optimizer_names(parted)}{counted_steps(parted)}"
     names = parted.states[:1]
     more = f" and {len(parted.states) - 1} more" if parted.states[1:] else ""
     state = f"'{names[0]}'{more} of {steps.model}" if names else ""
@@ -130,7 +131,7 @@ def before_step(parted: PartedReplicas) -> Words:
             "hashes of all parameters were taken with each step, and differ; after step "
             f"{parted.step - 1} they were equal."
         )
-        both = f", and the same state of {steps.optimizer}," if steps.states else ""
+        both = f", and the same state of {optimizer_names(parted)}," if steps.states else ""
         step = f"Look whether all ranks have the same weights{both} {after}. {DIFF}"
     else:
         what = differ(parted)

@@ -13,6 +13,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
 from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
@@ -34,7 +35,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
                 ranks=_rows(cause, reports, f"called {name}"),
                 begins_with_ranks=False,
             )
-        is_message = opened.signature.kind in ("send", "recv")
+        is_message = opened.signature.kind in MESSAGES
         return Words(
             f"{called}, and nothing can: its handle was deleted.",
             "Gloo forgets the message if the other end has not come by then, and that one waits "

@@ -67,7 +67,7 @@ class GroupCounters:
         return self.seq + sum(list(self.p2p.values()))
 
     def add_far_message(  # noqa: PLR0917 - once for each message: keywords cost
-        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
+        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int, times: int = 1
     ) -> None:
         """Add a message with a rank of another node, whose other end no board shows.
 
@@ -78,24 +78,12 @@ class GroupCounters:
             tag: of the message.
             count: its number among those of this direction, peer and tag.
             hard: fingerprint of its signature.
+            times: -1: take back what was added.
         """
-        code = self._far_code(direction, rank, peer, tag, count, hard)
-        self.far_messages = (self.far_messages + code) % FAR_MESSAGES
-
-    def withdraw_far_message(  # noqa: PLR0917 - see `add_far_message`
-        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
-    ) -> None:
-        """Take back what `add_far_message` has added."""
-        code = self._far_code(direction, rank, peer, tag, count, hard)
-        self.far_messages = (self.far_messages - code) % FAR_MESSAGES
-
-    def _far_code(  # noqa: PLR0917 - see `add_far_message`
-        self, direction: str, rank: int, peer: int, tag: int, count: int, hard: int
-    ) -> int:
         is_sent = direction == "send"
         ends = (rank, peer) if is_sent else (peer, rank)
-        code = fingerprint((self.info.pg_id, self.epoch, ends, tag, count, hard))
-        return code if is_sent else -code
+        code = fingerprint((self.info.pg_id, self.epoch, ends, tag, count, hard)) * times
+        self.far_messages = (self.far_messages + (code if is_sent else -code)) % FAR_MESSAGES
 
     def description(self) -> GroupInfo:
         """Return the group for records and messages, with the user's description shortened."""

@@ -3,8 +3,8 @@
 Runs in: the rank process, any thread. Each rank writes the fingerprint of its next operation on a
 board in shared memory *before* it reads those of the others: of any two ranks that disagree, the
 later one sees the mismatch. `signatures` makes the fingerprints. The texts are read from the
-records of the other rank, and only when fingerprints differ, so an equal hash of different groups
-cannot raise a false alarm.
+records of the other rank, and only when fingerprints differ, so an equal fingerprint of different
+groups cannot raise a false alarm.
 
 A call that torch refuses returns its number, and the rank's next call gets it. So a different call
 counts only when torch has accepted it. A rank that sees an undecided call waits, however long the

@@ -294,7 +294,7 @@ class Recorder:
         key = (direction, peer, tag)
         if peer >= 0 and not self.board.shows(peer):
             count = counters.p2p[key]
-            counters.withdraw_far_message(direction, self.rank, peer, tag, count, known.hard)
+            counters.add_far_message(direction, self.rank, peer, tag, count, known.hard, -1)
         counters.p2p[key] -= 1
 
     def received_from_any(self, counters: GroupCounters, source: int, record: int) -> None:

@@ -6,6 +6,7 @@ Runs in: the rank process, any thread.
 from collections.abc import Sequence
 
 from nbddp.wire.flight_recorder import LoopVariable, Operation, Signature, Site
+from nbddp.wire.flight_recorder.matching import MESSAGES
 
 
 def upcoming_operation(
@@ -29,7 +30,7 @@ def upcoming_operation(
         site: the line that calls it.
         iteration: of the loops around that line.
     """
-    is_message = signature.kind in ("send", "recv")
+    is_message = signature.kind in MESSAGES
     return Operation(
         record_id=0,
         pg_id=pg_id,

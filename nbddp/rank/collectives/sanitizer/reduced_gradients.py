@@ -21,7 +21,7 @@ _MAX_FLAT = 256
 #: Tensors of a cell that are compared with gradients, to which nobody has copied them back.
 _MAX_COPIES = 256
 
-_Digest: TypeAlias = Callable[[torch.Tensor], bytes]
+_HashOf: TypeAlias = Callable[[torch.Tensor], bytes]
 
 
 class Reduction(NamedTuple):
@@ -74,14 +74,14 @@ class ReducedGradients:
                 self._reduced[reference.cdata] = reference, reduction
 
     def note_copies(
-        self, reduction: Reduction, tensors: Iterable[torch.Tensor], digest: _Digest
+        self, reduction: Reduction, tensors: Iterable[torch.Tensor], hash_of: _HashOf
     ) -> None:
         """Note tensors that the user's code adds up: they may be copies of gradients.
 
         Args:
             reduction: does it next.
             tensors: the tensors.
-            digest: returns the hash of a tensor.
+            hash_of: returns the hash of a tensor.
         """
         for tensor in tensors:
             if not (_is_plain(tensor) and tensor.is_floating_point()):
@@ -91,7 +91,7 @@ class ReducedGradients:
             if self._left_copies:
                 self._left_copies -= 1
                 if tensor.nbytes <= _MAX_FLAT_BYTES:
-                    self._copies[tensor.numel(), digest(tensor)] = reduction
+                    self._copies[tensor.numel(), hash_of(tensor)] = reduction
 
     def _keep(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """Keep a tensor until the next step, and with it the memory that it is a view of."""
@@ -108,12 +108,12 @@ class ReducedGradients:
         _, size, _ = self._flat.pop(number, (None, 0, None))
         self._flat_bytes -= size
 
-    def unused_of(self, gradients: Sequence[torch.Tensor], digest: _Digest) -> Reduction | None:
+    def unused_of(self, gradients: Sequence[torch.Tensor], hash_of: _HashOf) -> Reduction | None:
         """Return the reduction of copies of these gradients, which still hold what they held.
 
         Args:
             gradients: all of a model, in the order of its parameters.
-            digest: returns the hash of a tensor.
+            hash_of: returns the hash of a tensor.
         """
         if not gradients or not all(map(_is_plain, gradients)):
             return None
@@ -122,11 +122,11 @@ class ReducedGradients:
         copied: list[Reduction | None] = []
         if sizes.issuperset(counts):
             pairs = zip(counts, gradients, strict=True)
-            copied = [self._copies.get((size, digest(gradient))) for size, gradient in pairs]
+            copied = [self._copies.get((size, hash_of(gradient))) for size, gradient in pairs]
         elif sum(counts) in sizes:
             with torch.no_grad(), dispatch_watch.unseen():
                 flat = torch.cat([gradient.detach().flatten() for gradient in gradients])
-            copied = [self._copies.get((sum(counts), digest(flat)))]
+            copied = [self._copies.get((sum(counts), hash_of(flat)))]
         reductions = [each for each in copied if each is not None]
         is_all = bool(reductions) and len(reductions) == len(copied)
         if not is_all or len({each.pg_id for each in reductions}) > 1:

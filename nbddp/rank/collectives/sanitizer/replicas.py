@@ -29,7 +29,7 @@ from nbddp.rank.collectives.sanitizer.step_hashes import StepHashes
 from nbddp.rank.collectives.sanitizer.whole_models import Model, WholeModels, site_of, whole_report
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.rank.torch_private.gradients import gradient_of
-from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site
+from nbddp.wire.flight_recorder import HASH_BYTES, Operation, ReplicaSteps, Site
 
 _Module: Any = torch.nn.Module
 _Optimizer: Any = Optimizer
@@ -57,16 +57,15 @@ class Replicas:
         self._steps: dict[
             tuple[int, int], StepHashes
         ] = {}  # by DDP model, 0 for none, and optimizer
-        self._last_step: dict[int, int] = {}  #: by identity of those: the time of the last one
         self._gradients = ReducedGradients()
-        #: By identity: the digests of modules with gradients, when some were reduced first.
-        self._digests_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
+        #: By identity: the hashes of modules with gradients, when some were reduced first.
+        self._hashes_before: dict[int, tuple[_ModuleRef, dict[str, bytes]]] = {}
         self._sought: set[tuple[Any, ...]] = set()  #: shapes whose modules were looked for
         #: By identity: modules whose gradients were reduced when they were looked at.
         self._by_hand: dict[int, tuple[_ModuleRef, Reduction, tuple[str, ...]]] = {}
-        self._whole = WholeModels(self._digest)
+        self._whole = WholeModels(self._hash_of)
         #: By identity: parameters that were stepped while no gradient was reduced, with their
-        #: digests before, and the line of that step.
+        #: hashes before, and the line of that step.
         self._early: dict[int, tuple[Any, bytes, Site]] = {}
         self._unreduced: set[int] = set()  #: identities of such optimizers
         self._hooks: list[Any] = []
@@ -119,10 +118,9 @@ class Replicas:
     def _forget(self) -> None:
         """Forget the tensors and modules of a cell."""
         self._steps.clear()
-        self._last_step.clear()
         self._gradients.clear()
         self._by_hand.clear()
-        self._digests_before.clear()
+        self._hashes_before.clear()
         self._whole.clear()
         self._early.clear()
         self._unreduced.clear()
@@ -150,7 +148,7 @@ class Replicas:
     def _modules_of(self, optimizer: Optimizer) -> list[torch.nn.Module]:
         """The modules that train, of whose parameters an optimizer has some."""
         mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        known = [reference() for reference, _ in self._digests_before.values()]
+        known = [reference() for reference, _ in self._hashes_before.values()]
         modules = [module for module in known if module is not None]
         return [each for each in modules if any(id(one) in mine for one in each.parameters())]
 
@@ -185,14 +183,14 @@ class Replicas:
         of_reduction: dict[Reduction, list[tuple[torch.nn.Module, tuple[str, ...]]]] = {}
         for reference, reduction, names in self._by_hand.values():
             module = reference()
-            before = self._digests_before.get(id(module))
+            before = self._hashes_before.get(id(module))
             if module is not None and before is not None and before[0]() is module:
                 of_reduction.setdefault(reduction, []).append((module, names))
         for reduction, modules in of_reduction.items():
             if len(modules) > 1:
                 continue  # ranks cannot tell them apart
             ((module, names),) = modules
-            parts = self._digests_before[id(module)][1]
+            parts = self._hashes_before[id(module)][1]
             tensors = {name: one for name, one in module.named_parameters() if name in names}
             if tensors.keys() <= parts.keys() and others.isdisjoint(map(id, tensors.values())):
                 model = Model(module, reduction.pg_id, _FIRST_BY_HAND + reduction.number)
@@ -201,11 +199,11 @@ class Replicas:
                 early = [self._early_of(one) for one in tensors.values()]
                 known = [each for each in early if each is not None]
                 if known and len(known) == len(tensors):
-                    # An optimizer has stepped it before: its digests are those of that time.
+                    # An optimizer has stepped it before: its hashes are those of that time.
                     parts = {name: part for name, (part, _) in zip(tensors, known, strict=True)}
                     early_site = known[0][1]
                 yield whole_report(
-                    model, site, parts, tensors, self._digest,
+                    model, site, parts, tensors, self._hash_of,
                     early_site=early_site, others_step=bool(self._steps or self._unreduced),
                 )  # fmt: skip
 
@@ -232,26 +230,26 @@ class Replicas:
         if not is_of_user:
             self._whole.note_sender(counters, reduction)
             return
-        self._gradients.note_copies(reduction, tensors, self._digest)
+        self._gradients.note_copies(reduction, tensors, self._hash_of)
         key = tuple((each.shape, each.dtype) for each in tensors)
         if key not in self._sought and len(self._sought) < _MAX_SOUGHT:
             self._sought.add(key)
             self._note_before()
 
     def _note_before(self) -> None:
-        """Take the digests of modules that train: the code may update them without an optimizer.
+        """Take the hashes of modules that train: the code may update them without an optimizer.
 
         DDP reduces the gradients of its models by itself.
         """
         of_ddp = _ddp_parameters()
         for module in finite.root_modules():
-            known = self._digests_before.get(id(module))
+            known = self._hashes_before.get(id(module))
             if known is not None and known[0]() is module:
                 continue
             named = [each for each in module.named_parameters() if id(each[1]) not in of_ddp]
             if any(gradient_of(one) is not None for _, one in named):
-                parts = {name: self._digest(one) for name, one in named}
-                self._digests_before[id(module)] = weakref.ref(module), parts
+                parts = {name: self._hash_of(one) for name, one in named}
+                self._hashes_before[id(module)] = weakref.ref(module), parts
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         number = id(optimizer)
@@ -289,7 +287,8 @@ class Replicas:
                     continue
                 replica = Model.of_ddp(model, counters.info.pg_id)
                 known = self._whole.note(replica)
-                if is_before and self._join(key, replica.key, optimizer, tensors):
+                same = self._steps_of(replica.key)
+                if is_before and self._join(key, same, optimizer, tensors):
                     continue
                 self._begin(key, replica, optimizer, tensors, known)
             else:
@@ -331,7 +330,7 @@ class Replicas:
             reduction = self._gradients.reduction_of(gradients) if is_before else None
             unused = None
             if is_before and reduction is None:
-                reduction = unused = self._gradients.unused_of(gradients, self._digest)
+                reduction = unused = self._gradients.unused_of(gradients, self._hash_of)
             if reduction is None:
                 if is_before and id(optimizer) not in self._unreduced:
                     self._unreduced.add(id(optimizer))
@@ -340,9 +339,11 @@ class Replicas:
                 return
             module = finite.module_of(parameters)
             tensors, trained = self._gradients.named(module, parameters, reduction.pg_id)
-            if unused is None and self._join_plain(key, optimizer, reduction, tensors):
+            plain = self._plain_steps(reduction)
+            same = [each for each in plain if each.unused is None]
+            if unused is None and self._join(key, same, optimizer, tensors):
                 return
-            model = Model(module, reduction.pg_id, self._next_plain(reduction))
+            model = Model(module, reduction.pg_id, _FIRST_PLAIN + len(plain))
             known: Mapping[str, bytes] = {}
             if unused is None:
                 known = self._whole.note_tensors(model, trained, reduction)
@@ -380,20 +381,14 @@ class Replicas:
                 partly.append((root, tensors, names, max(reductions, key=lambda each: each.number)))
         if len(partly) == 1:
             ((root, tensors, names, reduction),) = partly
-            number = self._next_plain(reduction)
+            number = _FIRST_PLAIN + len(self._plain_steps(reduction))
             model = Model(root, reduction.pg_id, number, sends_buffers=True)
             key = 0, id(optimizer)
             steps = self._begin(key, model, optimizer, tensors, {})
             steps.unused, steps.left_out = reduction, tuple(names)
 
-    def _next_plain(self, reduction: Reduction) -> int:
-        """The number of a replica that is no DDP model."""
-        # Ranks may be members of other groups, too, each of its own.
-        others = {id(each): each for (model, _), each in self._steps.items() if not model}
-        return _FIRST_PLAIN + sum(each.model.pg_id == reduction.pg_id for each in others.values())
-
     def _early_of(self, parameter: torch.Tensor) -> tuple[bytes, Site] | None:
-        """The digest of a parameter before such a step, and the line of the step."""
+        """The hash of a parameter before such a step, and the line of the step."""
         reference, part, site = self._early.get(id(parameter), (None, b"", Site()))
         return (part, site) if reference is not None and reference() is parameter else None
 
@@ -401,18 +396,17 @@ class Replicas:
         """Note parameters that an optimizer steps before their gradients are reduced."""
         site = self._sites.site_of(self._sites.user_frame(sys._getframe(4)))
         for parameter in parameters:
-            self._early[id(parameter)] = weakref.ref(parameter), self._digest(parameter), site
+            self._early[id(parameter)] = weakref.ref(parameter), self._hash_of(parameter), site
 
     def _begin(
         self, key: tuple[int, int], model: Model, optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor], known: Mapping[str, bytes],
     ) -> StepHashes:  # fmt: skip
         """Begin with a replica whose first step begins; ``known`` are hashes from just now."""
-        number = sum(each.model.key == model.key for each in self._each_steps())
-        steps = StepHashes(model, optimizer, number, tensors, self._digest)
+        number = len(self._steps_of(model.key))
+        steps = StepHashes(model, optimizer, number, tensors, self._hash_of)
         self._steps[key] = steps
         steps.begin(self._place(), known)
-        self._last_step[id(steps)] = time.monotonic_ns()
         return steps
 
     def _go_on(self, key: tuple[int, int], optimizer: Optimizer, *, is_before: bool) -> None:
@@ -422,31 +416,37 @@ class Replicas:
             steps.note_start(optimizer, self._place())
         else:
             steps.add(self._place())
-            self._last_step[id(steps)] = time.monotonic_ns()
 
     def _join(
-        self, key: tuple[int, int], model: tuple[str, int], optimizer: Optimizer,
+        self, key: tuple[int, int], same: Iterable[StepHashes], optimizer: Optimizer,
         tensors: Mapping[str, torch.Tensor],
     ) -> bool:  # fmt: skip
-        """Go on with the hashes of another optimizer of the same parameters, if there is one."""
-        for steps in self._each_steps():
-            if steps.is_of(model, tensors):
+        """Go on with the hashes of another optimizer of the same parameters, if there is one.
+
+        Args:
+            key: of the optimizer.
+            same: hashes of the same model.
+            optimizer: its step begins.
+            tensors: all that it steps of the model.
+        """
+        for steps in same:
+            if steps.are_of(tensors):
                 self._steps[key] = steps
                 self._go_on(key, optimizer, is_before=True)
                 return True
         return False
 
-    def _join_plain(
-        self, key: tuple[int, int], optimizer: Optimizer, reduction: Reduction,
-        tensors: Mapping[str, torch.Tensor],
-    ) -> bool:  # fmt: skip
-        """The same where the user's code has reduced the gradients."""
-        models = [
-            each.model.key
-            for (model, _), each in self._steps.items()
-            if not model and each.unused is None and each.model.pg_id == reduction.pg_id
-        ]
-        return any(self._join(key, model, optimizer, tensors) for model in models)
+    def _steps_of(self, model: tuple[str, int]) -> list[StepHashes]:
+        return [each for each in self._each_steps() if each.model.key == model]
+
+    def _plain_steps(self, reduction: Reduction) -> list[StepHashes]:
+        """Those of replicas that are no DDP models, in the group of a reduction.
+
+        Their number is the next number of such a replica: ranks may be members of other groups,
+        too, each of its own.
+        """
+        plain = [each for each in self._each_steps() if not each.model.is_ddp]
+        return [each for each in plain if each.model.pg_id == reduction.pg_id]
 
     def _each_steps(self) -> list[StepHashes]:
         """Each once: several optimizers may have one."""
@@ -458,11 +458,7 @@ class Replicas:
         each_steps = self._each_steps()
         for steps in each_steps:
             mine = set(map(id, steps.tensors.values()))
-            later = (
-                each
-                for each in each_steps
-                if self._last_step[id(each)] > self._last_step[id(steps)]
-            )
+            later = (each for each in each_steps if each.last_ns > steps.last_ns)
             is_replaced = any(not mine.isdisjoint(map(id, each.tensors.values())) for each in later)
             reports.append(steps.report(operations, is_replaced=is_replaced))
         return reports
@@ -474,15 +470,16 @@ class Replicas:
             self._step_place = self._sites.stack(frame) or (Site(),)
         return self._step_place
 
-    def _digest(self, tensor: torch.Tensor) -> bytes:
+    def _hash_of(self, tensor: torch.Tensor) -> bytes:
+        """The first bytes of the hash of a tensor; zeros: it has no plain memory, or not yet."""
         assert self.hash_of is not None  # noqa: S101 - `begin` has looked
         with torch.no_grad(), dispatch_watch.unseen():
             try:
                 # To compute with a whole DTensor is a collective, which other ranks need not call.
                 part = getattr(tensor, "to_local", tensor.detach)()
-                return self.hash_of(part)[:DIGEST_BYTES]
+                return self.hash_of(part)[:HASH_BYTES]
             except (RuntimeError, NotImplementedError, ValueError):  # no plain memory, or not yet
-                return bytes(DIGEST_BYTES)
+                return bytes(HASH_BYTES)
 
 
 def _ddp_parameters() -> set[int]:

@@ -34,6 +34,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerReport,
     shortened,
 )
+from nbddp.wire.flight_recorder.matching import MESSAGES
 
 #: Number of faults of a rank in one cell.
 _MAX_FAULTS = 16
@@ -226,7 +227,7 @@ class Sanitizer:
 
     def _is_message(self, operation: OpenOperation) -> bool:
         known = self._recorder.operation(operation.record)
-        return known is not None and known.signature.kind in ("send", "recv")
+        return known is not None and known.signature.kind in MESSAGES
 
     def _line_of(self, operation: OpenOperation) -> object:
         known = self._recorder.operation(operation.record)

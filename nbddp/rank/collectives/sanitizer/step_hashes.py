@@ -3,6 +3,7 @@
 Runs in: the rank process, main thread. `Replicas` decides which parameters are a replica.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,9 +11,9 @@ from typing import Any, Final
 import torch
 
 from nbddp.rank.collectives.sanitizer.reduced_gradients import Reduction
-from nbddp.rank.collectives.sanitizer.whole_models import Digest, Model, joined, site_of
+from nbddp.rank.collectives.sanitizer.whole_models import HashOf, Model, joined, site_of
 from nbddp.wire.flight_recorder import (
-    DIGEST_BYTES,
+    HASH_BYTES,
     Operation,
     ReplicaSteps,
     Site,
@@ -44,10 +45,11 @@ class StepHashes:
     optimizer: Any  #: the one that has stepped it last
     number: int  #: of the first optimizer among those that have stepped the model in this cell
     tensors: Mapping[str, torch.Tensor]
-    digest: Digest
+    hash_of: HashOf
     unused: Reduction | None = None  #: see `ReducedGradients.unused_of`
     left_out: tuple[str, ...] = ()  #: parameters whose gradients ``unused`` has left out
     early_site: Site | None = None  #: of a step before its gradients were reduced first
+    last_ns: int = 0  #: when the last step ended, or the first one began
     _digests: bytearray = field(default_factory=bytearray)
     _details: bytearray = field(default_factory=bytearray)
     _newest: bytes = b""  #: of each tensor
@@ -55,40 +57,36 @@ class StepHashes:
     _places: list[tuple[Site, ...]] = field(default_factory=list)
     _place_of_step: bytearray = field(default_factory=bytearray)
     _later_steps: int = 0  #: of which no hashes are taken
-    #: By the order of their first steps: none may go before the end, since they are told by `id`.
+    #: By the order of their first steps. They are held until the end of the cell: `Replicas` tells
+    #: optimizers by `id`, and another one could get that of one that has gone.
     _optimizers: list[Any] = field(default_factory=list)
     _optimizer_of_step: bytearray = field(default_factory=bytearray)
-    #: By the optimizer: names of its states after its first step.
+    #: By the number of the optimizer: names of its states after its first step.
     _kept_states: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    _buffers: dict[str, bytes] = field(default_factory=dict)  #: digests at the first step
+    _buffers: dict[str, bytes] = field(default_factory=dict)  #: hashes at the first step
     #: By the step that began with them.
     _settings: list[tuple[int, str]] = field(default_factory=list)
-    #: By the step: the digests of each tensor, and of each state of the optimizer.
+    #: By the step: the hashes of each tensor, and of each state of the optimizer.
     _starts: dict[int, tuple[bytes, dict[str, bytes]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take the hashes of the buffers."""
-        self._buffers = self._buffer_digests()
+        self._buffers = self._buffer_hashes()
 
     def begin(self, place: tuple[Site, ...], known: Mapping[str, bytes]) -> None:
         """Take the hashes before the first step.
 
         Args:
             place: the line of the step, and those that called it.
-            known: digests of tensors that were taken just now.
+            known: hashes of tensors that were taken just now.
         """
         self.add(place, known)
         self._starts[1] = self._newest, self._states()
 
-    def is_of(self, key: tuple[str, int], tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether these are the hashes of a model and of these parameters.
-
-        Args:
-            key: of the model.
-            tensors: all that an optimizer steps.
-        """
+    def are_of(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether these are the hashes of these parameters: all that an optimizer steps."""
         mine = [(name, id(one)) for name, one in self.tensors.items()]
-        return self.model.key == key and mine == [(name, id(one)) for name, one in tensors.items()]
+        return mine == [(name, id(one)) for name, one in tensors.items()]
 
     def note_start(self, optimizer: Any, place: tuple[Site, ...]) -> None:
         """Take the hashes before a later step, if its line or its optimizer is not the last one.
@@ -104,19 +102,20 @@ class StepHashes:
         size = len(self._starts) * len(self._newest)
         is_new = is_other or self._places[self._place_of_step[-1]] != place
         if is_new and len(self._starts) < _MAX_STARTS and size < _DETAIL_BYTES:
-            self._starts[count] = self._all_digests(), self._states()
+            self._starts[count] = self._all_hashes(), self._states()
 
     def add(self, place: tuple[Site, ...], known: Mapping[str, bytes] = _NONE) -> None:
         """Take the hashes after a step.
 
         Args:
             place: the line of the step, and those that called it.
-            known: digests of tensors that were taken just now.
+            known: hashes of tensors that were taken just now.
         """
+        self.last_ns = time.monotonic_ns()
         if len(self._place_of_step) >= _MAX_STEPS:
             self._later_steps += 1
             return
-        parts = [known.get(name) or self.digest(one) for name, one in self.tensors.items()]
+        parts = [known.get(name) or self.hash_of(one) for name, one in self.tensors.items()]
         self._newest = b"".join(parts)
         self._digests += joined(parts)
         if len(self._details) + len(self._newest) <= _DETAIL_BYTES:
@@ -163,9 +162,9 @@ class StepHashes:
         steady: dict[str, bytes] = {}
         if len(self._place_of_step) > _FEWEST_FOR_BUFFERS and not self.model.sends_buffers:
             steady = {
-                name: digest
-                for name, digest in self._buffer_digests().items()
-                if self._buffers.get(name) == digest
+                name: value
+                for name, value in self._buffer_hashes().items()
+                if self._buffers.get(name) == value
             }
         states = self._states()
         classes = [shortened(type(each).__name__) for each in self._optimizers]
@@ -176,17 +175,16 @@ class StepHashes:
             number=self.model.number,
             optimizer_number=self.number,
             model=shortened(self.model.name),
-            optimizer=" and ".join(dict.fromkeys(classes)),
             optimizers=tuple(classes),
             optimizer_of_step=bytes(self._optimizer_of_step) if len(classes) > 1 else b"",
             tensors=tuple(map(shortened, self.tensors)),
             digests=bytes(self._digests),
             details=bytes(self._details),
-            newest=self._all_digests() if self._later_steps else self._newest,
+            newest=self._all_hashes() if self._later_steps else self._newest,
             buffers=tuple(map(shortened, steady)),
-            buffer_digests=b"".join(steady.values()),
+            buffer_hashes=b"".join(steady.values()),
             states=tuple(map(shortened, states)),
-            state_digests=b"" if is_replaced else b"".join(states.values()),
+            state_hashes=b"" if is_replaced else b"".join(states.values()),
             lost_states=() if is_replaced else tuple(map(shortened, lost)),
             settings=tuple(text for _, text in self._settings),
             setting_steps=tuple(step for step, _ in self._settings),
@@ -205,17 +203,17 @@ class StepHashes:
             copy_site=Site() if self.unused is None else site_of(self.unused, operations()),
         )
 
-    def _all_digests(self) -> bytes:
-        return b"".join(map(self.digest, self.tensors.values()))
+    def _all_hashes(self) -> bytes:
+        return b"".join(map(self.hash_of, self.tensors.values()))
 
-    def _buffer_digests(self) -> dict[str, bytes]:
+    def _buffer_hashes(self) -> dict[str, bytes]:
         module, ignored = self.model.module, self.model.ignored
         named = () if module is None else module.named_buffers()
-        return {name: self.digest(each) for name, each in named if name not in ignored}
+        return {name: self.hash_of(each) for name, each in named if name not in ignored}
 
     def _states(self) -> dict[str, bytes]:
-        """Return the digests of the tensors that an optimizer keeps for each parameter."""
-        return {name: self.digest(value) for name, value in self._state_tensors().items()}
+        """Return the hashes of the tensors that an optimizer keeps for each parameter."""
+        return {name: self.hash_of(value) for name, value in self._state_tensors().items()}
 
     def _state_tensors(self) -> dict[str, torch.Tensor]:
         # The user's optimizer may keep something else there.
@@ -236,11 +234,11 @@ def _start(
 
     Args:
         step: its number.
-        details: the digest of each tensor.
+        details: the hash of each tensor.
         states: those of the states of the optimizer.
         names: of the states that are reported.
     """
-    size = DIGEST_BYTES
+    size = HASH_BYTES
     parts = [details[at : at + size] for at in range(0, len(details), size)]
     known = b"".join(states.get(name, bytes(size)) for name in names)
     return StepStart(step=step, digest=joined(parts), details=details, states=known)

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Final, TypeAlias
 
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import MESSAGES
 
 _Shape: TypeAlias = tuple[int, ...]
 
@@ -42,7 +43,7 @@ def combines(operation: Operation | None) -> bool:
     if operation is None:
         return True
     signature = operation.signature
-    return signature.kind in ("collective", "send", "recv") and signature.op not in _NEVER_COMBINE
+    return signature.kind in ("collective", *MESSAGES) and signature.op not in _NEVER_COMBINE
 
 
 def is_of_library(operation: Operation) -> bool:

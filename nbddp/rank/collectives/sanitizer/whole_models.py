@@ -13,9 +13,9 @@ import torch
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer.reduced_gradients import Reduction
-from nbddp.wire.flight_recorder import DIGEST_BYTES, Operation, ReplicaSteps, Site, shortened
+from nbddp.wire.flight_recorder import HASH_BYTES, Operation, ReplicaSteps, Site, shortened
 
-Digest: TypeAlias = Callable[[torch.Tensor], bytes]
+HashOf: TypeAlias = Callable[[torch.Tensor], bytes]
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class WholeModels:
     """The DDP models that have sent gradients in a cell, or that an optimizer has stepped.
 
     Args:
-        digest: returns the hash of a tensor.
+        hash_of: returns the hash of a tensor.
     """
 
-    def __init__(self, digest: Digest) -> None:
-        self._digest = digest
+    def __init__(self, hash_of: HashOf) -> None:
+        self._hash_of = hash_of
         #: By group and number. The model may be gone at the end of the cell, and its weights not.
         self._known: dict[tuple[str, int], _Whole] = {}
 
@@ -131,7 +131,7 @@ class WholeModels:
             tensors: the parameters.
             reduction: of their gradients; None: an optimizer is about to step them.
         """
-        before = {name: self._digest(one) for name, one in tensors.items()}
+        before = {name: self._hash_of(one) for name, one in tensors.items()}
         self._known[model.key] = _Whole(model, reduction, tensors, before)
         return before
 
@@ -153,14 +153,14 @@ class WholeModels:
                 site,
                 whole.before,
                 whole.tensors,
-                self._digest,
+                self._hash_of,
                 others_step=others_step and whole.model.key not in stepped,
             )
 
 
 def whole_report(
     model: Model, site: Site, before: Mapping[str, bytes], tensors: Mapping[str, torch.Tensor],
-    digest: Digest, *, early_site: Site | None = None, others_step: bool = False,
+    hash_of: HashOf, *, early_site: Site | None = None, others_step: bool = False,
 ) -> ReplicaSteps:  # fmt: skip
     """Report a replica as it was, and as it is at the end of the cell.
 
@@ -169,26 +169,26 @@ def whole_report(
         site: the line that reduces its gradients.
         before: the hashes of its parameters before.
         tensors: its parameters.
-        digest: returns the hash of a tensor.
+        hash_of: returns the hash of a tensor.
         early_site: a line that has stepped it before that.
         others_step: optimizers step other weights only: each rank may compute these from them.
     """
     first = [before[name] for name in tensors]
-    last = [digest(tensor) for tensor in tensors.values()]
+    last = [hash_of(tensor) for tensor in tensors.values()]
     return ReplicaSteps(
         pg_id=model.pg_id,
         number=model.number,
         optimizer_number=0,
         model=shortened(model.name),
-        optimizer="",
+        optimizers=(),
         tensors=tuple(map(shortened, tensors)),
         digests=joined(first) + joined(last),
         details=b"".join([*first, *last]),
         newest=b"".join(last),
         buffers=(),
-        buffer_digests=b"",
+        buffer_hashes=b"",
         states=(),
-        state_digests=b"",
+        state_hashes=b"",
         settings=(),
         setting_steps=(),
         sites=(site,),
@@ -212,8 +212,8 @@ def site_of(reduction: Reduction, operations: Iterable[Operation]) -> Site:
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
-    """Return one hash of several."""
+    """Return the digest of several hashes."""
     value = 0
     for part in parts:
-        value = (value * 0x100000001B3 + int.from_bytes(part)) & (1 << 8 * DIGEST_BYTES) - 1
-    return value.to_bytes(DIGEST_BYTES)
+        value = (value * 0x100000001B3 + int.from_bytes(part)) & (1 << 8 * HASH_BYTES) - 1
+    return value.to_bytes(HASH_BYTES)
