@@ -41,6 +41,7 @@ from nbddp.notebook.output import (
     SocketLog,
     Source,
     StartDisplay,
+    StepLine,
     StillSink,
     TerminalSink,
     View,
@@ -364,6 +365,12 @@ def start_display() -> StartDisplay:
     return StartDisplay(sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
 
 
+def step_line(verb: str) -> StepLine:
+    """Return what shows, in the running cell, what a verb does now."""
+    sink = _foreground_sink()
+    return StepLine(verb, sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
+
+
 def _connect_listeners(pool: Pool) -> None:
     """Show the output of ranks between cells, and connect their widgets to the front end."""
     global _relay, _sockets  # noqa: PLW0603 - one pool per process
@@ -441,6 +448,7 @@ def make_view(
     is_alone: bool = False,
     cell: int | None = None,
     has_panel: bool = False,
+    steps: StepLine | None = None,
 ) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.
 
@@ -453,6 +461,7 @@ def make_view(
         cell: the number of the cell, under which its output is kept; None: it is not, unless it is
             the cell that ran while there was no notebook.
         has_panel: whether a panel takes the commands for stopped ranks.
+        steps: the line of the verb that runs the cell.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     folds = pool.settings.fold_output  # else the text has no limit
@@ -460,12 +469,13 @@ def make_view(
         background_sink()
         if background
         else _foreground_sink(
-            keeps_place=folds,
+            keeps_place=folds and steps is None,
             place=rank_strip.blank(len(run.ranks)) if pool.world_size > 1 else "",
             is_alone=is_alone,
         )
     )
     is_front_end = _goes_to_front_end(sink)
+    sink = steps or sink
     now = time.monotonic()
     left = pool.left_cell
     began = now
@@ -509,7 +519,7 @@ def make_view(
         grids=_grid_by_display_id,
         kept=kept,
         began=began,
-        began_at=began_at,
+        began_at=began_at if steps is None else "",
         sockets=_sockets,
     )
 

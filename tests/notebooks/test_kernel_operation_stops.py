@@ -104,6 +104,8 @@ def test_a_cell_that_has_not_run_yet_is_named(kernel: Kernel):
     assert "so far" not in kernel.run("%ddp break line 5 --cell 1").text
     text = kernel.run("%ddp break line 999").text
     assert "no cell so far has a line 999; the longest one has" in text
+    text = " ".join(kernel.run("%ddp break line 1").text.split())
+    assert "line 1 of a cell with %%ddp is the line of %%ddp: no rank stops there" in text
     kernel.ok("%ddp clear")
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.hub import WaitInterrupt
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool import Pool, catch_up
+from nbddp.controller.pool.cell_view import SilentView
 from nbddp.controller.values import Exchange
 from nbddp.errors import (
     BadOptionError,
@@ -353,3 +354,18 @@ def test_the_notebook_does_not_build_what_ranks_copy(pool: Pool, monkeypatch: py
     assert result.copied == ("large", "small")
     assert pool.diff("small, large").is_equal
     assert pool.pull("float(small.sum() + large[-1])", ranks=1) == 5
+
+
+def test_each_step_is_told_before_it_is_done(pool: Pool):
+    steps: list[str] = []
+    for cell in ("layer = torch.nn.Linear(2, 2)", "dist.barrier()\nx = 3", "x += 1"):
+        pool.run(cell)
+    pool.restart(2)
+    catch_up(pool, None, (), 99, lambda pool, run: SilentView(), say=steps.append)
+    assert steps == [
+        "runs cell [1] again on rank 2 (1 of 3); ranks 0-1 run along",
+        "runs cell [2] again on rank 2 (2 of 3); ranks 0-1 run along",
+        "runs cell [3] again on rank 2 (3 of 3); ranks 0-1 run along",
+        "copies the state of layer from rank 0 to rank 2",
+        "compares variables of rank 2 with those of other ranks",
+    ]

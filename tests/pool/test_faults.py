@@ -404,7 +404,7 @@ def test_a_fault_that_did_not_strike_is_told(pool: Pool):
     view = strike(pool, "if rank == 0:\n    x = 1", faults)
     assert len(view.struck()) == 1
     assert view.told == [
-        "3 faults did not strike: rank 1: raise OSError at line 99; "
+        "3 faults did not strike: rank 1: raise OSError at line 99 (the cell has 2 lines); "
         "ranks 0-1: skip the next gather; ranks 0-1: delay 1 ms at line 2 (on rank 1)"
     ]
 

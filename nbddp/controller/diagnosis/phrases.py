@@ -59,8 +59,10 @@ class RankVerb(Enum):
 
 #: `RankVerb.WAITS` with a duration.
 _HAS_WAITED: Forms = ("has waited", "have waited")
-#: The end of a sentence about ranks that have ended: they took part in no operation of the cell.
-NEVER_CALLED = " and never called a collective"
+#: The end of a sentence about ranks that took part in no operation of the cell; of one that has
+#: named the cell.
+CALLED_NONE = " and called no collective in this cell"
+CALLED_NONE_IN_IT = " and called no collective in it"
 
 
 @dataclass(frozen=True)

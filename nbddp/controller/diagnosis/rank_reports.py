@@ -9,7 +9,8 @@ from dataclasses import replace
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.phrases import (
-    NEVER_CALLED,
+    CALLED_NONE,
+    CALLED_NONE_IN_IT,
     Forms,
     Predicate,
     RankVerb,
@@ -207,7 +208,7 @@ class RankReports:
             before = (
                 f", after {self.name(newest, has_call=False)}"
                 if newest
-                else ", before any collective"
+                else ", before any collective of this cell"
             )
             error = view.error
             site = (error and error.site) or (newest.site if newest else None)
@@ -223,7 +224,9 @@ class RankReports:
         if newest is None and view.lost_agent:  # its records are not known
             return ended, None
         if newest is None:
-            return replace(ended, rest=f"{ended.rest}{NEVER_CALLED}"), None
+            names_cell = ended.verb is RankVerb.HAS_FINISHED
+            none = CALLED_NONE_IN_IT if names_cell else CALLED_NONE
+            return replace(ended, rest=f"{ended.rest}{none}"), None
         name = self.name(newest, has_call=False)
         aside = last_operation(name)
         if newest is not last and group is not None:

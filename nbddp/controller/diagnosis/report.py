@@ -171,7 +171,7 @@ class PerRank:
         >>> outcome = pool.run("x = 1")
         >>> place = pool.diagnose().ranks[1]
         >>> print(place)
-        rank 1 has finished the cell and never called a collective
+        rank 1 has finished the cell and called no collective in it
     """
 
     rank: Rank
@@ -195,7 +195,7 @@ class PerRank:
 
         Example:
             >>> place.what
-            'has finished the cell and never called a collective'
+            'has finished the cell and called no collective in it'
         """
         return str(self.predicate)
 
@@ -207,7 +207,7 @@ class PerRank:
 
         Example:
             >>> place.description
-            'has finished the cell and never called a collective'
+            'has finished the cell and called no collective in it'
         """
         return _with_place(self.what, self.site)
 

@@ -65,8 +65,13 @@ def notebook_address(engine: Engine, address: str) -> str:
     Args:
         engine: starts the agents.
         address: the value of ``--address``; empty: the user has given none.
+
+    Raises:
+        BadOptionError: hosts would not reach the notebook there.
     """
     own = "" if getattr(engine, "owns_address", False) else address
+    if own and isinstance(engine, SshEngine):
+        engine.check_address(own)
     return own or engine.address()
 
 

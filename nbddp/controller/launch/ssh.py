@@ -6,6 +6,7 @@ has ended, the agent ends as well. With ``--via LOGIN`` it is the ssh of a login
 """
 
 import shlex
+import socket
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from nbddp.controller.launch.relayed_commands import RelayedCommands, make_comma
 from nbddp.controller.launch.ssh_tunnels import SshTunnels
 from nbddp.controller.launch.ssh_words import ssh_words
 from nbddp.controller.options import check_hosts
+from nbddp.errors import BadOptionError
 from nbddp.settings import NODE_ENV
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
@@ -63,6 +65,31 @@ class SshEngine:
             return network.address_towards(_host_name(host))
         except OSError:
             return network.own_address()  # behind a jump host, perhaps
+
+    def check_address(self, address: str) -> None:
+        """Check that hosts do not look for the notebook on their own loopback.
+
+        With ``--port``, a tunnel of the user may lead from there to the notebook.
+
+        Raises:
+            BadOptionError: they would.
+        """
+        options = self._options
+        if options.tunnel or options.via or options.port or not network.is_loopback(address):
+            return
+        others = [host for host in self._hosts if _is_elsewhere(host)]
+        if not others:
+            return
+        name, one = others[0], len(others) == 1
+        has = ", ".join(own for _, own in network.interfaces() if not network.is_loopback(own))
+        raise BadOptionError(
+            f"address is {address!r}, which on {', '.join(others)} "
+            f"{'is that machine itself' if one else 'is each of these machines itself'}: its agent "
+            "would not reach the notebook. Legal: an address of this machine that the hosts reach"
+            f"{f' (it has {has})' if has else ''}. Next: leave out --address, "
+            f"which takes the address towards {name}; or --tunnel in its place, if ssh is to carry "
+            "the connections"
+        )
 
     def start(self, invitation: Invitation) -> None:
         """Start ``ssh HOST python -m nbddp agent --connect -`` for each node.
@@ -200,6 +227,21 @@ class SshEngine:
 
 def _port(invitation: Invitation) -> int:
     return network.split_address(invitation.addresses[0])[1]
+
+
+def _is_elsewhere(host: str) -> bool:
+    """Return whether a host is surely another machine, whose loopback leads nowhere else."""
+    lines = ask(["ssh", "-G", host]).splitlines()
+    if any(line.startswith("remoteforward ") for line in lines):
+        return False
+    name = _host_name(host)
+    if network.is_loopback(name):
+        return False
+    try:
+        address = socket.gethostbyname(name)
+        return network.address_towards(address) not in (address, "127.0.0.1")
+    except OSError:
+        return False  # a name that only a jump host knows
 
 
 def _host_name(host: str) -> str:

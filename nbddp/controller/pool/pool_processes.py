@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
+from msgspec.structs import replace
+
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
 from nbddp.controller.diagnosis import Report, Sources
 from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -263,7 +265,14 @@ class PoolProcesses:
     def _restart_ranks(
         self, ranks: RankSet, interrupts: EarlyInterrupts, *, knows_cells: bool
     ) -> str:
-        done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
+        shown_from = time.monotonic() + self._settings.progress_after_s
+
+        def is_wanted() -> bool:
+            if time.monotonic() >= shown_from:
+                self.listeners.progress(replace(self.snapshot, replacing=ranks))
+            return not interrupts.count
+
+        done = self.talk.restart_ranks(ranks, is_wanted)
         if done is None:
             raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
         if done.is_withdrawn:

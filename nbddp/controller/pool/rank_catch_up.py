@@ -5,11 +5,9 @@ Runs in: the notebook's process, the thread of the caller.
     NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> state_sync.give
 """
 
-import secrets
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
     CatchUp,
@@ -17,7 +15,6 @@ from nbddp.controller.catch_up import (
     ComparedVariables,
     HeldValues,
     LeftOut,
-    PastCell,
     Reason,
     Roles,
     Unfinished,
@@ -34,15 +31,15 @@ from nbddp.controller.pool.random_numbers import (
     random_numbers,
     share_random_numbers,
 )
-from nbddp.errors import (
-    BadOptionError,
-    CellError,
-    CellInterruptedError,
-    NbddpError,
-    RankExitedError,
-    TransferError,
-    TransferInterruptedError,
+from nbddp.controller.pool.replayed_cells import (
+    NO_REPLAY,
+    VALUES,
+    RunOwn,
+    Say,
+    give_states,
+    replay,
 )
+from nbddp.errors import BadOptionError, NbddpError, TransferError, TransferInterruptedError
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
@@ -53,19 +50,14 @@ if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
 
 
-#: Modules that cells of ours use on ranks.
-_VALUES = "nbddp.rank.values.plain_values"
-_NO_REPLAY = Replay("", NO_RANKS)
-
-_Run: TypeAlias = Callable[..., None]
-
-
 def catch_up(
     pool: "Pool",
     ranks: Sequence[int] | str | int | None,
     cells: Sequence[int],
     count: int,
     make_view: "Callable[[Pool, Run], CellView]",
+    *,
+    say: Say = lambda step: None,
 ) -> CatchUp:
     """Give fresh ranks the variables that they lack; see `Pool.catch_up`.
 
@@ -75,13 +67,14 @@ def catch_up(
         cells: see `Pool.catch_up`.
         count: number of the cell that asks for it.
         make_view: makes what shows the cells.
+        say: shows what is done now.
     """
     had, infos = _names(pool), pool.ranks()
     roles = choose_roles(pool.history, infos, had, None if ranks is None else pool.rank_set(ranks))
     fresh, source = roles.fresh, roles.source
     _check_cells(pool, cells)
 
-    def run(ranks: RankSet, code: str, replay: Replay = _NO_REPLAY) -> None:
+    def run(ranks: RankSet, code: str, replay: Replay = NO_REPLAY) -> None:
         """Run a cell of ours; without a replay, namespaces beside the user's are dropped."""
         options = CellOptions(
             ranks,
@@ -97,9 +90,9 @@ def catch_up(
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
-    copied = _bring(pool, plan, roles, had, lacking)
+    copied = _bring(pool, plan, roles, had, lacking, say=say)
     with _holding(plan, roles, run):
-        replayed = _replay(pool, plan, fresh, make_view, run)
+        replayed = replay(pool, plan, fresh, make_view, run, say=say)
         now = _names(pool)
         unfinished, changed = (
             Unfinished(plan.cells, numbers, kinds)
@@ -117,7 +110,7 @@ def catch_up(
             for name, kind in kinds.items()
             if kind == "state" and name not in missing and (name in lacking or name in made_again)
         )
-        not_synced = _sync(pool, synced, roles, run)
+        not_synced = give_states(pool, synced, roles, run, say)
         synced = tuple(name for name in synced if name not in dict(not_synced))
         asked = [
             name
@@ -126,12 +119,12 @@ def catch_up(
             )
             if kinds[name] in ("plain", "data") and name not in copied
         ]
-        compared = _compared(pool, roles, asked)
+        compared = _compared(pool, roles, asked, say)
         behind = {
             name: late for name in asked if (late := compared.behind(name, held.changed(name)))
         }
         plain = [name for name in behind if kinds[name] == "plain"]
-        copied = (*copied, *_copied(pool, {name: behind[name] for name in plain}, roles))
+        copied = (*copied, *_copied(pool, {name: behind[name] for name in plain}, roles, say))
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
@@ -262,15 +255,15 @@ def _held_values(
     return HeldValues(names, bound, had, roles, lacking)
 
 
-def _put_back(held: HeldValues, fresh: RankSet, run: _Run) -> None:
+def _put_back(held: HeldValues, fresh: RankSet, run: RunOwn) -> None:
     """Give fresh ranks the values again that stay."""
     if held.names:
         values = f"{held.names!r}, only_plain={held.only_plain}"
-        run(fresh, f"{_VALUES}.put_back(globals(), {values})")
+        run(fresh, f"{VALUES}.put_back(globals(), {values})")
 
 
 @contextmanager
-def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
+def _holding(plan: CatchUpPlan, roles: Roles, run: RunOwn) -> Iterator[None]:
     """Keep the values that fresh ranks have; if the catch-up ends early, they have these again.
 
     Otherwise a rank would have values of old cells that no later catch-up takes for old ones.
@@ -278,7 +271,7 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
     bound = sorted({name for cell in plan.cells for name in cell.names.binds})
     settled = roles.settled if plan.cells else NO_RANKS
     if bound:
-        run(roles.fresh, f"{_VALUES}.hold(globals(), {bound!r})")
+        run(roles.fresh, f"{VALUES}.hold(globals(), {bound!r})")
     if settled:
         run(settled, f"{RANDOM}.hold()")
     try:
@@ -286,13 +279,13 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: _Run) -> Iterator[None]:
     except BaseException:
         for rank in roles.fresh if bound else NO_RANKS:
             with suppress(NbddpError):  # the rank has exited
-                run(RankSet.of([rank]), f"{_VALUES}.roll_back(globals())")
+                run(RankSet.of([rank]), f"{VALUES}.roll_back(globals())")
         for rank in settled:
             with suppress(NbddpError):
                 run(RankSet.of([rank]), f"{RANDOM}.put_back()")
         raise
     if bound:
-        run(roles.fresh, f"{_VALUES}.release()")
+        run(roles.fresh, f"{VALUES}.release()")
     if settled:
         run(settled, f"{RANDOM}.put_back()")
 
@@ -309,6 +302,8 @@ def _bring(
     roles: Roles,
     had: Mapping[int, Collection[str]],
     lacking: Mapping[str, NameKind],
+    *,
+    say: Say,
 ) -> tuple[str, ...]:
     """Copy values that no cell makes, such as those of `%ddp push`, before cells use them."""
     without_cell = {
@@ -322,88 +317,23 @@ def _bring(
         for name in without_cell | plan.needs & lacking.keys()
         if lacking.get(name) == "plain" and name in had[roles.source]
     )
-    compared = _compared(pool, roles, names)
+    compared = _compared(pool, roles, names, say)
     alike = {
         name: RankSet.of(rank for rank in roles.fresh if name not in had[rank])
         for name in names
         if compared.is_alike(name)
         or pool.history.was_pushed(name, RankSet.of([roles.source, *roles.fresh]))
     }
-    return _copied(pool, alike, roles)
+    return _copied(pool, alike, roles, say)
 
 
-def _compared(pool: "Pool", roles: Roles, names: Sequence[str]) -> ComparedVariables:
+def _compared(pool: "Pool", roles: Roles, names: Sequence[str], say: Say) -> ComparedVariables:
     """Compare variables of fresh ranks with those of the others."""
     asked = RankSet.of([*roles.others, *roles.fresh])
+    if names:
+        say(f"compares variables of {roles.fresh.describe()} with those of other ranks")
     variables = pool.told_variables(names, ranks=str(asked)) if names else {}
     return ComparedVariables(variables, roles.fresh, roles.others)
-
-
-@dataclass(frozen=True)
-class _Replayed:
-    """The end of the cells that ran again."""
-
-    aside: RankSet  #: ranks that ran them aside
-    failed: tuple[tuple[int, str], ...]  #: the numbers of cells, and the ends of their errors
-    failed_on_fresh: frozenset[int]  #: the numbers of those that failed on fresh ranks
-
-
-def _replay(
-    pool: "Pool",
-    plan: CatchUpPlan,
-    fresh: RankSet,
-    make_view: "Callable[[Pool, Run], CellView]",
-    run: _Run,
-) -> _Replayed:
-    """Run the cells of a plan.
-
-    A cell may fail that did not before: a file is not there any more. What it has defined until
-    then counts, and so do the cells below it.
-    """
-    name = secrets.token_hex(4)
-    has_run_aside = RankSet.of(
-        rank for cell in plan.cells if plan.has_peers for rank in cell.ranks - fresh
-    )
-    if has_run_aside and plan.needs:
-        run(has_run_aside, f"{_VALUES}.hold(globals(), {sorted(plan.needs)!r})")
-        run(has_run_aside, f"{_VALUES}.lend(globals())", Replay(name, has_run_aside))
-    failed, failed_on_fresh = [], set()
-    for cell in plan.cells:
-        ranks = cell.ranks if plan.has_peers else RankSet.of(set(cell.ranks).intersection(fresh))
-        options = _options_of(cell, ranks, Replay(name, ranks - fresh))
-        try:
-            pool.run_cell(cell.code, options, make_view)
-        except (CellInterruptedError, RankExitedError):
-            raise
-        except CellError as error:
-            failed.append((cell.number, _brief(error, fresh)))
-            # Without a rank, the records of all ranks show the error after the cell.
-            if not error.by_rank or set(fresh).intersection(error.by_rank):
-                failed_on_fresh.add(cell.number)
-    return _Replayed(has_run_aside, tuple(failed), frozenset(failed_on_fresh))
-
-
-def _sync(
-    pool: "Pool", names: Sequence[str], roles: Roles, run: _Run
-) -> tuple[tuple[str, str], ...]:
-    """Give fresh ranks the states of a rank; return the names that failed, and their errors.
-
-    One cell for each object: the state of an optimizer whose parameters a rank has frozen by a
-    method fits nowhere else, and the other objects must not suffer from it.
-    """
-    failed = []
-    for name in names:
-        to = f"src={roles.source}, to={roles.fresh.ranks}"
-        try:
-            run(
-                pool.all_ranks,
-                f"nbddp.rank.collectives.state_sync.give(globals().get({name!r}), {to})",
-            )
-        except (CellInterruptedError, RankExitedError):
-            raise
-        except CellError as error:
-            failed.append((name, _brief(error, pool.all_ranks)))
-    return tuple(failed)
 
 
 def _deleted(
@@ -411,7 +341,7 @@ def _deleted(
     roles: Roles,
     had: Mapping[int, Collection[str]],
     now: Mapping[int, Collection[str]],
-    run: _Run,
+    run: RunOwn,
 ) -> tuple[str, ...]:
     """Delete those names that fresh ranks have again and others have not; return them."""
     kept = {name for rank in roles.others for name in now[rank]}
@@ -423,19 +353,13 @@ def _deleted(
     return names
 
 
-def _brief(error: CellError, fresh: RankSet) -> str:
-    """``rank 1 raised ValueError: bad``, of a fresh rank if it raised."""
-    if not error.by_rank:
-        return error.headline
-    rank = next((rank for rank in fresh if rank in error.by_rank), min(error.by_rank))
-    name, text = error.by_rank[rank]
-    return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")
-
-
-def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) -> tuple[str, ...]:
+def _copied(
+    pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles, say: Say
+) -> tuple[str, ...]:
     """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
     copied = []
     for name, ranks in ranks_by_name.items():
+        say(f"copies {name} from rank {roles.source} to {ranks.describe()}")
         try:
             pool.copy_variable(name, roles.source, ranks)
         except TransferInterruptedError:
@@ -446,17 +370,6 @@ def _copied(pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles) ->
         pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
         copied.append(name)
     return tuple(copied)
-
-
-def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
-    return CellOptions(
-        ranks,
-        asks=False,
-        execution_count=cell.number,
-        first_line=cell.first_line,
-        cell_name=cell_name(cell.number),
-        replay=replay,
-    )
 
 
 def _still_lacking(

@@ -41,6 +41,7 @@ from nbddp.controller.prompts.step_refusals import (
     not_stopped_text,
     refusal,
 )
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -132,6 +133,8 @@ class StepTurns:
         self._interrupted: dict[Rank, str] = {}
         #: The group and the number of the collective up to which ranks go by ``until``.
         self._aims: dict[Rank, tuple[str, int]] = {}
+        #: The stops at which ranks were told to `retry`, until they go on.
+        self._retried: dict[Rank, Operation] = {}
         self._rows = OperationRows()
         self._is_fresh = True  #: a table is due
         self._hints = kind.hints  #: lines that were not shown yet
@@ -287,7 +290,24 @@ class StepTurns:
         number = max(number for _, number in self._open.values())
         wants_table, self._is_fresh = self._is_fresh, False
         hints, self._hints = self._hints, ()
-        return StepPrompt(request, number, wants_table, hints)
+        again = self._again() if wants_table else ()
+        return StepPrompt(request, number, wants_table, (*again, *hints))
+
+    def _again(self) -> tuple[str, ...]:
+        """A line on ranks that a break point stops in the same place again, if there are any."""
+        ranks = RankSet.of(
+            request.rank
+            for request in self._requests()
+            if request.break_points
+            and request.stop is not None
+            and _is_again(request.stop, self._retried.get(request.rank))
+        )
+        if not ranks:
+            return ()
+        return (
+            f"{ranks.describe()} {ranks.verb('stops', 'stop')} at the same operation again: "
+            "`retry` made the call again, and step issues it",
+        )
 
     def due_at(self) -> float | None:
         """The time of the next prompt, if nothing comes before; None: there is none."""
@@ -449,8 +469,11 @@ class StepTurns:
         """Note what a stopped rank does next."""
         if reply.verb in _LETS_GO:
             self._rows.let_go(request.rank, reply.verb)
+            self._retried.pop(request.rank, None)
         elif reply.verb is StepVerb.RETRY:
             self._rows.take_back(request.rank)
+            if request.stop is not None:
+                self._retried.setdefault(request.rank, request.stop)
         if reply.verb is StepVerb.UNTIL and request.stop is not None:
             self._aims[request.rank] = request.stop.pg_id, reply.count
 
@@ -496,3 +519,14 @@ def _at(request: InputRequest, *, is_held: bool) -> tuple[Predicate, str]:
         call = describe_call(other.theirs.signature, other.fields)
         text = f"{text}; rank {other.peer} called {call}"
     return Predicate(RankVerb.NONE, text), place(stop.site)
+
+
+def _is_again(stop: Operation, retried: Operation | None) -> bool:
+    """Whether the call of a retry has stopped in the place of the other; False: it made none."""
+    return (
+        retried is not None
+        and stop.pg_id == retried.pg_id
+        and stop.collective_seq_id == retried.collective_seq_id
+        and stop.p2p_seq_id == retried.p2p_seq_id
+        and stop.time_created_ns != retried.time_created_ns
+    )

@@ -133,7 +133,7 @@ class RecoveryMachine:
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state that other threads read; equal to the last one if nothing changed."""
-        return snapshot_of(self.pool, self.active_run_id, self._rebuild)
+        return snapshot_of(self.pool, self.active_run_id, self._rebuild, self._restarts)
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""

@@ -14,6 +14,7 @@ start.
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,7 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     RankState,
+    Repair,
     RespawnRequested,
     RestartRequested,
     SendToAgent,
@@ -59,6 +61,12 @@ class _Step(Enum):
     REFORM = auto()  # waits for groups to be formed
 
 
+#: The steps that a snapshot names.
+_REPAIRS: Final[Mapping[_Step, Repair]] = {
+    _Step.RESPAWN: "starts",
+    _Step.LOOK: "looks",
+    _Step.REFORM: "forms",
+}
 _GROUPS_UNKNOWN = "no rank is left that knows the process groups"
 #: Stands for the ids of groups that no rank has reported.
 _UNKNOWN = "?"
@@ -136,6 +144,11 @@ class PoolRebuild:
     def joining(self) -> RankSet:
         """Fresh ranks without all their groups, because other members are still in a cell."""
         return RankSet.of(self._joining) if self._joining else NO_RANKS
+
+    @property
+    def repair(self) -> Repair:
+        """The step, for a snapshot."""
+        return _REPAIRS.get(self._step, "")
 
     @property
     def is_restarting(self) -> bool:

@@ -17,6 +17,7 @@ from nbddp.controller.state.actions import (
     VerdictReached,
 )
 from nbddp.controller.state.cell_run import LOST_CONNECTION, ONLY_DELAYS, CellRun, results_of
+from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
     Config,
@@ -65,7 +66,7 @@ from nbddp.controller.state.silent_nodes import (
     silent_since_text,
     silent_steps,
 )
-from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot
+from nbddp.controller.state.snapshot import GroupObstacle, PoolSnapshot, Repair
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
@@ -136,6 +137,7 @@ __all__ = [
     "RanksRestarted",
     "Reason",
     "RebuildRequested",
+    "Repair",
     "RespawnRequested",
     "RestartRanksRequested",
     "RestartRequested",
@@ -178,5 +180,6 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "why_not_at_line",
     "with_changes",
 ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.outcome import RankResult, RunOutcome, exited_result
 from nbddp.controller.state.stimuli import OperationsLeftOut
 from nbddp.wire.faults import Fault
-from nbddp.wire.messages import FaultStruck, RankExited, RunsFinished
+from nbddp.wire.messages import Execute, FaultStruck, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
@@ -68,7 +69,7 @@ class CellRun:
     replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
     asks_at_deadlock: bool = False  #: a break point of the cell is ``--on deadlock``
-    faults: tuple[Fault, ...] = ()  #: on purpose
+    execute: Execute | None = None  #: the request; None: it is not known
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
     struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
@@ -131,6 +132,11 @@ class CellRun:
         elif act not in _ONLY_TIME:  # other ranks get its values, or lack its operation
             self.disturbed.update(self.ranks)
 
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults on purpose."""
+        return () if self.execute is None else self.execute.faults
+
     def _missed(self) -> tuple[str, ...]:
         """The faults that did not strike; random ones need not."""
         missed = []
@@ -141,8 +147,16 @@ class CellRun:
                 continue  # a receiver is not delayed, and a rank may not use the store
             if fault.act != "random" and (left or not armed):
                 some = f" (on {left.describe()})" if left and left != armed else ""
-                missed.append(f"{fault}{some}")
+                missed.append(f"{fault}{some}{self._why_missed(fault)}")
         return tuple(missed)
+
+    def _why_missed(self, fault: Fault) -> str:
+        """`` (line 1 is the line of %%ddp; ...)``; empty: its moment may have come."""
+        execute = self.execute
+        if fault.moment.when != "line" or execute is None or not execute.code:
+            return ""
+        why = why_not_at_line(fault.moment.number, execute.code, execute.first_line)
+        return f" ({why})" if why else ""
 
     def exit(self, exited: RankExited, now: float) -> None:
         """Note that a rank has exited in it."""

@@ -356,7 +356,7 @@ class PoolMachine:
             is_plain=self.spec.plain,
             replacements=RankSet.of(i.rank for i in self.ranks.infos if i.is_replacement),
             asks_at_deadlock=any(each.on == "deadlock" for each in requested.execute.break_points),
-            faults=requested.execute.faults,
+            execute=requested.execute,
         )
         self.injected, self.left_out = self.run.injected, self.run.left_out
         self.disturbed, self.struck_acts = self.run.disturbed, self.run.struck_acts

@@ -145,5 +145,5 @@ def _last_cell(
         lost_before=lost,
         replacements=RankSet.of(r for r, info in machine.ranks.items() if info.is_replacement),
         asks_at_deadlock=any(point.on == "deadlock" for point in execute.break_points),
-        faults=execute.faults,
+        execute=execute,
     )

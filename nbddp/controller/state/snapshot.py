@@ -23,6 +23,10 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 #: rank would be left that knows the groups.
 GroupObstacle: TypeAlias = Literal["store-lost", "groups-unknown"]
 
+#: The step of a repair: old processes end, fresh ones start, the others are asked for their groups,
+#: all make the groups again. Empty: there is none, or it has not begun.
+Repair: TypeAlias = Literal["", "ends", "starts", "looks", "forms"]
+
 
 class PoolSnapshot(msgspec.Struct, frozen=True):
     """A pool at one moment."""
@@ -48,6 +52,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     joined: int = 0
     waits_for: str = ""
     is_taken_back: bool = False  #: those agents have served another notebook before
+    repair: Repair = ""  #: what is done now
+    replacing: RankSet = NO_RANKS  #: set for the progress of a restart of some ranks: these
     lost: tuple[LostAgent, ...] = ()  #: the same nodes as in `lost_agents`, and why
 
     @property

@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
 from nbddp.controller.prompts import can_come, passed
+from nbddp.controller.state import why_not_at_line
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
@@ -102,20 +103,30 @@ def set_break_point(
     if cell > shell.execution_count:
         newest = shell.execution_count
         print(f"no cell [{cell}] has run so far in this notebook; the newest one is [{newest}]")
-    elif short := _too_short(shell, point):
-        print(short)
+    elif why := _no_line(shell, point):
+        print(with_line_breaks(why))
     if gone := passed(point, groups):
         print(with_line_breaks(gone))
 
 
-def _too_short(shell: InteractiveShell, point: BreakPoint) -> str:
-    """A line that says that no cell so far has the line of a break point; empty: one has it."""
+def _no_line(shell: InteractiveShell, point: BreakPoint) -> str:
+    """A line that says why no rank stops at the line of a break point; empty: one may."""
     cells = shell.history_manager.input_hist_raw if shell.history_manager is not None else []
     lengths = [len(text.splitlines()) for text in cells]
     if point.cell and point.cell < len(lengths):
         length = lengths[point.cell]
-        has = f"cell [{point.cell}] has {length} line{'s' * (length != 1)}"
-        return f"{has}: no rank stops at line {point.line}" if length < point.line else ""
+        if length < point.line:
+            has = f"cell [{point.cell}] has {length} line{'s' * (length != 1)}"
+            return f"{has}: no rank stops at line {point.line}"
+        head, _, code = cells[point.cell].partition("\n")
+        is_ddp = head.startswith("%%ddp")
+        why = why_not_at_line(point.line, code if is_ddp else cells[point.cell], 1 + is_ddp)
+        return f"no rank stops there: in cell [{point.cell}] {why}" if why else ""
+    if point.line == 1 and not point.cell:
+        return (
+            "line 1 of a cell with %%ddp is the line of %%ddp: no rank stops there; the code "
+            "begins at line 2"
+        )
     if point.cell or max(lengths, default=0) >= point.line:
         return ""
     return f"no cell so far has a line {point.line}; the longest one has {max(lengths)} lines"

@@ -51,9 +51,14 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
         NoPoolError: no pool is running.
     """
     pool = session.pool()
-    make_view = partial(session.make_view, out="nothing")
+    steps = session.step_line("%ddp catchup")
+    make_view = partial(session.make_view, out="nothing", steps=steps)
     count = front_end_request.execution_count(shell)
-    result = pools.catch_up(pool, ranks, cells, count, make_view)
+    steps.say("looks at the variables of all ranks")
+    try:
+        result = pools.catch_up(pool, ranks, cells, count, make_view, say=steps.say)
+    finally:
+        steps.end()
     display(answer(result).bundle(), raw=True)
 
 

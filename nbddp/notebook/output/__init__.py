@@ -35,7 +35,7 @@ socket_log has torch's warnings about connections, in one quiet line for a pool.
 
 kept_output keeps the events of the last cells: `%ddp output` gives them to another view.
 
-start_display shows the start of a pool: how many ranks are ready.
+start_display shows the start of a pool: how many ranks are ready; step_line what another verb does.
 
 shows has the types that these pass on; rank_states the chips of the row that shows, while a cell
 runs, what each rank does.
@@ -54,6 +54,7 @@ from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.start_display import StartDisplay
+from nbddp.notebook.output.step_line import StepLine
 from nbddp.notebook.output.still_sink import StillSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
@@ -76,6 +77,7 @@ __all__ = [
     "SocketLog",
     "Source",
     "StartDisplay",
+    "StepLine",
     "StillSink",
     "TerminalSink",
     "View",

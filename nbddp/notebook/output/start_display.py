@@ -6,6 +6,7 @@ Runs in: the notebook's process, in the thread that waits for the start.
 from nbddp.controller.state import Phase, PoolSnapshot, RankState
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook.output.sinks import Live, Sink
+from nbddp.wire.rank_set import RankSet
 
 
 class StartDisplay:
@@ -47,9 +48,31 @@ def progress_line(snapshot: PoolSnapshot) -> str:
     count = len(snapshot.ranks)
     if snapshot.phase is Phase.UP and snapshot.waits_for:
         return f"replacing a lost node ... {_step(snapshot, count)}"
+    if snapshot.phase is Phase.UP and snapshot.replacing:
+        return f"replacing {snapshot.replacing.describe()} ... {_repair(snapshot)}".rstrip()
     ranks = f"{count} {'rank' if count == 1 else 'ranks'}"
     what = f"taking {ranks} back" if snapshot.is_taken_back else f"starting {ranks}"
     return f"{what} ... {_step(snapshot, count)}"
+
+
+def _repair(snapshot: PoolSnapshot) -> str:
+    """Return the step that takes the time while some ranks are replaced; empty: it is not known."""
+    ranks = snapshot.replacing
+    busy = snapshot.in_state(RankState.BUSY) - ranks
+    idle = snapshot.in_state(RankState.IDLE) - ranks
+    match snapshot.repair:
+        case "ends":
+            return f"ending the old {'process' if len(ranks) == 1 else 'processes'}"
+        case "starts":
+            ready = set(ranks).intersection(snapshot.in_state(RankState.IDLE))
+            return f"{len(ready)} of {len(ranks)} ready"
+        case "looks":
+            asked = RankSet.of([*idle, *busy])
+            return f"asking {asked.describe()} for {asked.verb('its', 'their')} process groups"
+        case "forms":
+            return f"making the process groups again with {idle.describe()}"
+        case "":
+            return f"waiting for {busy.describe()}, still in a cell" if busy else ""
 
 
 def _step(snapshot: PoolSnapshot, count: int) -> str:

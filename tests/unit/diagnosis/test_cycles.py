@@ -21,7 +21,7 @@ def test_a_message_without_its_other_end(op: str, does: str):
     way = "from" if op == "recv" else "to"
     assert finding.headline == (
         f"Rank 0 waits in {op} {way} rank 1, and rank 1 never {does} it: "
-        "rank 1 has finished the cell and never called a collective."
+        "rank 1 has finished the cell and called no collective in it."
     )
 
 

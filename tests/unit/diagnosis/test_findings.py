@@ -162,7 +162,7 @@ def test_a_rank_that_left_the_debugger_made_no_error():
     assert told(finding) == ("left-debugger", "1", "0,2")
     assert finding.headline == ("Rank 1 left the debugger; ranks 0,2 wait for it in all_reduce.")
     assert finding.next_step == ""
-    assert finding.ranks[1].what == "left the debugger, before any collective"
+    assert finding.ranks[1].what == "left the debugger, before any collective of this cell"
 
 
 def test_an_error_tells_more_than_a_debugger_that_was_left():
@@ -179,7 +179,7 @@ def test_a_rank_that_raised_before_anything():
     pool[1].raised()
     finding = only(pool)
     assert told(finding) == ("first-error", "1", "0")
-    assert finding.ranks[1].what == "raised ValueError: boom, before any collective"
+    assert finding.ranks[1].what == "raised ValueError: boom, before any collective of this cell"
 
 
 def test_a_freed_rank_is_not_blamed_beside_one_that_raised():

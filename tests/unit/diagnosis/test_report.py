@@ -333,18 +333,18 @@ def test_a_hundred_ranks_are_no_trouble():
         ),
         (
             "finished",
-            "has finished the cell and never called a collective",
-            "have finished the cell and never called a collective",
+            "has finished the cell and called no collective in it",
+            "have finished the cell and called no collective in it",
         ),
         (
             "raised",
-            "raised ValueError: boom, before any collective",
-            "raised ValueError: boom, before any collective",
+            "raised ValueError: boom, before any collective of this cell",
+            "raised ValueError: boom, before any collective of this cell",
         ),
         (
             "dead",
-            "exited with SIGKILL (signal 9) and never called a collective",
-            "exited with SIGKILL (signal 9) and never called a collective",
+            "exited with SIGKILL (signal 9) and called no collective in this cell",
+            "exited with SIGKILL (signal 9) and called no collective in this cell",
         ),
     ],
 )

@@ -27,7 +27,7 @@ from nbddp.controller.launch.ray_engine import head_host
 from nbddp.controller.launch.slurm import job_state, srun_words
 from nbddp.controller.state import PoolMachine, describe_agent_exit
 from nbddp.errors import BadOptionError, PoolStartError
-from nbddp.system import process_tree
+from nbddp.system import network, process_tree
 from nbddp.wire.launch_specs import Invitation
 from tests.support.machines import SETTINGS, make_spec
 from tests.support.polling import poll_until
@@ -145,6 +145,45 @@ def test_an_address_is_that_of_the_notebook_or_of_the_engine():
     assert notebook_address(slurm, "10.0.0.1") == "10.0.0.1"
     ray = make_engine("ray", EngineOptions(1, 1, address="127.0.0.1:6379"))
     assert notebook_address(ray, "127.0.0.1:6379") == "127.0.0.1"
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine has 10.0.0.9, and the others are reached from there."""
+    own = ("127.0.0.1", "10.0.0.9")
+    monkeypatch.setattr(network, "interfaces", lambda: [("eth0", "10.0.0.9"), ("lo", "127.0.0.1")])
+    monkeypatch.setattr(
+        network, "address_towards", lambda host: host if host in own else "10.0.0.9"
+    )
+
+
+@pytest.mark.usefixtures("routes")
+def test_loopback_is_no_address_for_other_hosts():
+    engine = make_engine("ssh", EngineOptions(2, 1, hosts=("localhost", "me@10.0.0.5")))
+    with pytest.raises(BadOptionError) as refused:
+        notebook_address(engine, "127.0.0.1")
+    assert str(refused.value) == (
+        "address is '127.0.0.1', which on me@10.0.0.5 is that machine itself: its agent would not "
+        "reach the notebook. Legal: an address of this machine that the hosts reach (it has "
+        "10.0.0.9). Next: leave out --address, which takes the address towards me@10.0.0.5; or "
+        "--tunnel in its place, if ssh is to carry the connections"
+    )
+    assert notebook_address(engine, "10.0.0.9") == "10.0.0.9"
+
+
+@pytest.mark.usefixtures("routes")
+@pytest.mark.parametrize(
+    "options",
+    [
+        EngineOptions(2, 1, hosts=("localhost", "127.0.0.1")),
+        EngineOptions(2, 1, hosts=("localhost", "10.0.0.9")),  # this machine, by another name
+        EngineOptions(1, 1, hosts=("localhost", "10.0.0.5")),  # a spare host
+        EngineOptions(1, 1, hosts=("10.0.0.5",), port=5555),  # a tunnel of the user, perhaps
+        EngineOptions(1, 1, hosts=("nowhere.invalid",)),  # a name of a jump host, perhaps
+    ],
+)
+def test_loopback_is_an_address_for_this_machine_and_for_tunnels(options: EngineOptions):
+    assert notebook_address(make_engine("ssh", options), "127.0.0.1") == "127.0.0.1"
 
 
 def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from nbddp.controller.state import Phase, PoolSnapshot, RankInfo, RankState
+from nbddp.controller.state import Phase, PoolSnapshot, RankInfo, RankState, Repair
 from nbddp.notebook.output import StartDisplay, TerminalSink
 from nbddp.notebook.output.start_display import progress_line
-from nbddp.wire.rank_set import NO_RANKS
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.sinks import PageSink
 
 STARTING, IDLE = RankState.STARTING, RankState.IDLE
@@ -48,6 +48,27 @@ def test_the_line_counts_the_ranks_that_are_ready():
 )
 def test_the_line_names_the_step_that_takes_the_time(snapshot: PoolSnapshot, step: str):
     assert progress_line(snapshot).endswith(f" ... {step}")
+
+
+@pytest.mark.parametrize(
+    ("repair", "states", "step"),
+    [
+        ("ends", (IDLE, IDLE, IDLE), "ending the old process"),
+        ("starts", (IDLE, IDLE, STARTING), "0 of 1 ready"),
+        ("looks", (IDLE, IDLE, IDLE), "asking ranks 0-1 for their process groups"),
+        ("looks", (IDLE, RankState.EXITED, IDLE), "asking rank 0 for its process groups"),
+        ("forms", (IDLE, IDLE, IDLE), "making the process groups again with ranks 0-1"),
+        ("", (IDLE, RankState.BUSY, RankState.EXITED), "waiting for rank 1, still in a cell"),
+        ("", (IDLE, IDLE, IDLE), ""),
+    ],
+)
+def test_the_line_of_a_replaced_rank_names_the_step(
+    repair: Repair, states: tuple[RankState, ...], step: str
+):
+    shown = msgspec.structs.replace(
+        snapshot_of(*states, phase=Phase.UP), repair=repair, replacing=RankSet.of([2])
+    )
+    assert progress_line(shown) == f"replacing rank 2 ... {step}".rstrip()
 
 
 def test_a_line_changes_in_place_and_a_text_follows():

@@ -21,7 +21,7 @@ class Cell:
 
     def stop(
         self, *ranks: int, op: str = "all_reduce", line: int = 3, at: tuple[int, ...] = (),
-        group: GroupInfo | None = None, number: int = 7,
+        group: GroupInfo | None = None, number: int = 7, created: int = 0,
     ) -> list[str]:  # fmt: skip
         """Let ranks stop, and return what they are told before the user is asked."""
         told = []
@@ -33,6 +33,7 @@ class Cell:
                 signature=Signature("collective", op, ((2,),), ("float32",), reduce_op="SUM"),
                 state="scheduled",
                 collective_seq_id=number,
+                time_created_ns=created,
                 site=Site(cell=5, line=line, source=f"source {line}"),
             )
             request = InputRequest(
@@ -388,6 +389,25 @@ def test_a_retry_keeps_the_rank_and_shows_a_new_table():
     assert prompt is not None
     assert prompt.wants_table
     assert [row.label for row in cell.turns.rows({})] == ["all_reduce #7", "barrier #7"]
+
+
+def test_a_retry_that_stops_at_the_same_number_says_so_until_the_rank_goes_on():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3, at=(1,), created=50)
+    cell.say("retry -r 2-3")
+    cell.stop(2, at=(1,), created=60)
+    cell.stop(3, at=(1,), created=50)  # the call was refused
+    assert len(cell.table()) == 1  # the row stays whole
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.tells == (
+        "rank 2 stops at the same operation again: `retry` made the call again, and step issues it",
+    )
+    cell.turns.answer("step -r 2", cell.now)
+    cell.stop(2, number=8, at=(1,), created=70)
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.tells == ()
 
 
 def test_until_names_the_ranks_that_can_go_alone():

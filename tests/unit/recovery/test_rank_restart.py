@@ -1,5 +1,6 @@
 """``%ddp restart -r``: chosen ranks are replaced by fresh processes."""
 
+from nbddp.controller.state import Action
 from nbddp.controller.state.actions import Diagnosed, RanksRestarted
 from nbddp.controller.state.stimuli import (
     AgentExited,
@@ -35,6 +36,21 @@ def test_a_rank_is_replaced_on_request():
     assert pool.answer_reform(reform) == [RanksRestarted(5, RankSet.of([1]))]
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert replaced(pool) == {1: "restarted"}
+
+
+def test_the_snapshot_names_the_step_of_a_replacement():
+    pool = Pool(3)
+    steps = [pool.machine.snapshot().repair]
+
+    def then(actions: list[Action]) -> list[Action]:
+        steps.append(pool.machine.snapshot().repair)
+        return actions
+
+    then(pool.feed(RestartRanksRequested(5, RankSet.of([1]))))
+    pool.exited(1)
+    look = pool.start_fresh(then(pool.tick(after_s=0.05)))
+    then(pool.answer_reform(then(pool.answer_looks(then(look)))))
+    assert steps == ["", "ends", "starts", "looks", "forms", ""]
 
 
 def test_a_fresh_rank_has_not_finished_the_cell_of_its_predecessor():

@@ -113,6 +113,18 @@ def test_the_outcome_has_the_faults_on_purpose():
     assert pool.machine.injected == []
 
 
+def test_a_fault_at_a_line_without_code_says_why_it_did_not_strike():
+    pool = make()
+    faults = parse_faults(["rank 1: kill at line 1", "rank 1: kill at line 3"], 2)
+    code = "# first\nif rank > 5:\n    x = 1\n"
+    pool.feed(RunRequested(Execute("r", code, 1, 2, faults=faults), RankSet.of([0, 1])))
+    pool.finished(0, "r")
+    assert outcome_in(pool.finished(1, "r")).missed_faults == (
+        "rank 1: kill at line 1 (line 1 is the line of %%ddp; the first line that runs is line 3)",
+        "rank 1: kill at line 3",  # the rank did not come there
+    )
+
+
 @pytest.mark.parametrize(
     ("fault", "disturbed"),
     [
