@@ -242,7 +242,10 @@ class RankState:
         """Its node was given up: perhaps its process still runs."""
         why = "node 1 was given up (nothing was heard of h12 for 60 s)"
         self.more.update(
-            exit_text=why, exit_phrase=ExitPhrase(f": {why}", was_lost=True), lost_agent=True
+            exit_text=why,
+            exit_phrase=ExitPhrase(f": {why}", was_lost=True),
+            lost_agent=True,
+            was_given_up=True,
         )
         self._over("dead")
         self.answers = False

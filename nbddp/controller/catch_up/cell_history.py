@@ -22,6 +22,7 @@ from nbddp.wire.rank_set import Rank, RankSet
 _Process: TypeAlias = tuple[Rank, int]
 
 _MAX_CELLS = 1000
+_MAX_FREED = 64
 #: ``%time`` runs the rest of its line in the namespace of the cell.
 _TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
 
@@ -175,6 +176,7 @@ class CellHistory:
         self._count = 0  # of the cells that have ended, also of those that are forgotten
         self._births: dict[Rank, int] = {}  # `_count` when the process of a rank was replaced
         self._pids: dict[Rank, int | None] = {}  # of replaced ranks; None: the next cell tells it
+        self._freed: dict[str, RankSet] = {}  # in cells in which others exited, by run
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
         self._pushed: dict[str, list[RankSet]] = {}  # by name, since a push to all of its ranks
         self.replaced = ReplacedProcesses()
@@ -235,6 +237,16 @@ class CellHistory:
         if self._open is not None:
             run_id, cell = self._open
             self._open = run_id, replace(cell, was_changed=True)
+
+    def note_freed(self, run_id: str, ranks: RankSet) -> None:
+        """Note ranks that waited in a cell in which others exited."""
+        self._freed[run_id] = ranks
+        if len(self._freed) > _MAX_FREED:
+            del self._freed[next(iter(self._freed))]
+
+    def was_freed(self, run_id: str, rank: int) -> bool:
+        """Whether a rank waited in a cell in which others exited, and so was freed."""
+        return rank in self._freed.get(run_id, ())
 
     def note_restart(self, ranks: RankSet) -> None:
         """Note that the user has replaced the processes of these ranks, in no cell."""
@@ -397,6 +409,8 @@ def _run_above(result: RankResult, cell: PastCell) -> float:
     """The line above which a rank has run a cell, if it still has what that has bound."""
     if result.status == "ok":
         return math.inf
+    if result.exited is not None:
+        return 0.0
     site = None if result.error is None else result.error.site
     is_of_cell = site is not None and (site.cell, site.function) == (cell.number, "<module>")
     return float(site.line) if site is not None and is_of_cell else 0.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.cell_errors.advice import advice
+from nbddp.controller.cell_errors.exit_headline import before_end, ended_as, exit_headline
 from nbddp.controller.cell_errors.exited_ranks import (
-    end_of_all,
     freed_memory,
     last_sites,
     log_commands,
@@ -179,7 +179,8 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         ranks, said = alike, traceback_groups.examples(_raised(outcome), alike)
     elif is_brief and len(ranks) == len(_raised(outcome)):
         said = ""  # the one traceback right above ends with it
-    raised = f"{ranks.describe()} raised {shown.name}{_at_line(outcome, ranks)}{said}"
+    at_line = evidence.at_line(outcome.results[rank].error for rank in ranks)
+    raised = f"{ranks.describe()} raised {shown.name}{at_line}{said}"
     tail = [
         *_reason(outcome, ranks),
         *hints(outcome, first, ranks, origins or NoOrigins()),
@@ -372,8 +373,7 @@ def _exit_error(
         before: the lines on faults on purpose, and the tracebacks.
     """
     faults, tracebacks = before
-    while_ran = evidence.while_ran(outcome, exited)
-    headline = f"{exited.describe()} {end_of_all(outcome, exited)} {while_ran} {cell_name}"
+    headline = exit_headline(outcome, exited, cell_name)
     after = _after_exits(outcome)
     below = [*_exits(outcome, exited, log_path_by_rank), *tracebacks, *after]
     text = _text(RankExitedError, headline, faults, below)
@@ -402,10 +402,13 @@ def _exits(
         likely = outcome.exit_calls.get(rank) or freed_memory(outcome, exited) or guess
         end = f"{how}{f', pid {exited.pid}' * bool(exited.pid)}, {evidence.time_of(result)}"
         lines.append(labelled(f"rank {rank}", end))
+        if before := before_end(outcome, [rank]):
+            site = ended_as(outcome, rank)[1]
+            lines.append(labelled("before", f"it {before}{f', at {site}' if site else ''}"))
         lines += [labelled("means", text) for text in meanings(outcome, [exited])]
         if likely and not outcome.injected:  # a fault on purpose is the likely reason
             lines.append(labelled("likely", likely))
-        lines += last_sites(exited)
+        lines += last_sites(result)
         # Ranks that ended for one cause, such as a lost agent, have the same last output.
         is_repeated = exited.cause in causes
         if exited.cause is not None:
@@ -471,8 +474,9 @@ def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
 
 def ranks_to_debug(outcome: RunOutcome) -> RankSet:
     """The ranks whose own errors made the cell fail; without any, all ranks that raised."""
-    own = RankSet.of(rank for rank, _ in _raised(outcome))
-    return own or RankSet.of(r for r, result in outcome.results.items() if result.error is not None)
+    alive = {rank: each for rank, each in outcome.results.items() if each.exited is None}
+    own = RankSet.of(rank for rank, _ in _raised(outcome) if rank in alive)
+    return own or RankSet.of(rank for rank, each in alive.items() if each.error is not None)
 
 
 def _first_failure(outcome: RunOutcome) -> ErrorInfo | None:
@@ -497,15 +501,6 @@ def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
         for rank, error in _raised(outcome)
         if error.ename == first.ename and _line(error) == _line(first) is not None
     )
-
-
-def _at_line(outcome: RunOutcome, ranks: RankSet) -> str:
-    """`` at cell [8], line 6``, if the errors of these ranks come from one line of a cell."""
-    errors = [outcome.results[rank].error for rank in ranks]
-    sites = {None if error is None else error.site for error in errors}
-    places = {"" if site is None or not site.cell else site.place for site in sites}
-    place = places.pop()
-    return f" at {place}" if place and not places else ""
 
 
 def _line(error: ErrorInfo) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.cell_errors.lines import Line, labelled
@@ -200,24 +200,25 @@ def wrong_results(findings: Iterable[Finding], label: str = "except") -> list[Li
     ]
 
 
-def time_of(result: RankResult) -> str:
-    """The time at which a rank ended: ``3.2 s after the cell began``."""
-    if not result.is_time_known:
+def time_of(*results: RankResult) -> str:
+    """The time at which ranks ended: ``3.2 s after the cell began``."""
+    if not all(each.is_time_known for each in results):
         return "while the pool had no notebook"
-    return f"{result.elapsed_s:.1f} s after the cell began"
+    return f"{range_of([each.elapsed_s for each in results])} after the cell began"
 
 
-def while_ran(outcome: RunOutcome, exited: RankSet) -> str:
-    """``while it ran``; ``in or after``: it may have ended the cell before its node was lost.
+def range_of(times_s: Sequence[float]) -> str:
+    """``3.2 s``, ``2.1 to 2.3 s``: times of several ranks."""
+    first, last = f"{min(times_s):.1f}", f"{max(times_s):.1f}"
+    return f"{first} s" if first == last else f"{first} to {last} s"
 
-    ``during``: it was lost with its node, which perhaps never got the cell.
-    """
-    if not any(outcome.results[rank].is_time_known for rank in exited):
-        return "in or after"
-    ends = [outcome.results[rank].exited for rank in exited]
-    if all(end is not None and end.was_lost for end in ends):
-        return "during"
-    return exited.verb("while it ran", "while they ran")
+
+def at_line(errors: Iterable[ErrorInfo | None]) -> str:
+    """`` at cell [8], line 6``, if these errors come from one line of a cell."""
+    sites = {None if error is None else error.site for error in errors}
+    places = {"" if site is None or not site.cell else site.place for site in sites}
+    place = places.pop()
+    return f" at {place}" if place and not places else ""
 
 
 def ranks_that_left_debugger(outcome: RunOutcome) -> RankSet:
@@ -257,6 +258,13 @@ def lost_connection(outcome: RunOutcome, rank: Rank) -> str:
     ends = [end for each in outcome.results.values() if (end := each.exited) is not None]
     is_of_node = bool(ends) and all(end.was_lost for end in ends)
     return f"raised {error_summary(result.error)}" if is_of_node else ""
+
+
+def _is_of_lost_peer(outcome: RunOutcome, rank: Rank) -> bool:
+    """Whether a rank lost its connection to one that exited, which says no more than its wait."""
+    error = outcome.results[rank].error
+    is_lost = error is not None and error.ename == _LOST_ERROR
+    return is_lost and is_consequence(outcome, rank) and not lost_connection(outcome, rank)
 
 
 def ranks_without_group(outcome: RunOutcome) -> RankSet:
@@ -377,7 +385,14 @@ def freed_ranks(outcome: RunOutcome) -> tuple[RankSet, RankSet]:
         for rank, error in errors.items()
         if is_ended and error is not None and error.ename == "KeyboardInterrupt"
     }
-    freed = {rank for rank in outcome.ranks("error") if outcome.results[rank].was_freed}
+    has_exits = bool(outcome.ranks("exited"))
+    freed = {
+        rank
+        for rank in outcome.ranks("error")
+        if outcome.results[rank].was_freed
+        # Gloo told it that a peer is gone, before nbddp freed it: see `exited_ranks`.
+        or (has_exits and _is_of_lost_peer(outcome, rank))
+    }
     return RankSet.of(freed - interrupted), RankSet.of(interrupted)
 
 
@@ -400,7 +415,11 @@ def fault_lines(outcome: RunOutcome, *, is_brief: bool = False) -> list[Line]:
 
 def consequence_lines(outcome: RunOutcome) -> list[Line]:
     """One line for each place at which ranks failed because of others."""
-    ends = {r: _consequence(outcome, r) for r in outcome.results if is_consequence(outcome, r)}
+    ends = {
+        rank: _consequence(outcome, rank)
+        for rank, result in outcome.results.items()
+        if result.exited is None and is_consequence(outcome, rank)
+    }
     return [Line(end.describe(ranks)) for end, ranks in ranks_by_value(ends).items()]
 
 

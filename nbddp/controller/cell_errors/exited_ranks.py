@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from nbddp.controller.cell_errors import evidence
+from nbddp.controller.cell_errors.exit_rows import exit_rows, predicate
 from nbddp.controller.cell_errors.lines import Line, labelled, quoted
 from nbddp.controller.cell_errors.next_steps import after_exits
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.diagnosis import (
+    AgentLoss,
     Finding,
     PerRank,
     Predicate,
     RankVerb,
     Report,
     exited_ranks,
-    iteration,
-    last_operation,
 )
 from nbddp.controller.state import (
     LostNames,
@@ -27,7 +27,7 @@ from nbddp.controller.state import (
     RunOutcome,
     crash_site,
     describe_exit,
-    exit_phrase,
+    is_given_up,
     is_of_memory,
     meaning,
     memory_then,
@@ -79,7 +79,8 @@ def why_exited(outcome: RunOutcome, ranks: RankSet) -> list[Line]:
     last = ends[0].last_operation
     is_of_cell = last is not None and last.run_id == outcome.run_id
     seen = ends[0].last_line or (last.site if last is not None and is_of_cell else None)
-    if seen is None or not seen.line or ends[0].fault:
+    had_left = any(outcome.results[rank].left_s is not None for rank in ranks)
+    if seen is None or not seen.line or ends[0].fault or had_left:
         return lines
     source = f": {seen.source}" if seen.source else ""
     if ends[0].last_line is None and last is not None:
@@ -96,10 +97,12 @@ def meanings(outcome: RunOutcome, ends: Iterable[RankExited]) -> list[str]:
     return list(dict.fromkeys(filter(None, texts)))
 
 
-def last_sites(exited: RankExited) -> list[Line]:
-    """Return where a rank was seen last, and where it crashed."""
-    lines = []
-    if seen := exited.last_line:
+def last_sites(result: RankResult) -> list[Line]:
+    """Return where a rank was seen last in the cell, and where it crashed."""
+    lines, exited = [], result.exited
+    if exited is None:
+        return []
+    if (seen := exited.last_line) and result.left_s is None:
         source = f": {seen.source}" if seen.source else ""
         lines.append(labelled("seen", f"{exited.last_line_age_s:.1f} s before at {seen}{source}"))
     for number, site in enumerate(crash_site(exited.fault)):
@@ -131,34 +134,26 @@ def log_lines(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[Line]
     return [quoted(path, "log") for path in paths[:MAX_FULL]]
 
 
-def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
-    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``.
-
-    ``were lost``: with their nodes; perhaps their processes still run.
-    """
-    exits = [outcome.results[rank].exited for rank in ranks]
-    if all(end is not None and end.was_lost for end in exits):
-        return ranks.verb(*RankVerb.LOST.value)
-    hows = {"exited" if end is None or end.cause else str(exit_phrase(end)) for end in exits}
-    return hows.pop() if len(hows) == 1 else "exited"
-
-
 def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
     freed = RankSet.of(
         rank
         for rank, result in outcome.results.items()
-        if result.was_freed and not _was_interrupted(result)
+        if result.was_freed and result.exited is None and not _was_interrupted(result)
     )
-    facts = after_exits(outcome)
+    facts, exits = after_exits(outcome), exit_rows(outcome)
     first = outcome.results[dead.ranks[0]]
     end_by_rank = {r: end for r in dead if (end := outcome.results[r].exited) is not None}
     ends = list(end_by_rank.values())
     several = RankVerb.LOST if all(each.was_lost for each in ends) else RankVerb.EXITED
-    how = _predicate(first).main_clause() if len(dead) == 1 else several.value[1]
-    lost_ranks = RankSet.of(rank for rank, end in end_by_rank.items() if end.lost_agent)
+    how = predicate([first]).main_clause() if len(dead) == 1 else several.value[1]
+    agents = {
+        rank: AgentLoss(str(end.cause.node), was_given_up=is_given_up(end.cause))
+        for rank, end in end_by_rank.items()
+        if isinstance(end.cause, LostAgent)
+    }
     words = exited_ranks(
-        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), lost=lost_ranks
+        dead, how, facts.step.markdown, where=_crash_sites(outcome, dead), agents=agents
     )
     means = "".join(f" SIGKILL means: {text}." for text in meanings(outcome, ends))
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
@@ -173,7 +168,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=" ".join(filter(None, (f"{variables}.", _partial_results(outcome), lost))),
         next_step=words.next_step,
-        ranks={rank: _rank(outcome, rank) for rank in outcome.results},
+        ranks={rank: exits.get(rank) or _rank(outcome, rank) for rank in outcome.results},
         scratch=outcome.scratch,
     )
 
@@ -194,29 +189,9 @@ def _partial_results(outcome: RunOutcome) -> str:
     return " ".join(sentences)
 
 
-def _predicate(result: RankResult) -> Predicate:
-    assert result.exited is not None  # noqa: S101 - it is in the state "exited"
-    ended = Predicate.of_end(exit_phrase(result.exited))
-    return replace(ended, rest=f"{ended.rest}, {evidence.time_of(result)}")
-
-
 def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     result = outcome.results[rank]
     error = result.error
-    if result.exited is not None:
-        is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
-        verb = RankVerb.LOST if result.exited.was_lost else RankVerb.EXITED
-        ended = Predicate(verb) if is_alone else _predicate(result)
-        # Where the call is known that ended it, a line that was seen before misleads.
-        seen = None if rank in outcome.exit_calls else result.exited.last_line
-        before = f", last seen {result.exited.last_line_age_s:.1f} s before its end" if seen else ""
-        last = result.exited.last_operation
-        aside, site = ("", "") if result.exited.lost_agent else _NO_OPERATION, seen
-        if last is not None and last.run_id == outcome.run_id:
-            name = f"{last.label()}{f' at {iteration(last)}' if last.iteration else ''}"
-            aside, site = last_operation(name), seen or last.site
-        one, several = (f"{text}{before}" for text in aside)
-        return PerRank(rank, "dead", replace(ended, aside=(one, several)), site)
     site = None if error is None else error.site
     if error is not None and _was_interrupted(result):  # perhaps it waited for no other rank
         return PerRank(rank, "raised", Predicate(RankVerb.NONE, aside=_INTERRUPTED), site)
@@ -240,7 +215,6 @@ def _was_interrupted(result: RankResult) -> bool:
 
 _FREED = " and was freed", " and were freed"
 _INTERRUPTED = "was interrupted", "were interrupted"
-_NO_OPERATION = "; it called no operation in this cell", "; they called no operation in this cell"
 
 
 def _crash_sites(outcome: RunOutcome, dead: RankSet) -> str:

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass, field, replace
 
-from nbddp.controller.state import RunOutcome, is_of_mismatch, silent_steps
+from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
 from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -21,7 +21,8 @@ class NextStep:
 
     def __str__(self) -> str:
         """Return the text of an error."""
-        return f"{' '.join(self._parts(self.command))}{self.aside and f'   ({self.aside})'}"
+        gap = " " if self.text else "   "  # behind a bare command the aside stands apart
+        return f"{' '.join(self._parts(self.command))}{self.aside and f'{gap}({self.aside})'}"
 
     @property
     def markdown(self) -> str:
@@ -50,7 +51,8 @@ class AfterExits:
 
 def after_exits(outcome: RunOutcome) -> AfterExits:
     """Return the state of the pool after a cell in which ranks exited."""
-    kept = RankSet.of([*outcome.ranks("ok", "error", "unfinished"), *outcome.beside])
+    # Ranks that had ended the cell may have been lost since.
+    kept = RankSet.of([*outcome.ranks("ok", "error", "unfinished"), *outcome.beside]) - outcome.dead
     their = kept.verb("its", "their")
     fresh = outcome.fresh
     others = RankSet.of(outcome.results) - fresh
@@ -123,12 +125,12 @@ def _lost_node_step(outcome: RunOutcome, kept: RankSet, lost: list[int]) -> Next
     if lost[0] == 0 or outcome.is_plain:  # without the store of node 0 no group can be formed
         return NextStep(
             "%ddp restart",
-            f"asks for another agent {places}",
+            f"asks for {other_agents(len(lost))} {places}",
             aside=f"{keep_theirs} until then",
             before=f"pull what you need (x = %ddp pull x -r {kept}), then",
         )
     command = f"%ddp restart -r {outcome.ranks('exited')}"
-    return NextStep(command, f"asks for another agent {places}", aside=keep_theirs)
+    return NextStep(command, f"asks for {other_agents(len(lost))} {places}", aside=keep_theirs)
 
 
 def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:

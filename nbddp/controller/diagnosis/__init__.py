@@ -39,11 +39,12 @@ from nbddp.controller.diagnosis.report import (
 )
 from nbddp.controller.diagnosis.small_diff import marked_lines
 from nbddp.controller.diagnosis.words.data_reads import data_notes
-from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
+from nbddp.controller.diagnosis.words.ended_ranks import AgentLoss, exited_ranks
 
 __all__ = [
     "EXITED",
     "TITLES",
+    "AgentLoss",
     "ChangedLine",
     "Code",
     "CodeChange",

@@ -34,6 +34,7 @@ class RankView:
     exit_phrase: ExitPhrase = EXITED  #: of a dead rank: ``exited with SIGKILL (signal 9)``
     #: Of a dead rank: its agent is lost, and its records with it; perhaps its process still runs.
     lost_agent: bool = False
+    was_given_up: bool = False  #: with that: nobody has told the end of the agent
     #: Of a silent or dead rank: its agent has read them from shared memory.
     operations: tuple[Operation, ...] = ()
     stack_text: str = ""

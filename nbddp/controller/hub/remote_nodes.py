@@ -125,6 +125,8 @@ class RemoteNodes:
         self._look_at = 0.0
         self._renew = renew
         self._renew_at = 0.0
+        #: The silences that the user has seen in a cell: when the node was heard before, by node.
+        self._told: dict[int, float] = {}
         self._pids: dict[int, int] = {}  #: of agents, by guest or node
         self.view = NodeView()
 
@@ -269,12 +271,18 @@ class RemoteNodes:
                 self._forget_guest(guest)
 
     def silent_notices(self, now: float) -> list[NotifyUser]:
-        """Return what a user should know who begins a cell now."""
-        return [
-            NotifyUser(None, self._silent_text(each, now))
+        """Return what a user should know who begins a cell now, once for each silence."""
+        new = [
+            each
             for each in self.view.silent
-            if not self._is_heard(each)
+            if not self._is_heard(each) and self._told.get(each.node) != each.since
         ]
+        self._note_told(new)
+        return [NotifyUser(None, self._silent_text(each, now)) for each in new]
+
+    def _note_told(self, silences: Iterable[SilentNode]) -> None:
+        """Note silences that the user sees in a cell."""
+        self._told |= {each.node: each.since for each in silences}
 
     def _is_heard(self, silent: SilentNode) -> bool:
         """Whether a node is heard again, also if nobody has looked since."""
@@ -326,10 +334,10 @@ class RemoteNodes:
             if node not in fresh:
                 silent[node] = SilentNode(node, facts.host, heard_at, lost_after_s)
         ended = agents.ended
+        new = [each for node, each in sorted(silent.items()) if node not in before]
+        self._note_told(new if pool.run is not None else ())
         notices: list[NotifyUser | NodesSilent] = [
-            NotifyUser(None, self._silent_text(each, now))
-            for node, each in sorted(silent.items())
-            if node not in before
+            NotifyUser(None, self._silent_text(each, now)) for each in new
         ]
         notices += [
             NotifyUser(

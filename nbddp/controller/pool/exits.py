@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from dataclasses import replace
 
 from nbddp.controller.catch_up import CellHistory
-from nbddp.controller.cell_errors import exit_calls, exit_report
+from nbddp.controller.cell_errors import exit_calls, exit_report, freed_ranks
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import RunOutcome
 
@@ -17,6 +17,7 @@ def explained(history: CellHistory, world_size: int, outcome: RunOutcome) -> Run
     if not exited or outcome.ended_by:
         return outcome
     history.end(outcome)
+    history.note_freed(outcome.run_id, freed_ranks(outcome)[0])
     if (cell := history.last) is not None:
         calls = exit_calls(outcome, Code(cell.code, cell.first_line), world_size)
         outcome = replace(outcome, exit_calls=calls)

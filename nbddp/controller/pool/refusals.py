@@ -10,6 +10,7 @@ from nbddp.controller.state import (
     PoolSnapshot,
     RanksRestarted,
     RankState,
+    other_agents,
     silence_text,
     silent_steps,
 )
@@ -63,7 +64,8 @@ def broken_text(
     first = f"{_pull_first(heard)}, then " if heard else ""
     next_step = f"{first}%ddp restart, which ends all ranks" if first else _FRESH_POOL
     if is_up and idle and missing and not is_plain and not snapshot.store_is_lost:
-        asks = "asks for another agent, and " if snapshot.lost_agents else ""
+        lost = snapshot.lost_agents
+        asks = f"asks for {other_agents(len(lost))}, and " if lost else ""
         next_step = f"%ddp restart -r {missing} {asks}keeps the variables of the other ranks"
     return f"{reason}{others}. Next: {next_step}"
 

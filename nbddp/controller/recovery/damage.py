@@ -11,7 +11,7 @@ from msgspec import structs
 
 from nbddp.controller.diagnosis import CompareScope, Report
 from nbddp.controller.recovery.abort import OperationAbort
-from nbddp.controller.state import RankResult, RunOutcome, results_of
+from nbddp.controller.state import RunOutcome, exited_result, results_of
 from nbddp.wire.flight_recorder import FAR_MESSAGES, RING_LENGTH
 from nbddp.wire.messages import GroupsRebuilt, RankExited, RunFinished, RunsFinished
 from nbddp.wire.rank_set import Rank
@@ -99,6 +99,16 @@ def with_torn(outcome: RunOutcome, answer: GroupsRebuilt) -> RunOutcome:
     )
 
 
+def has_just_lost_agent(outcome: RunOutcome, within_s: float) -> bool:
+    """Whether ranks have exited with their agent within a time before the end of the cell."""
+    return any(
+        each.exited is not None
+        and each.exited.lost_agent
+        and outcome.elapsed_s - each.elapsed_s < within_s
+        for each in outcome.results.values()
+    )
+
+
 def with_exit(outcome: RunOutcome, exited: RankExited, after_s: float) -> RunOutcome:
     """Return ``outcome`` with the exit of a rank that had left the cell, before the user saw it.
 
@@ -110,8 +120,8 @@ def with_exit(outcome: RunOutcome, exited: RankExited, after_s: float) -> RunOut
     rank, result = exited.rank, outcome.results.get(exited.rank)
     if result is None or result.status == "exited":
         return outcome
-    elapsed_s = outcome.elapsed_s + after_s
-    died = RankResult(rank, "exited", elapsed_s=elapsed_s, exited=exited, marks=result.marks)
+    died = exited_result(result, exited, outcome.elapsed_s + after_s)
+    died = structs.replace(died, marks=result.marks)
     return replace(outcome, results={**outcome.results, rank: died})
 
 

@@ -18,14 +18,9 @@ import msgspec
 
 from nbddp.controller.diagnosis import CompareScope, compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
-from nbddp.controller.recovery.damage import (
-    damage_of,
-    with_exit,
-    with_late_ends,
-    with_recovery,
-    with_torn,
-)
+from nbddp.controller.recovery.damage import damage_of, has_just_lost_agent, with_recovery
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
+from nbddp.controller.recovery.held_outcome import AGENTS_END_S, HeldOutcome
 from nbddp.controller.recovery.late_ranks import with_late_ranks
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
@@ -110,9 +105,7 @@ class RecoveryMachine:
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
-        #: Outcome of a cell that has ended, held back until the pool is rebuilt.
-        self._held_outcome: RunOutcome | None = None
-        self._held_at = 0.0  #: since when
+        self._held = HeldOutcome()  #: back until the pool is rebuilt
         self._is_rebuild_due = False  #: a rebuild begins as soon as nothing prevents it
         self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
@@ -129,9 +122,8 @@ class RecoveryMachine:
     @property
     def active_run_id(self) -> str | None:
         """The cell that is running, or after which the pool is being rebuilt."""
-        return (
-            self._held_outcome.run_id if self._held_outcome is not None else self.pool.active_run_id
-        )
+        held = self._held.outcome
+        return self.pool.active_run_id if held is None else held.run_id
 
     @property
     def is_rebuilding(self) -> bool:
@@ -153,7 +145,7 @@ class RecoveryMachine:
 
         Broken groups do not prevent it, so that the user can save variables.
         """
-        return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
+        return "a cell is running" if self._held.outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
         reason = self.pool.refusal(ranks, self.silent.ranks)
@@ -173,6 +165,7 @@ class RecoveryMachine:
             self._rebuild.next_deadline(),
             self._restarts.next_deadline(),
             self._second_interrupt.next_deadline(),
+            self._held.next_deadline(),
         ]
         if self._cell is not None:
             times.append(self._cell.next_deadline())
@@ -200,8 +193,7 @@ class RecoveryMachine:
             case RanksAnswered():
                 actions += self._questions.answer_all(stimulus.answers, now)
             case GroupsRebuilt():
-                if self._held_outcome is not None:
-                    self._held_outcome = with_torn(self._held_outcome, stimulus)
+                self._held.note_torn(stimulus)
                 actions += self._rebuild.reformed(stimulus, now)
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
@@ -249,7 +241,7 @@ class RecoveryMachine:
             case RunFinished() if self._cell and self._cell.run.run_id == first.run_id:
                 self._cell.finished(first, now)
             case RunFinished() if is_late:
-                self._held_outcome = with_late_ends(self._held_outcome, stimulus)
+                self._held.note_late_ends(stimulus)
                 self._rebuild.broken |= {mark.pg_id for mark in first.marks if mark.is_broken}
                 # The others may be forming groups without this rank just now.
                 self._is_rebuild_due |= self._rebuild.is_active or bool(self._rebuild.broken)
@@ -271,7 +263,7 @@ class RecoveryMachine:
         return [*self._rebuild.nodes_silent(now), *self._restarts.nodes_silent(now)]
 
     def _is_held(self, run_id: str) -> bool:
-        return self._held_outcome is not None and self._held_outcome.run_id == run_id
+        return self._held.outcome is not None and self._held.outcome.run_id == run_id
 
     def _begin(self) -> None:
         run = self.pool.run
@@ -324,6 +316,8 @@ class RecoveryMachine:
         actions += self._rebuild.tick(now)
         actions += self._restarts.tick(now)
         actions += self._second_interrupt.tick(now)
+        if self._held.settled(now):
+            actions += self._release_if_whole()
         if self._is_rebuild_due and self._is_idle:
             actions += self._start_rebuild(now)
         return actions
@@ -340,6 +334,7 @@ class RecoveryMachine:
             and not self._is_ending
             and not self._rebuild.is_active
             and not self._restarts.is_killing
+            and not self._held.settles
         )
 
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
@@ -367,15 +362,17 @@ class RecoveryMachine:
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
         partial_verdict = cell.partial_verdict if has_failed else None
         is_odd = is_broken or is_unreported or damage.scope is not None
-        if not (is_odd or partial_verdict):
+        is_quiet = not (is_odd or partial_verdict)
+        settle = (is_broken or is_quiet) and has_just_lost_agent(outcome, AGENTS_END_S)
+        if is_quiet and not settle:
             return [*actions, self._end(outcome)]
-        self._held_outcome, self._held_at = outcome, now
+        self._held.hold(outcome, now, settle=settle)
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
         if partial_verdict is not None:
             actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
-        elif is_unreported or not is_broken:
+        elif is_unreported or (damage.scope is not None and not is_broken):
             compared = partial(self._compared, scope=damage.scope or "all")
             # All have left the cell: on a busy machine they answer late, and all the same.
             limit_s = None if is_broken else self.settings.compare_timeout_s
@@ -385,7 +382,7 @@ class RecoveryMachine:
 
     def _compared(self, views: Views, now: float, *, scope: CompareScope) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
-        outcome = self._held_outcome
+        outcome = self._held.outcome
         if outcome is None:
             return []
         was_raised = bool(outcome.raised_mismatches)
@@ -399,17 +396,17 @@ class RecoveryMachine:
         if report.findings:
             has_errors = any(finding.is_error for finding in report.findings)
             is_wrong = has_errors and self.config.on_mismatch == "raise"
-            self._held_outcome = replace(outcome, report=report, is_wrong=is_wrong)
+            self._held.outcome = replace(outcome, report=report, is_wrong=is_wrong)
             actions.append(VerdictReached(outcome.run_id, report, acted=False, views=views))
         return [*actions, *self._release_if_whole()]
 
     def _completed(self, verdict: VerdictReached, views: Views, now: float) -> list[Action]:
         """Take the views after a cell whose verdict lacks ranks that were still on their way."""
-        held = self._held_outcome
+        held = self._held.outcome
         if held is None or held.run_id != verdict.run_id:
             return []
         whole = with_late_ranks(verdict, views, partial(self._probes.diagnose, now=now)) or verdict
-        self._held_outcome = replace(held, report=whole.report)
+        self._held.outcome = replace(held, report=whole.report)
         return [*[whole] * (whole is not verdict), *self._release_if_whole()]
 
     def _release_if_whole(self) -> list[Action]:
@@ -421,11 +418,11 @@ class RecoveryMachine:
         was_killed = self._restarts.rank_exited(rank)
         if self.pool.spec.plain:
             return actions
-        if self._held_outcome is not None and not was_killed:
-            self._held_outcome = with_exit(self._held_outcome, exited, now - self._held_at)
+        if not was_killed:
+            self._held.rank_exited(exited, now)
         if self._rebuild.is_active:
             respawn = was_killed or self._exited_ranks.is_replaced(rank)
-            if self._held_outcome is None and respawn and not was_killed:
+            if self._held.outcome is None and respawn and not was_killed:
                 self._exited_ranks.note_exit(rank, exit_text)
             return actions + self._rebuild.rank_exited(rank, exit_text, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:
@@ -436,7 +433,7 @@ class RecoveryMachine:
                 actions += self._cell.rank_exited(exited, now)
         elif self._cell is None and (was_killed or rank in self._exited_ranks.dead()):
             self._is_rebuild_due = True
-            if self._held_outcome is None and not was_killed:
+            if self._held.outcome is None and not was_killed:
                 self._exited_ranks.note_exit(rank, exit_text)
                 actions += self._count_idle_exits()
         return actions
@@ -453,7 +450,7 @@ class RecoveryMachine:
     def _start_rebuild(self, now: float) -> list[Action]:
         self._is_rebuild_due = False
         forms_all, self._forms_all = self._forms_all, False
-        settle = self._held_outcome is None  # several ranks may exit together between cells
+        settle = self._held.outcome is None  # several ranks may exit together between cells
         return self._rebuild.start(
             self._exited_ranks.dead(), now, settle=settle, forms_all=forms_all
         )
@@ -467,16 +464,16 @@ class RecoveryMachine:
         all_fresh, self._fresh = RankSet.of(self._fresh), set()
         self._exited_ranks.rebuilt(failure)
         actions = self._restarts.rebuilt(all_fresh, failure, now, self._rebuild.waiting)
-        if self._held_outcome is not None:
-            self._held_outcome = replace(
-                self._held_outcome, fresh=all_fresh, rebuild_failure=failure
+        if self._held.outcome is not None:
+            self._held.outcome = replace(
+                self._held.outcome, fresh=all_fresh, rebuild_failure=failure
             )
             actions += self._release()
         return actions + self._exited_ranks.report_exits(all_fresh, failure)
 
     def _release(self) -> list[Action]:
         """End the cell for the user."""
-        outcome, self._held_outcome = self._held_outcome, None
+        outcome = self._held.release()
         return [] if outcome is None else [self._end(outcome)]
 
     def _end(self, outcome: RunOutcome) -> EndRun:

@@ -41,8 +41,10 @@ from nbddp.controller.state import (
     describe_exit,
     exception_line,
     exit_phrase,
+    is_given_up,
 )
 from nbddp.settings import Settings
+from nbddp.wire.message_types import LostAgent
 from nbddp.wire.messages import DescribeRank, DumpStack, RankDescribed, StackDumped
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
@@ -188,6 +190,11 @@ class RankProbes:
         if info.state is RankState.STARTING and result is not None:
             exited = result.exited  # the one whose place it takes ended in the cell
         last = None if exited is None else exited.last_operation
+        lost = None if exited is None else exited.cause
+        if result is not None and result.exited is not None:
+            result = msgspec.structs.replace(
+                result, error=None, was_freed=False
+            )  # its end says more
         error = result.error if result is not None else None
         return RankView(
             rank=info.rank,
@@ -200,6 +207,7 @@ class RankProbes:
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=EXITED if exited is None else exit_phrase(exited),
             lost_agent=exited is not None and exited.lost_agent,
+            was_given_up=isinstance(lost, LostAgent) and is_given_up(lost),
             operations=() if last is None else (last,),
             unheard=unheard if look is None and info.state is not RankState.EXITED else "",
             is_fresh=info.state is RankState.IDLE

@@ -37,16 +37,24 @@ from nbddp.controller.state.exit_text import (
     gone_text,
     how_lost,
     idle_exit_notices,
+    is_given_up,
     is_of_memory,
     is_of_mismatch,
     meaning,
     memory_then,
+    other_agents,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, MissedCell, Reason
 from nbddp.controller.state.node_clocks import NodeClock
-from nbddp.controller.state.outcome import DETACHED, MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.controller.state.outcome import (
+    DETACHED,
+    MISMATCH_ERROR,
+    RankResult,
+    RunOutcome,
+    exited_result,
+)
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.resumed import joining_ranks, kept_cell, resumed_pool
@@ -155,15 +163,18 @@ __all__ = [
     "error_summary",
     "exception_line",
     "exit_phrase",
+    "exited_result",
     "gone_text",
     "how_lost",
     "idle_exit_notices",
+    "is_given_up",
     "is_of_memory",
     "is_of_mismatch",
     "joining_ranks",
     "kept_cell",
     "meaning",
     "memory_then",
+    "other_agents",
     "results_of",
     "resumed_pool",
     "silence_text",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from nbddp.controller.state.code_lines import why_not_at_line
-from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.controller.state.outcome import RankResult, RunOutcome, exited_result
 from nbddp.controller.state.stimuli import OperationsLeftOut
 from nbddp.wire.faults import Fault
 from nbddp.wire.messages import Execute, FaultStruck, RankExited, RunsFinished
@@ -165,14 +165,11 @@ class CellRun:
 
     def exit(self, exited: RankExited, now: float) -> None:
         """Note that a rank has exited in it."""
-        before = self.results.get(exited.rank)
-        self.results[exited.rank] = RankResult(
-            rank=exited.rank,
-            status="exited",
-            elapsed_s=max(0.0, now - exited.age_s - self.began),
-            exited=exited,
+        self.results[exited.rank] = exited_result(
+            self.results.get(exited.rank),
+            exited,
+            max(0.0, now - exited.age_s - self.began),
             is_time_known=exited.rank not in self.lost_before,
-            sanitizer=None if before is None else before.sanitizer,  # it had ended the cell
         )
 
     def _elapsed_s(self, now: float) -> float:

@@ -112,11 +112,21 @@ def is_of_memory(exited: RankExited) -> bool:
     return exited.cause is None and describe_code(exited.exit_code) in _OF_MEMORY
 
 
-def exit_phrase(exited: RankExited) -> ExitPhrase:
-    """``exited with SIGKILL (signal 9)``, ``exited, ended by ...``, ``was lost: node 1 ...``."""
+def exit_phrase(exited: RankExited, alike: Sequence[RankExited] = ()) -> ExitPhrase:
+    """``exited with SIGKILL (signal 9)``, ``exited, ended by ...``, ``was lost: node 1 ...``.
+
+    Args:
+        exited: the end of a rank.
+        alike: those of ranks that ended in the same way, perhaps with the agents of other nodes.
+    """
     if exited.cause is not None:
         begin = ":" if exited.was_lost else "exited,"
-        return ExitPhrase(f"{begin} {describe_cause(exited.cause)}", was_lost=exited.was_lost)
+        how, cause = describe_cause(exited.cause), exited.cause
+        nodes = sorted({end.cause.node for end in alike if isinstance(end.cause, LostAgent)})
+        if isinstance(cause, LostAgent) and len(nodes) > 1:
+            numbers = " and ".join(map(str, nodes))
+            how = f"{_loss_of(cause, several=True).format(numbers)} ({_agent_end(cause.end)})"
+        return ExitPhrase(f"{begin} {how}", was_lost=exited.was_lost)
     if exited.exit_code >= 0:
         return ExitPhrase(f"exited with code {exited.exit_code}")
     return ExitPhrase(f"exited with {describe_exit(exited)[0]}")
@@ -169,6 +179,16 @@ def _loss_of(lost: LostAgent, *, several: bool = False) -> str:
 def how_lost(lost: LostAgent) -> str:
     """``lost``, as its engine says, or ``given up``: a node of whose end nothing is known."""
     return "lost" if lost.end.cause == "engine" else "given up"
+
+
+def is_given_up(lost: LostAgent) -> bool:
+    """Whether nobody has told the end of an agent: its connection was given up."""
+    return lost.is_unseen and lost.end.cause != "engine"
+
+
+def other_agents(count: int) -> str:
+    """``another agent``, ``other agents``: in the places of lost ones."""
+    return "another agent" if count == 1 else "other agents"
 
 
 def _agent_end(end: AgentEnd) -> str:

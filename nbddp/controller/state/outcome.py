@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import structs
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.state.silent_nodes import Silence
@@ -44,6 +45,9 @@ class RankResult(msgspec.Struct, frozen=True, gc=False):
     error: ErrorInfo | None = None  #: the exception as text; None: the rank raised none
     failed_at_ns: int = 0  #: when it raised, by the monotonic clock of its machine
     exited: RankExited | None = None  #: how its process ended; None: it lives
+    #: Seconds from the beginning of the cell to its end on this rank, if its process has ended
+    #: since: then ``error`` is how the cell ended there. None: the rank was inside, or it lives.
+    left_s: float | None = None
     is_time_known: bool = True  #: False: it was lost with its node while there was no notebook
     was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
@@ -53,6 +57,32 @@ class RankResult(msgspec.Struct, frozen=True, gc=False):
     made_groups: bool = False  #: it became a member of a new group
     sanitizer: SanitizerReport | None = None  #: what ``--sanitize`` saw; None: it was off
     stuck: str = ""  #: why a blocked operation could not be aborted
+
+
+def exited_result(
+    before: RankResult | None, exited: RankExited, elapsed_s: float, *, is_time_known: bool = True
+) -> RankResult:
+    """Return the result of a rank whose process has ended, with its answer if that had come.
+
+    Args:
+        before: how the cell had ended on it; None: it was inside.
+        exited: the end of its process.
+        elapsed_s: seconds from the beginning of the cell to that.
+        is_time_known: whether that time is known.
+    """
+    died = RankResult(
+        exited.rank, "exited", elapsed_s=elapsed_s, exited=exited, is_time_known=is_time_known
+    )
+    if before is None or before.status not in ("ok", "error"):
+        return died
+    return structs.replace(
+        died,
+        left_s=before.elapsed_s,
+        error=before.error,
+        failed_at_ns=before.failed_at_ns,
+        was_freed=before.was_freed,
+        sanitizer=before.sanitizer,
+    )
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,7 +4,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -16,6 +16,7 @@ from nbddp.controller.state import (
     RankInfo,
     RankState,
     describe_cause,
+    other_agents,
 )
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import tint_of
@@ -33,9 +34,15 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
+from nbddp.notebook.render.status_notes import (
+    fresh_notes,
+    inside_old_cells,
+    left_notes,
+    store_notes,
+)
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
+from nbddp.wire.rank_set import RankSet
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
@@ -45,7 +52,6 @@ _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60
 _MAX_SOURCE = 60
 _MIN_PLACE = 36
-_MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,16 @@ def survey(pool: Pool) -> Survey:
     runs, lost = snapshot.is_running, snapshot.lost_agents
     return Survey(
         headline=headline(pool),
-        rows=[row(each, diagnosed, is_running=runs, is_lost=each.node in lost) for each in infos],
+        rows=[
+            row(
+                each,
+                diagnosed,
+                is_running=runs,
+                is_lost=each.node in lost,
+                was_freed=pool.history.was_freed,
+            )
+            for each in infos
+        ],
         log_paths=[*pool.log_path_by_rank.values()],
         notes=[*_notes(pool, snapshot, diagnosed), *nodes, *pool.job_ends()],
     )
@@ -138,7 +153,14 @@ def _why_lost(snapshot: PoolSnapshot, node: int) -> str:
     return "".join(f": {describe_cause(lost)}" for lost in snapshot.lost if lost.node == node)
 
 
-def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool, is_lost: bool = False) -> Row:
+def row(
+    info: RankInfo,
+    diagnosed: Diagnosed,
+    *,
+    is_running: bool,
+    is_lost: bool = False,
+    was_freed: Callable[[str, int], bool] = lambda run_id, rank: False,
+) -> Row:
     """The row of one rank.
 
     Args:
@@ -146,6 +168,7 @@ def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool, is_lost: bool
         diagnosed: the answers of all ranks.
         is_running: a cell runs, on this rank or on others.
         is_lost: its node is, perhaps since before this notebook came.
+        was_freed: whether the card of a run says that a rank waited and was freed.
     """
     view = diagnosed.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     dump = diagnosed.peeks.get(info.rank)
@@ -157,7 +180,7 @@ def row(info: RankInfo, diagnosed: Diagnosed, *, is_running: bool, is_lost: bool
     place, source = _place(view) if is_busy else ("", "")
     if info.replaced and view.look is not None:
         state += ", fresh"
-    collective, collective_state = _last_collective(view)
+    collective, collective_state = _last_collective(view, was_freed)
     return Row(
         rank=info.rank,
         state=state,
@@ -435,7 +458,8 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         nodes = " and ".join(f"node {node}" for node in sorted(snapshot.lost_agents))
         notes.append(
             f"{lost.describe()} {lost.verb('was', 'were')} lost with {nodes}. Next: "
-            f"{_restart_of(pool, snapshot, lost)} asks for another agent"
+            f"{_restart_of(pool, snapshot, lost)} asks for "
+            f"{other_agents(len(snapshot.lost_agents))}"
         )
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
@@ -459,67 +483,10 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     return [shorten(note, 2 * WIDTH) for note in [*notes, *store_notes(snapshot)]]
 
 
-def inside_old_cells(snapshot: PoolSnapshot) -> tuple[RankSet, RankSet]:
-    """The ranks inside a cell that has ended for the user: those that are heard, and the others."""
-    if snapshot.is_running:
-        return NO_RANKS, NO_RANKS
-    inside = snapshot.in_state(RankState.BUSY)
-    silent = (info.rank for info in snapshot.ranks if info.node in snapshot.silent_nodes)
-    unheard = RankSet.of(set(inside).intersection(silent))
-    return inside - unheard, unheard
-
-
-def store_notes(snapshot: PoolSnapshot) -> list[str]:
-    """A line if the store is lost and there are ranks for which that matters."""
-    is_any_alive = len(snapshot.in_state(RankState.EXITED)) < len(snapshot.ranks)
-    text = (
-        "the store process exited: existing groups still work, new ones cannot be made. "
-        "Next: %ddp restart"
-    )
-    if 0 in snapshot.lost_agents:  # its ranks were in the groups
-        text = (
-            "the store was lost with node 0: the other ranks can form no group. Next: %ddp restart"
-        )
-    return [text] if snapshot.store_is_lost and is_any_alive else []
-
-
-def left_notes(diagnosed: Diagnosed) -> list[str]:
-    """A line for each thread of an ended cell that still runs."""
-    ranks_by_text = ranks_by(
-        (thread.left_text(), rank)
-        for rank, look in diagnosed.looks.items()
-        if look.activity == "idle"
-        for thread in look.threads
-        if thread.is_left
-    )
-    notes = [f"{ranks.describe()}: {text}" for text, ranks in ranks_by_text.items()]
-    more = len(notes) - _MAX_THREADS
-    return [*notes[:_MAX_THREADS], *([f"and {more} more threads"] if more > 0 else [])]
-
-
-def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
-    """A line for each reason why ranks are fresh, without their variables."""
-    by_cause = ranks_by(
-        (info.replaced, info.rank)
-        for info in infos
-        if info.replaced and info.state is not RankState.EXITED
-    )
-    notes = []
-    for cause, ranks in by_cause.items():
-        is_one = len(ranks) == 1
-        why = "it was restarted" if is_one else "they were restarted"
-        if cause == "exited":
-            why = "it took the place of one" if is_one else "they took the places of others"
-            why += " that exited"
-        is_fresh = "is fresh" if is_one else "are fresh"
-        notes.append(f"{ranks.describe()} {is_fresh}: {why}, without the variables")
-    return notes
-
-
 # --- operations ----------------------------------------------------------------------------------
 
 
-def _last_collective(view: RankView) -> tuple[str, str]:
+def _last_collective(view: RankView, was_freed: Callable[[str, int], bool]) -> tuple[str, str]:
     """``all_reduce #7``, and its state: ``for 3.2 s``, ``done``."""
     known = (*view.operations, *(view.look.operations if view.look else ()))
     operations = [
@@ -530,7 +497,11 @@ def _last_collective(view: RankView) -> tuple[str, str]:
     last = max(operations, key=lambda operation: operation.record_id)
     main = view.look.main if view.look is not None else None
     wait = main.wait if main is not None else None
-    ending = last.ending
+    ending: str = last.ending
+    # Beside a rank that exits, Gloo or nbddp ends a wait, by chance: the card says that of both.
+    is_of_peer = last.failure is not None and last.failure.kind == "lost"
+    if is_of_peer and was_freed(last.run_id, view.rank):
+        ending = "freed"
     if ending != "open" or wait is None or view.look is None:
         return last.label(is_brief=True), ending
     return last.label(is_brief=True), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"

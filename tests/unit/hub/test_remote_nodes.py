@@ -114,6 +114,22 @@ def test_no_notice_is_shown_that_is_over():
     assert scene.look(105.2) == ["node 0 (n1)", "0"]  # at once: what is refused meanwhile is wrong
 
 
+def test_a_cell_is_told_of_each_silence_once():
+    scene = Scene()
+    scene.look(105.0)  # between cells: the first cell is told, too
+    assert len(scene.nodes.silent_notices(106.0)) == 1
+    assert scene.nodes.silent_notices(107.0) == []
+    scene.line.last = 108.0
+    scene.look(108.5)
+    assert scene.look(113.5) == ["nothing is heard", "1"]
+    assert len(scene.nodes.silent_notices(114.0)) == 1  # another silence
+    scene.line.last = 115.0
+    scene.look(115.5)
+    scene.pool.run()
+    assert scene.look(120.5) == ["nothing is heard", "1"]  # seen in a cell
+    assert scene.nodes.silent_notices(121.0) == []
+
+
 def test_a_cell_that_has_failed_or_timed_out_waits_less_too():
     scene = Scene()
     scene.pool.run()

@@ -14,7 +14,7 @@ from nbddp.controller.state.job_ends import JobEnd
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import AgentExited, Tick
-from nbddp.notebook.render.status_table import store_notes
+from nbddp.notebook.render.status_notes import store_notes
 from nbddp.settings import Settings
 from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet

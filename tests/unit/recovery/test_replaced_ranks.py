@@ -202,6 +202,7 @@ def test_ranks_of_a_node_whose_agent_is_gone_are_not_replaced():
     pool = Pool(1, nnodes=2)
     run_id = pool.run()
     pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))
+    pool.tick(after_s=1.0)
     look = pool.finished(0, run_id, "E", marks=(BROKEN,))
     assert kinds(look) == ["DescribeRank 0"]
     outcome = outcome_of(pool.answer_looks(look))
@@ -226,15 +227,15 @@ def test_a_rank_that_dies_while_the_outcome_is_held_is_named_in_it():
     pool, _ = dead_in_cell(4)
     pool.exited(2)
     pool.tick(after_s=0.05)
-    held = pool.machine._held_outcome
+    held = pool.machine._held.outcome
     assert held is not None
     assert held.ranks("exited") == RankSet.of([1, 2])
     assert held.results[2].exited is not None
     before = held.results[2]
     pool.spawned(2)
     pool.exited(2, exit_code=1)  # the process that took its place
-    assert pool.machine._held_outcome is not None
-    assert pool.machine._held_outcome.results[2] == before
+    assert pool.machine._held.outcome is not None
+    assert pool.machine._held.outcome.results[2] == before
 
 
 def test_a_rank_that_dies_after_it_has_left_a_running_cell_is_named():
@@ -245,7 +246,7 @@ def test_a_rank_that_dies_after_it_has_left_a_running_cell_is_named():
     assert not requests(actions, AbortOperations)  # no rank has to be freed because of it
     pool.finished(0, run_id)
     pool.finished(1, run_id)
-    held = pool.machine._held_outcome
+    held = pool.machine._held.outcome
     assert held is not None
     assert held.ranks("exited") == RankSet.of([2])
     assert held.ranks("ok") == RankSet.of([0, 1])

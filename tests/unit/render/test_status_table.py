@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from nbddp.controller.catch_up import CellHistory
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.state.actions import Diagnosed
@@ -13,13 +14,11 @@ from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import SilentNode
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.notebook.render.colours import RANK_COLOURS
+from nbddp.notebook.render.status_notes import fresh_notes, inside_old_cells, left_notes
 from nbddp.notebook.render.status_table import (
     MAX_ROWS,
     Row,
     Survey,
-    fresh_notes,
-    inside_old_cells,
-    left_notes,
     row,
 )
 from nbddp.wire.flight_recorder.schema import (
@@ -169,6 +168,24 @@ def test_the_last_collective_has_not_ended_well(kind: FailureKind, ending: str):
     found = Recorder(0).collective(at=100, end=110, failure=Failure(kind, "no code reads this"))
     told = row_of(RankView(0, "idle", look(operations=(found,))), is_running=False)
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
+
+
+def test_a_wait_that_ended_with_another_rank_has_the_word_of_the_card():
+    broke = Failure("lost", "no code reads this")
+    found = Recorder(0).collective(at=100, end=110, failure=broke)
+    history = CellHistory()
+    assert _state_of(found, history) == "failed"
+    history.note_freed(found.run_id, RankSet.of([1]))
+    assert _state_of(found, history) == "failed"
+    history.note_freed(found.run_id, RankSet.of([0, 1]))
+    assert _state_of(found, history) == "freed"
+
+
+def _state_of(found: Operation, history: CellHistory) -> str:
+    view = RankView(0, "idle", look(operations=(found,)))
+    diagnosed = Diagnosed(1, Report(run_id=""), {}, {}, RankSet(), {0: view})
+    info = RankInfo(rank=0, node=0, pid=7, device="cpu")
+    return row(info, diagnosed, is_running=False, was_freed=history.was_freed).collective_state
 
 
 def test_a_wait_for_the_store_has_its_usual_name():

@@ -355,3 +355,15 @@ def test_a_rank_that_dies_between_cells_is_missed_by_the_next(exit_code: int):
     run_id = pool.run("1")
     assert statuses(outcome_in(pool.finished(1, run_id))) == {1: "ok"}
     assert pool.states() == "EXITED IDLE"
+
+
+def test_the_answer_of_a_rank_that_dies_after_it_is_kept():
+    pool = make(2)
+    run_id = pool.run()
+    error = ErrorInfo(ename="E", evalue="", traceback=["t"])
+    pool.feed(RunFinished(run_id=run_id, rank=1, elapsed_s=0.5, error=error, failed_at_ns=7))
+    pool.exited(1)
+    ended = pool.feed(RunFinished(run_id=run_id, rank=0, elapsed_s=2.0, error=None), after_s=2.0)
+    told = outcome_in(ended).results[1]
+    assert (told.status, told.error, told.left_s, told.failed_at_ns) == ("exited", error, 0.5, 7)
+    assert told.exited is not None

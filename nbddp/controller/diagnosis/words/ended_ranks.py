@@ -4,15 +4,26 @@ Runs in: the notebook's process. Pure.
 """
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, they_wait
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import Rank, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class AgentLoss:
+    """The loss of the agent of a rank."""
+
+    agent: str  #: which of them, in any words
+    was_given_up: bool  #: nobody has told its end: perhaps the process of the rank still runs
 
 
 def exited_ranks(
@@ -22,7 +33,7 @@ def exited_ranks(
     *,
     where: str = "",
     others: str = "",
-    lost: RankSet = NO_RANKS,
+    agents: Mapping[Rank, AgentLoss] = MappingProxyType({}),
 ) -> Words:
     """Return the words about ranks that have exited, in a cell that still runs or has ended.
 
@@ -32,16 +43,29 @@ def exited_ranks(
         next_step: a sentence.
         where: the line that a fatal signal hit, with a preposition and a blank in front.
         others: a sentence about other ranks, with a blank in front.
-        lost: those that went with their agents; perhaps their processes still run.
+        agents: the lost agents of those that went with them.
     """
-    known = ranks - lost
-    ended = ranks.verb("its process has ended", "their processes have ended")
-    if lost:
-        whose = f"of {lost.describe()}" if known else ""
-        its = "the" if known else ranks.verb("its", "their")
-        given_up = " ".join(filter(None, (f"the connection to {its} agent", whose, "was given up")))
-        alone = f"{known.verb('the process', 'the processes')} of {known.describe()}"
-        ended = f"{alone} {known.verb('has', 'have')} ended, and {given_up}" if known else given_up
+    given_up = RankSet.of(rank for rank, loss in agents.items() if loss.was_given_up)
+    with_agents = RankSet.of(agents) - given_up
+    alone = ranks - given_up - with_agents
+    is_one_kind = ranks in (alone, with_agents, given_up)
+    parts = []
+    if alone:
+        whose = f"of {alone.describe()} {alone.verb('has', 'have')} ended"
+        parts = [f"{alone.verb('the process', 'the processes')} {whose}"]
+        if is_one_kind:
+            parts = [alone.verb("its process has ended", "their processes have ended")]
+    if with_agents:
+        is_single = len({agents[rank].agent for rank in with_agents}) == 1
+        name, has = ("agent", "has") if is_single else ("agents", "have")
+        their = f"{with_agents.verb('its', 'their')} {name}"
+        whose = their if is_one_kind else f"the {name} of {with_agents.describe()}"
+        parts.append(f"{whose} {has} ended")
+    if given_up:
+        their = f"{given_up.verb('its', 'their')} agent"
+        whose = their if is_one_kind else f"the agent of {given_up.describe()}"
+        parts.append(f"the connection to {whose} was given up")
+    ended = ", and ".join(parts)
     return Words(f"{subject(ranks)} {how}.", f"{ended}{where}.{others}", next_step)
 
 
@@ -56,9 +80,13 @@ def dead_rank(cause: Cause, reports: RankReports) -> Words:
     if len(ends) == 1 and (len(views) == 1 or verb != "exited"):
         how = ends.pop().describe(len(views))
     how = "; ".join(filter(None, (how, they_wait(cause, reports))))
-    lost = RankSet.of(rank for rank, view in views.items() if view.lost_agent)
-    step = _after_lost(lost) if lost else _after_exits(cause.culprits)
-    return exited_ranks(cause.culprits, how, step, others=in_turn(cause), lost=lost)
+    agents = {
+        rank: AgentLoss(view.exit_text, was_given_up=view.was_given_up)
+        for rank, view in views.items()
+        if view.lost_agent
+    }
+    step = _after_lost(RankSet.of(agents)) if agents else _after_exits(cause.culprits)
+    return exited_ranks(cause.culprits, how, step, others=in_turn(cause), agents=agents)
 
 
 def _after_exits(ranks: RankSet) -> str:

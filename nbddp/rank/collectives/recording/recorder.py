@@ -186,9 +186,11 @@ class Recorder:
         """Note the line of the user's code that a frame of the main thread works for.
 
         Called by the I/O thread now and then: if the process ends, this is what is known of it.
+        When the user's code has left the cell, libraries format its traceback or show its value:
+        the line that was noted before stays.
         """
         frame = self.sites.user_frame(frame)
-        if frame is not None:
+        if frame is not None and self.sites.cell_of(frame) is not None:
             site = self.sites.site_of(frame)
             self.writer.note_line(self.writer.text(site, lambda: site), _now())
 
