@@ -6,6 +6,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
 from nbddp.controller.diagnosis import RankView
@@ -33,9 +34,10 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
+from nbddp.notebook.render.old_cells import old_cell_notes
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
@@ -121,6 +123,7 @@ def survey(pool: Pool) -> Survey:
         snapshot.nodes,
         {each.node: each.silent_s for each in pool.silences(pool.all_ranks)},
         {node: _why_lost(snapshot, node) for node in snapshot.lost_agents},
+        behind={each.node: each.state for each in snapshot.behind if each.is_heard},
         unanswered=unanswered_nodes(snapshot, diagnosed),
         silent_after_s=pool.settings.silent_after_s,
     )
@@ -442,31 +445,10 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(pool.history.replaced.marked(snapshot.ranks))
     notes += left_notes(diagnosed)
-    stuck, silent = inside_old_cells(snapshot)
-    if stuck:
-        notes.append(
-            f"{stuck.describe()} still inside a cell that was given up. Next: "
-            f"{_restart_of(pool, snapshot, stuck)}, if {stuck.verb('it does', 'they do')} not come "
-            "back"
-        )
-    if silent:  # no rank can be restarted meanwhile
-        notes.append(
-            f"{silent.describe()} not heard since an old cell, perhaps still inside it. Next: "
-            "wait until the node is heard again or given up"
-        )
+    notes += old_cell_notes(snapshot, diagnosed, partial(_restart_of, pool, snapshot))
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")
     return [shorten(note, 2 * WIDTH) for note in [*notes, *store_notes(snapshot)]]
-
-
-def inside_old_cells(snapshot: PoolSnapshot) -> tuple[RankSet, RankSet]:
-    """The ranks inside a cell that has ended for the user: those that are heard, and the others."""
-    if snapshot.is_running:
-        return NO_RANKS, NO_RANKS
-    inside = snapshot.in_state(RankState.BUSY)
-    silent = (info.rank for info in snapshot.ranks if info.node in snapshot.silent_nodes)
-    unheard = RankSet.of(set(inside).intersection(silent))
-    return inside - unheard, unheard
 
 
 def store_notes(snapshot: PoolSnapshot) -> list[str]:

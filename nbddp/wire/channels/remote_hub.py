@@ -180,6 +180,15 @@ class RemoteHubChannel(AgentsChannel):
         line = self._lines.get(self._peers.identity(node))
         return time.monotonic() if line is None else line.heard_at
 
+    def unanswered_since(self, node: int) -> float | None:
+        """Return when the oldest question was sent that this node has not answered; None: none.
+
+        What was sent since has perhaps not arrived there, also if the node is heard.
+        """
+        line = self._lines.get(self._peers.identity(node))
+        asked_ns = None if line is None else line.session.unanswered_ns
+        return None if asked_ns is None else asked_ns / 1e9
+
     def clock(self, node: int) -> tuple[int, int] | None:
         """Return the offset of the clock of a node, and its error, in ns; None: not known yet."""
         line = self._lines.get(self._peers.identity(node))
