@@ -298,7 +298,7 @@ class PoolStartup:
         self._hub.start(remote=self._remote)
         self._engine = engine
         invitation = channel.invitation(
-            self._pool_id, [address], token, options.tunnel, options.keep
+            self._pool_id, [address], token, options.tunnel, options.keep, cwd=options.cwd
         )
         self._engine_agents = EngineAgents(engine, options.launcher, invitation, options)
         engine.start(invitation)

@@ -100,6 +100,8 @@ class RemoteHubChannel(AgentsChannel):
         token: str,
         is_tunnelled: bool = False,
         keep_s: float = 0.0,
+        *,
+        cwd: str = "",
     ) -> Invitation:
         """Make what an agent needs to join.
 
@@ -109,6 +111,7 @@ class RemoteHubChannel(AgentsChannel):
             token: the agent shows it in its first message.
             is_tunnelled: the agents reach these addresses on their own machines.
             keep_s: for so many seconds the agents go on after the end of this process.
+            cwd: the folder that ranks must be able to enter; empty: none.
         """
         return Invitation(
             pool_id=pool_id,
@@ -122,6 +125,7 @@ class RemoteHubChannel(AgentsChannel):
             pid=os.getpid(),
             started=process_tree.start_time(os.getpid()),
             keep_s=keep_s,
+            cwd=cwd,
         )
 
     @property
