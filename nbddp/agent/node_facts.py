@@ -3,6 +3,7 @@
 Runs in: the agent process on another machine, its main thread.
 """
 
+import errno
 import os
 import platform
 import socket
@@ -17,11 +18,12 @@ from nbddp.wire.message_types import NodeFacts
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
-def node_facts(address: str) -> NodeFacts:
+def node_facts(address: str, cwd: str = "") -> NodeFacts:
     """Return what the hub wants to know of this machine, without an import of torch.
 
     Args:
         address: of this machine, towards the hub.
+        cwd: the folder that ranks must be able to enter; empty: none was asked for.
     """
     place, job = engine_place(os.environ), batch_job(os.environ)
     return NodeFacts(
@@ -33,6 +35,7 @@ def node_facts(address: str) -> NodeFacts:
         cpus=len(os.sched_getaffinity(0)) if process_tree.IS_LINUX else os.cpu_count() or 1,
         machine_cpus=os.cpu_count() or 1,
         gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
+        cwd_problem=_folder_problem(cwd) if cwd else "",
         engine=place.engine,
         engine_node=place.node,
         engine_host=os.environ.get(SLURM_HOST_ENV, ""),
@@ -40,6 +43,18 @@ def node_facts(address: str) -> NodeFacts:
         scheduler=job.scheduler,
         job_left_s=job_left_s(job, os.environ),
     )
+
+
+def _folder_problem(folder: str) -> str:
+    """Return why no process can enter a folder; empty: it can."""
+    try:
+        with os.scandir(folder):
+            pass
+    except PermissionError:  # a folder that cannot be listed can perhaps be entered
+        return "" if os.access(folder, os.X_OK) else f"{folder}: {os.strerror(errno.EACCES)}"
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return "" if os.access(folder, os.X_OK) else f"{folder}: {os.strerror(errno.EACCES)}"
 
 
 def _version(package: str) -> str:

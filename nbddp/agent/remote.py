@@ -118,7 +118,7 @@ def check(source: str) -> list[str]:
     """
     invitation = read_invitation(source)
     address, own = reach(invitation)
-    facts = node_facts(own)
+    facts = node_facts(own, invitation.cwd)
     answer = _meet(invitation, address, facts)
     lines = [
         f"reached    {address} from {own}"
@@ -182,7 +182,7 @@ def serve(source: str) -> NoReturn:
         own_session.enter()
     lifeline_fd = _take_stdin() if source == STDIN else -1
     address, own = reach(invitation)
-    facts, started_with = node_facts(own), dict(os.environ)
+    facts, started_with = node_facts(own, invitation.cwd), dict(os.environ)
     for name in step_variables(os.environ):
         del os.environ[name]
     folder = pool_folder.make()

@@ -72,6 +72,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     started: int = 0
     #: Seconds for which the agent goes on after the end of that process; 0: it ends then.
     keep_s: float = 0.0
+    cwd: str = ""  #: the folder that ranks must be able to enter; empty: none was asked for
 
     def text(self) -> str:
         """Return it as one line, for the standard input of an agent."""

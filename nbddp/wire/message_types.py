@@ -145,6 +145,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cpus: int  #: that its processes may use
     machine_cpus: int  #: that the machine has
     gpus: int  #: CUDA devices that the driver shows; 0 where there is no driver
+    cwd_problem: str = ""  #: why ranks cannot enter their folder: ``/data: Permission denied``
     engine: str = ""  #: what started it: ``slurm``; empty: not known
     engine_node: int = -1  #: number of the node in the engine; -1: it gives none
     engine_host: str = ""  #: the engine's own name of the machine; empty: it gives none

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,36 @@ def test_an_interrupt_and_a_restart_come_back_while_a_node_is_silent(site: SshSi
         poll_until(lambda: {info.state.name for info in pool.ranks()} == {"IDLE"})
         pool.run("dist.barrier()")
         assert pool.pull("'x' in globals()") == [True, False]
+
+
+@pytest.mark.slow  # its pauses are those of TCP
+def test_a_cell_waits_for_an_interrupt_that_tcp_delays_after_a_cut(site: SshSite, tmp_path: Path):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    # A cell that is interrupted ends after 2.5 s of silence; later the node is not silent again.
+    with ssh_pool(site, one, two, n=1, settings=Settings(silent_after_s=30.0)) as pool:
+        is_plugged = tmp_path / "plugged"
+        waits = (
+            f"while rank and not pathlib.Path({str(is_plugged)!r}).exists():\n    time.sleep(0.1)"
+        )
+        code = f"{waits}\nprint('heard')\nwhile True:\n    time.sleep(0.1)"
+        cell = begin_cell(pool, f"import pathlib, time\nkept = rank + 5\n{code}")
+        poll_until(lambda: cell.view.text(0))
+        two.set_cable(plugged=False)
+        cut = time.monotonic()
+        poll_until(lambda: time.monotonic() - cut > 3.0)
+        pool.interrupt()
+        assert isinstance(cell.join(SOON_S).error, CellInterruptedError)
+        # TCP sends again after 0.2 s, 0.4 s, ..., the sixth time after 12.6 s, then after 25.4 s.
+        poll_until(lambda: time.monotonic() - cut > 14.0, 20.0)
+        two.set_cable(plugged=True)
+        is_plugged.touch()
+        poll_until(lambda: not pool.snapshot.silent, 60.0)
+        status = " ".join(survey(pool).bundle()["text/plain"].split())
+        assert "rank 1 perhaps still inside an old cell" in status
+        assert "is heard, but does not answer yet" in status
+        assert "still inside a cell that was given up" not in status
+        pool.run("dist.barrier()")
+        assert pool.pull("kept") == [5, 6]
 
 
 def test_a_restart_before_a_killed_agent_is_noticed_ends_no_rank(listening: Listening):

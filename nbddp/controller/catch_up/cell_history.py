@@ -360,10 +360,11 @@ class CellHistory:
         ]
 
     def never_bound(self, rank: Rank, world_size: int) -> set[str]:
-        """The names that cells of a rank bind, and none of them on this rank.
+        """The names that a rank never had: its cells bind them, and none of them on this rank.
 
-        They are those inside ``if rank == 0:``, on rank 1. A name that was pushed to the rank is
-        none of them, and where a cell of it has ``from module import *``, none is known.
+        They are those inside ``if rank == 0:``, on rank 1, and those that were pushed to others
+        only. A name that was pushed to the rank is none of them, and where a cell of it has
+        ``from module import *``, none is known.
         """
         names: set[str] = set()
         possible: set[str] = set()
@@ -373,8 +374,11 @@ class CellHistory:
                     return set()
                 names |= cell.names.binds
                 possible = possible.union(*cell.binds_on(rank, world_size))
-        pushed = {name for name in names if any(rank in to for to in self._pushed.get(name, ()))}
-        return names - possible - pushed
+        of_others: set[str] = set()
+        if not self.is_partial:  # else it was perhaps pushed to this rank before
+            of_others = self._pushed.keys() - names
+        pushed = {name for name, to in self._pushed.items() if any(rank in each for each in to)}
+        return (names | of_others) - possible - pushed
 
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
         """Note names that were pushed to ranks."""

@@ -41,7 +41,6 @@ from nbddp.controller.state import (
     AnnounceUp,
     Diagnosed,
     EndRun,
-    NodesSilent,
     NoticeChanged,
     NotifyUser,
     Phase,
@@ -255,9 +254,7 @@ class HubThread:
             self._call(lambda: answer.put(refusal) if self._waiting.remove(begin) else None)
 
         self._call(lambda: self._waiting.when_settled(requested.ranks, begin))
-        answered = await_begin(
-            answer, self, give_up, is_interrupted, self._settings.start_timeout_s
-        )
+        answered = await_begin(answer, self, give_up, is_interrupted, self._waiting)
         return Refusal(self._end_reason()) if answered is None else answered[0]
 
     def _end_reason(self) -> str:
@@ -413,8 +410,10 @@ class HubThread:
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
-            for seen in self._remote_nodes.look(time.monotonic(), self._agents, self._machine):
-                self._feed(seen) if isinstance(seen, NodesSilent) else self._do(seen)
+            news = self._remote_nodes.look(time.monotonic(), self._agents, self._machine)
+            self._recovery.silent.note_behind(self.nodes.behind)
+            for seen in news:
+                self._do(seen) if isinstance(seen, NotifyUser) else self._feed(seen)
 
     def _receive(self, node: int | None, event: AnyEvent, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""

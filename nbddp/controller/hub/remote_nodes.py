@@ -4,7 +4,7 @@ Runs in: the hub thread.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
@@ -12,6 +12,7 @@ import msgspec
 
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.state import (
+    BehindNode,
     JobEnd,
     JobEnds,
     Lobby,
@@ -46,6 +47,10 @@ _LOOK_S = 0.5
 #: The user waits for the end of a cell that was interrupted, or has failed on some rank: a node
 #: that has missed some pings is silent for them. Its ranks do not leave the cell.
 _SILENT_FOR_END_S = 2.5
+#: A node is behind when a question waits for its answer for so long: two further ones were sent.
+_BEHIND_S = 2.5
+#: Something that comes so long after such a question came after the cut.
+_HEARD_S = 1.0
 
 
 _OF_ANOTHER_POOL = (
@@ -65,6 +70,7 @@ class NodeView:
     pids: tuple[int, ...] = ()  #: of the agents of these nodes
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
+    behind: tuple[BehindNode, ...] = ()  #: nodes that are not silent, and answer late
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
 
     @property
@@ -92,6 +98,7 @@ class NodeView:
             snapshot,
             nodes=self.facts,
             silent=self.silent,
+            behind=self.behind,
             clocks=self.clocks,
             job_ends=self.job_ends,
         )
@@ -354,10 +361,18 @@ class RemoteNodes:
         notices += [*self._job_changes, *(NotifyUser(None, text) for text in warnings)]
         self._job_changes.clear()
         now_silent = tuple(each for _, each in sorted(silent.items()))
-        if now_silent != self.view.silent:
-            self.view = replace(self.view, silent=now_silent)
-            notices.append(NodesSilent(now_silent))
+        behind = tuple(self._behind(now, {*ended, *silent, *fresh}))
+        notices += [NodesSilent(now_silent)] if now_silent != self.view.silent else []
+        if (now_silent, behind) != (self.view.silent, self.view.behind):
+            self.view = replace(self.view, silent=now_silent, behind=behind)
         return notices
+
+    def _behind(self, now: float, but: Collection[int]) -> Iterator[BehindNode]:
+        for node, facts in sorted(self._lobby.nodes.items()):
+            since = None if node in but else self._channel.unanswered_since(node)
+            if since is not None and now - since >= _BEHIND_S:
+                is_heard = self._channel.heard_at(node) - since >= _HEARD_S
+                yield BehindNode(node, facts.host, is_heard)
 
     def _read_clocks(self) -> None:
         measured = {node: self._channel.clock(node) for node in self._lobby.nodes}

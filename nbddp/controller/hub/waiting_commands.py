@@ -18,12 +18,12 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: A cell waits this long for ranks that are still in an old cell, or whose end is not reported yet.
 _LATE_S = 2.0
+#: The same, from when the node has got the interrupt; for the way there it waits at most this long.
+_ON_ITS_WAY_S = 40.0
 #: A cell that waits for longer waits for a repair, and says so.
 _TELL_AFTER_S = 2.5
-_WAITS = (
-    "this cell waits until the process groups are formed again. The stop button ends the wait; the "
-    "cell is not run then"
-)
+_STOP = "The stop button ends the wait; the cell is not run then"
+_WAITS = f"this cell waits until the process groups are formed again. {_STOP}"
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,24 @@ class _Hub(Protocol):
         """Show the user a notice."""
 
 
+class _Waits(Protocol):
+    """The part of the waiting commands that is needed here."""
+
+    @property
+    def reason(self) -> str:
+        """What they wait for."""
+
+    @property
+    def limit_s(self) -> float:
+        """A cell waits for so long."""
+
+
 def await_begin(
     answer: "queue.SimpleQueue[Refusal | None]",
     hub: _Hub,
     give_up: Callable[[Refusal], object],
     is_interrupted: Callable[[], bool],
-    limit_s: float,
+    waits: _Waits,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Refusal | None] | None:
@@ -64,7 +76,7 @@ def await_begin(
         hub: the hub thread.
         give_up: asks it to refuse the cell for this reason, unless it has begun.
         is_interrupted: whether the user has pressed the stop button.
-        limit_s: the cell is given up after this time.
+        waits: says what the cell waits for, and when it is given up.
         clock: seconds.
 
     Returns:
@@ -80,11 +92,11 @@ def await_begin(
         waited_s = clock() - began
         if was_stopped or is_interrupted():
             give_up(_WITHDRAWN)
-        elif waited_s > limit_s:
+        elif waited_s > waits.limit_s:
             give_up(Refusal("fresh ranks are still taking their places"))
         elif waited_s > _TELL_AFTER_S and not has_told:
             has_told = True
-            hub.do(NotifyUser(None, _WAITS))
+            hub.do(NotifyUser(None, waits.reason))
     return None
 
 
@@ -122,6 +134,9 @@ class WaitingCommands:
         #: have just died.
         self._late = RankSet()
         self._settles_until = 0.0
+        self._way_ends_at = 0.0  #: until then it waits for interrupts that are on their way
+        self.reason = _WAITS  #: what the commands wait for; other threads read it
+        self.limit_s = recovery.settings.start_timeout_s
 
     def when_whole(self, command: Callable[[], object]) -> None:
         """Call ``command`` now, or after the waiting ones when the pool is repaired."""
@@ -134,11 +149,15 @@ class WaitingCommands:
         """The same, but first wait for ranks that are in an old cell, or have just died.
 
         Ranks of silent nodes are not waited for: they leave the cell when they are heard again.
+        Ranks of nodes that are behind get more time: the interrupt is on its way.
         """
         late = self._machine.late(ranks) - self._recovery.silent.ranks
         if late or self._ending():
+            now = time.monotonic()
             self._late = RankSet.of({*self._late, *late})
-            self._settles_until = time.monotonic() + _LATE_S
+            self._settles_until = now + _LATE_S
+            self._way_ends_at = now + _ON_ITS_WAY_S
+            self._wait_for_interrupts(now)
         self.when_whole(command)
 
     def remove(self, command: Callable[[], object]) -> bool:
@@ -157,11 +176,26 @@ class WaitingCommands:
         """Idle ranks whose processes are about to end, as the system of this machine shows it."""
         return self._machine.ending(is_ending) if self._sees_processes else NO_RANKS
 
+    def _wait_for_interrupts(self, now: float) -> None:
+        """Wait for longer while interrupts are on their way to ranks that are in an old cell."""
+        silent = self._recovery.silent
+        self._late -= silent.ranks
+        on_way = RankSet.of(set(self._machine.late(self._late)).intersection(silent.behind))
+        self.reason = _WAITS
+        if on_way and now < self._way_ends_at:
+            self._settles_until = now + _LATE_S
+            self.reason = (
+                f"this cell waits for {on_way.describe()}, perhaps still in an old cell: the "
+                f"interrupt is on its way there. {_STOP}"
+            )
+
     @property
     def _is_whole(self) -> bool:
+        now = time.monotonic()
+        self._wait_for_interrupts(now)
         if self._recovery.is_rebuilding:
             return False
-        if time.monotonic() < self._settles_until:
+        if now < self._settles_until:
             return not self._machine.late(self._late) and not self._ending()
         self._late = RankSet()
         return True

@@ -54,6 +54,11 @@ class ListenEngine:
             ]
         )
 
+    def check_words(self) -> str:
+        """Return the command that says on a host whether an agent could join."""
+        path = "FILE" if self._file is None else self._file.path
+        return f"{sys.executable} -m nbddp agent --connect {path} --check"
+
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Wait for another agent, which the user starts with the same file."""
         self._is_replacing = True

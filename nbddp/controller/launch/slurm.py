@@ -272,6 +272,18 @@ def agent_words(options: EngineOptions, source: str = "-") -> list[str]:
     return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
+#: Reasons for which a job is queued that time alone does not change, mostly; in words.
+_NEVER = {
+    "PartitionNodeLimit": "perhaps it never starts: it asks for more nodes than its partition "
+    "gives, or nodes that it needs are down",
+    "PartitionTimeLimit": "perhaps it never starts: its time limit is longer than its partition "
+    "allows",
+    "PartitionConfig": "perhaps it never starts: it asks for more than a node of its partition "
+    "has, or than the partition allows",
+    "BadConstraints": "perhaps it never starts: no node can have what it asks for",
+}
+
+
 def job_state(answer: str) -> str:
     """Return what the queue says of a job.
 
@@ -289,4 +301,5 @@ def job_state(answer: str) -> str:
     if state != "PENDING":
         return f"Slurm job {job}: {state}"
     when = "" if start in ("", "N/A") else f", starts about {start[:16].replace('T', ' ')}"
-    return f"Slurm job {job}: {state} ({reason}){when}"
+    why = f": {_NEVER[reason]}" if reason in _NEVER else ""
+    return f"Slurm job {job}: {state} ({reason}){when}{why}"

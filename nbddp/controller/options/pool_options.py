@@ -425,7 +425,11 @@ class PoolOptions:
             >>> pool.options.differences(PoolOptions.checked(3))  # imported as above
             ['nproc_per_node']
         """
-        return [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
+        names = [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
+        # Without --cwd, ranks of this machine have the current folder, those of others none.
+        if {self.cwd, other.cwd} == {"", str(Path.cwd())}:
+            names.remove("cwd")
+        return names
 
     def words(self, names: Collection[str]) -> list[str]:
         """Write options as ``%ddp start`` reads them.

@@ -17,20 +17,22 @@ class JoiningAgents:
     """The wait for the agents of a pool; it begins now.
 
     Args:
-        engine: starts them.
+        engine: starts them. If the user starts them, and is told when they are late, its
+            ``check_words`` return the command that says on a host whether an agent can join.
         nnodes: number of agents.
         meeting_point: address and port at which they come.
-        is_told_late: the user starts them, and is told when they are late.
     """
 
-    def __init__(
-        self, engine: Engine, nnodes: int, meeting_point: str, *, is_told_late: bool
-    ) -> None:
+    def __init__(self, engine: Engine, nnodes: int, meeting_point: str) -> None:
         self._engine = engine
         self._nnodes = nnodes
         self._meeting_point = meeting_point
+        words = getattr(engine, "check_words", None)
+        self._check = str(words()) if callable(words) else ""
+        self._joined = 0
+        self._said = ""  #: what the engine waited for, in one line
         now, limit_s = time.monotonic(), engine.join_timeout_s
-        self._late_from = now + _LATE_JOIN_S if is_told_late else math.inf  # a job may be queued
+        self._late_from = now + _LATE_JOIN_S if self._check else math.inf  # a job may be queued
         self._until = math.inf if limit_s is None else now + limit_s
 
     def state(self, joined: int) -> str:
@@ -40,10 +42,26 @@ class JoiningAgents:
             joined: agents that have come.
         """
         state = self._engine.state()
+        self._joined = joined
+        self._said = "" if "\n" in state else state
         if joined < self._nnodes and time.monotonic() >= self._late_from:
             since = f"in {_LATE_JOIN_S:g} s" if not joined else "so far"  # some come later
             return f"{state}\n{self._late_text(joined, since)}"
         return state
+
+    def interrupted_text(self) -> str:
+        """Return what is to be said when the user ends the wait, with the next step."""
+        if self._check:  # the user has started them
+            return (
+                "The file that its lines name is gone. Next: run the cell again, and start the "
+                "agents with the lines that it shows then, which name another file"
+            )
+        if not self._said or self._joined >= self._nnodes:
+            return "Next: run the cell again"
+        step = "run the cell again"
+        if "never starts" in self._said:
+            step = "run the cell again with other options"
+        return f"It waited for {self._said}. Next: {step}"
 
     def check(self, joined: int) -> None:
         """Raise `PoolStartError` if the agents do not come in time."""
@@ -59,7 +77,7 @@ class JoiningAgents:
             hosts = "all hosts"
         return (
             f"{come} come {since}: {hosts} must reach {self._meeting_point}. Next: "
-            "`nbddp agent --connect FILE --check` on a host says whether it does; open the port "
-            "in the firewall (--port N keeps one number), or, where ssh reaches the hosts, use "
-            "--launcher ssh --tunnel"
+            f"`{self._check or 'nbddp agent --connect FILE --check'}` on a host says whether it "
+            "does; open the port in the firewall (--port N keeps one number), or, where ssh "
+            "reaches the hosts, use --launcher ssh --tunnel"
         )

@@ -16,6 +16,11 @@ from nbddp.errors import BadOptionError, PoolAttachError
 from nbddp.system import kept_pools, pool_folder
 from nbddp.system.kept_pools import KnownPool, PoolRecord
 
+#: A time of more minutes is told in hours.
+_HOURS_FROM = 120.0
+#: More hosts of a pool are not named.
+_HOSTS = 4
+
 
 @dataclass(frozen=True)
 class KeptPool:
@@ -74,7 +79,8 @@ def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
             return free[0]
         if not free:
             raise BadOptionError(f"no pool of yours is detached {where}{_others(pools)}")
-        raise BadOptionError(f"%ddp attach needs the name of a pool; legal: {_names(free)}")
+        lines = "\n".join(_line(pool, kept_pools.now()) for pool in free)
+        raise BadOptionError(f"%ddp attach needs the name of a pool; legal:\n{lines}")
     named = [pool for pool in pools if pool.pool_id.startswith(name)] if name else []
     if len(named) > 1:
         raise BadOptionError(f"several pools begin with {name!r}: {_names(named)}")
@@ -95,6 +101,15 @@ def _choose(pools: Sequence[KnownPool], name: str | None) -> KnownPool:
     if pool.state == "ended":
         raise BadOptionError(f"pool {pool.pool_id} has ended: {pool.reason}. Next: %ddp start")
     return pool
+
+
+def _line(pool: KnownPool, now: float) -> str:
+    """``b3ed9eaa  -n 2 --launcher ssh --hosts n1,n2, without a kernel for 8 min, on n1, n2``."""
+    minutes = max(0.0, now - pool.since) / 60
+    age = f"{minutes:.0f} min" if minutes < _HOURS_FROM else f"{minutes / 60:.0f} h"
+    hosts = f", on {', '.join(pool.hosts[:_HOSTS])}" if pool.hosts else ""
+    more = f" and {len(pool.hosts) - _HOSTS} more" if len(pool.hosts) > _HOSTS else ""
+    return f"  {pool.pool_id}  {pool.described}, without a kernel for {age}{hosts}{more}"
 
 
 def _names(pools: Sequence[KnownPool]) -> str:

@@ -113,7 +113,7 @@ class PoolProcesses:
                 kept=kept,
             )
             if kept is None:
-                with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
+                with self._stopped_on_failure(interrupts, "start", self._start_again):
                     self._use(self._startup.start(interrupts.have_come))
             else:
                 self._take_back(interrupts)
@@ -136,6 +136,10 @@ class PoolProcesses:
     def left_cell(self) -> LeftCell | None:
         """The cell that ran while the pool had no notebook; None: there was none."""
         return self._startup.left_cell
+
+    def _start_again(self) -> str:
+        joining = self._startup.joining
+        return "Next: run the cell again" if joining is None else joining.interrupted_text()
 
     # --- start and end -------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class PoolProcesses:
                 self._replace(nodes, interrupts, "%ddp restart")
             self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
-            with self._stopped_on_failure(interrupts, "restart", after):
+            with self._stopped_on_failure(interrupts, "restart", lambda: after):
                 self._startup.on_progress = self.listeners.progress
                 self._use(self._startup.restart(interrupts.have_come))
         return "all ranks are fresh processes: their variables are gone"
@@ -325,23 +329,24 @@ class PoolProcesses:
 
     @contextmanager
     def _stopped_on_failure(
-        self, interrupts: EarlyInterrupts, what: str, after: str
+        self, interrupts: EarlyInterrupts, what: str, after: Callable[[], str]
     ) -> Iterator[None]:
         """End everything if the block fails or is interrupted.
 
         Args:
             interrupts: those that came so far.
             what: names what is interrupted: ``start``.
-            after: ends the message: what to do next.
+            after: returns the end of the message: what to do next. Asked before the end.
         """
         try:
             yield
             interrupts.check()
         except KeyboardInterrupt:
+            then = after()
             self._end()
             raise PoolInterruptedError(
                 f"the {what} of {self._all_ranks.describe()} was interrupted, and all processes "
-                f"were ended: no pool is running. {after}"
+                f"were ended: no pool is running. {then}"
             ) from None
         except BaseException:
             self._end()

@@ -61,6 +61,9 @@ def broken_text(
     if is_up and snapshot.groups_wait:
         return f"{reason}{others}. Next: the same again"
     missing = ranks - idle
+    late = RankSet.of(set(missing).intersection(snapshot.in_state(RankState.BUSY)))
+    if is_up and late == missing and late and not is_plain:
+        return f"{reason}{others}{_late_steps(late, snapshot)}"
     first = f"{_pull_first(heard)}, then " if heard else ""
     next_step = f"{first}%ddp restart, which ends all ranks" if first else _FRESH_POOL
     if is_up and idle and missing and not is_plain and not snapshot.store_is_lost:
@@ -68,6 +71,20 @@ def broken_text(
         asks = f"asks for {other_agents(len(lost))}, and " if lost else ""
         next_step = f"%ddp restart -r {missing} {asks}keeps the variables of the other ranks"
     return f"{reason}{others}. Next: {next_step}"
+
+
+def _late_steps(late: RankSet, snapshot: PoolSnapshot) -> str:
+    """The steps if ranks have not left an old cell: they do so when the interrupt arrives."""
+    nodes = {snapshot.ranks[rank].node for rank in late}
+    behind = "; ".join(each.text for each in snapshot.behind if each.node in nodes)
+    restart = "%ddp restart, which ends all ranks"
+    if snapshot.in_state(RankState.IDLE) and not snapshot.store_is_lost:
+        its = late.verb("its variables", "their variables")
+        restart = f"%ddp restart -r {late}: {its} are gone then, those of the others are kept"
+    return (
+        f"{behind and ': '}{behind}. Next: the same again in some seconds. Then, if "
+        f"{late.verb('it does', 'they do')} not leave the old cell: {restart}"
+    )
 
 
 _FRESH_POOL = "%ddp restart gives a fresh pool"

@@ -122,7 +122,7 @@ class PoolStartup:
         self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
         self._engine_agents: EngineAgents | None = None
-        self._joining: JoiningAgents | None = None
+        self.joining: JoiningAgents | None = None  #: the wait for agents of other machines
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
@@ -298,15 +298,14 @@ class PoolStartup:
         self._hub.start(remote=self._remote)
         self._engine = engine
         invitation = channel.invitation(
-            self._pool_id, [address], token, options.tunnel, options.keep
+            self._pool_id, [address], token, options.tunnel, options.keep, cwd=options.cwd
         )
         self._engine_agents = EngineAgents(engine, options.launcher, invitation, options)
         engine.start(invitation)
-        self._joining = JoiningAgents(
+        self.joining = JoiningAgents(
             engine,
             options.nnodes,
             f"the relay on {options.via}" if options.via else f"{address}:{channel.port}",
-            is_told_late=options.launcher == "listen",
         )
         hub = self._hub
         self._record.machines = lambda: machines_record(hub, engine, channel, address)
@@ -445,7 +444,7 @@ class PoolStartup:
             self._local.pop().close()
         self._remote.clear()
         engine, self._engine = self._engine, None
-        self._engine_agents = self._joining = None
+        self._engine_agents = self.joining = None
         if engine is not None:
             engine.stop()
 
@@ -482,8 +481,8 @@ class PoolStartup:
             is_served = hub.is_alive
             if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
                 self.on_progress(self._progress(hub))
-            if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
-                self._joining.check(hub.nodes.joined)
+            if self.joining is not None and hub.snapshot.phase is Phase.AGENTS:
+                self.joining.check(hub.nodes.joined)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
@@ -500,10 +499,10 @@ class PoolStartup:
     def _progress(self, hub: HubThread) -> PoolSnapshot:
         """Return the state of the pool, with what is known of agents that have not come."""
         snapshot = hub.snapshot
-        if self._joining is None or snapshot.phase is not Phase.AGENTS:
+        if self.joining is None or snapshot.phase is not Phase.AGENTS:
             return snapshot
         joined = hub.nodes.joined
-        return replace(snapshot, joined=joined, waits_for=self._joining.state(joined))
+        return replace(snapshot, joined=joined, waits_for=self.joining.state(joined))
 
 
 def _user_paths(paths: Iterable[str]) -> list[str]:

@@ -148,7 +148,7 @@ class RecoveryMachine:
         return "a cell is running" if self._held.outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
-        reason = self.pool.refusal(ranks, self.silent.ranks)
+        reason = self.pool.refusal(ranks, self.silent.unheard)
         return self._rebuild.explained(reason) if reason and self.pool.run is None else reason
 
     @property

@@ -7,7 +7,16 @@ interrupted, or whose other ranks have lost their connections, ends without them
 refused, and a rebuild that needs them fails at once and is repeated when they are heard again.
 """
 
-from nbddp.controller.state import CellRun, PoolMachine, RankState, Silence, SilentNode
+from collections.abc import Collection
+
+from nbddp.controller.state import (
+    BehindNode,
+    CellRun,
+    PoolMachine,
+    RankState,
+    Silence,
+    SilentNode,
+)
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -17,20 +26,38 @@ class SilentRanks:
     def __init__(self, pool: PoolMachine) -> None:
         self._pool = pool
         self._nodes: dict[int, SilentNode] = {}
+        self._behind: frozenset[int] = frozenset()
 
     def note(self, nodes: tuple[SilentNode, ...]) -> None:
         """Take the nodes that are silent from now on."""
         self._nodes = {each.node: each for each in nodes}
 
+    def note_behind(self, nodes: tuple[BehindNode, ...]) -> None:
+        """Take the nodes that answer late from now on."""
+        self._behind = frozenset(each.node for each in nodes)
+
     @property
     def ranks(self) -> RankSet:
         """The living ranks of silent nodes."""
-        if not self._nodes:
+        return self._on(self._nodes)
+
+    @property
+    def behind(self) -> RankSet:
+        """The living ranks of nodes that are not silent, and have perhaps not got what was sent."""
+        return self._on(self._behind.difference(self._nodes))
+
+    @property
+    def unheard(self) -> RankSet:
+        """The ranks of both: nothing is known of them now."""
+        return RankSet.of({*self.ranks, *self.behind})
+
+    def _on(self, nodes: Collection[int]) -> RankSet:
+        if not nodes:
             return NO_RANKS
         return RankSet.of(
             info.rank
             for info in self._pool.ranks.values()
-            if info.node in self._nodes and info.state is not RankState.EXITED
+            if info.node in nodes and info.state is not RankState.EXITED
         )
 
     def among(self, ranks: RankSet, now: float) -> tuple[Silence, ...]:

@@ -59,6 +59,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.resumed import joining_ranks, kept_cell, resumed_pool
 from nbddp.controller.state.silent_nodes import (
+    BehindNode,
     Silence,
     SilentNode,
     awaited_text,
@@ -102,6 +103,7 @@ __all__ = [
     "AnnounceExit",
     "AnnounceFailure",
     "AnnounceUp",
+    "BehindNode",
     "CellRun",
     "Config",
     "Configured",

@@ -14,6 +14,9 @@ from nbddp.controller.state.silent_nodes import Silence, silent_since_text
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined, RefuseAgent
 
+#: More hosts that cannot enter the folder are counted.
+_MAX_HOSTS = 8
+
 
 @dataclass(frozen=True)
 class LobbyDecision:
@@ -160,6 +163,12 @@ class Lobby:
     def _disagreement(self, all_facts: Iterable[NodeFacts]) -> str:
         """Return why these nodes make no pool; empty: they do."""
         facts = sorted(all_facts, key=lambda each: _natural(each.host))
+        if problems := [f"{each.host}: {each.cwd_problem}" for each in facts if each.cwd_problem]:
+            more = f" and {len(problems) - _MAX_HOSTS} more" if len(problems) > _MAX_HOSTS else ""
+            return (
+                f"--cwd cannot be entered on {'; '.join(problems[:_MAX_HOSTS])}{more}. Next: a "
+                "folder that exists on each host"
+            )
         has_gpus = any(each.gpus for each in facts)
         equal = {(each.python, _torch(each, has_gpus=has_gpus), each.nbddp) for each in facts}
         is_equal = len(equal) == 1

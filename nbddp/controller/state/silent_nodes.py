@@ -24,6 +24,34 @@ class SilentNode:
 
 
 @dataclass(frozen=True)
+class BehindNode:
+    """A node that is not silent, and has not answered a question for longer than usual.
+
+    After a cut, a node may be heard seconds before it gets what was sent to it: each end pauses
+    for itself before it sends again.
+    """
+
+    node: int
+    host: str
+    is_heard: bool  #: something came from there since the oldest question without an answer
+
+    @property
+    def text(self) -> str:
+        """``node 1 (n2) is heard, but does not answer yet: ...``."""
+        return f"node {self.node} ({self.host}) {self.state}"
+
+    @property
+    def state(self) -> str:
+        """``is heard, but does not answer yet: ...``, with what that perhaps means."""
+        if self.is_heard:
+            return (
+                "is heard, but does not answer yet: perhaps what was sent to it is still on its "
+                "way, as TCP pauses after a cut"
+            )
+        return "does not answer: perhaps the network is cut"
+
+
+@dataclass(frozen=True)
 class Silence:
     """A silent node at one moment."""
 

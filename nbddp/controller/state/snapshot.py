@@ -14,7 +14,7 @@ import msgspec
 from nbddp.controller.state.job_ends import JobEnd
 from nbddp.controller.state.node_clocks import NodeClock, clock_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
-from nbddp.controller.state.silent_nodes import Silence, SilentNode
+from nbddp.controller.state.silent_nodes import BehindNode, Silence, SilentNode
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.message_types import LostAgent, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -45,6 +45,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     #: The machines of the nodes, in order, once all have joined; empty: all are this machine.
     nodes: tuple[NodeFacts, ...] = ()
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now
+    behind: tuple[BehindNode, ...] = ()  #: nodes that are not silent, and answer late
     clocks: tuple[NodeClock, ...] = ()  #: of the nodes that have answered so far
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of the nodes, as far as they are known
     #: While agents of other machines are awaited: how many have come, and what the engine waits

@@ -101,6 +101,11 @@ class Parser(argparse.ArgumentParser):
             guess = self._guess(words, rest)
             if guess:
                 raise BadOptionError(f"{self.prog}: {unknown}. Did you mean {self.prog} {guess}?")
+            if given := self._given_already(words, rest):
+                raise BadOptionError(
+                    f"{self.prog}: {unknown}; perhaps {given} is meant, which is given already. "
+                    f"Next: the line without {' '.join(rest)}"
+                )
             raise self._refused(unknown, self._actions, self._meant_options(rest))
         for dest, description in self._needs.items():
             if not getattr(namespace, dest):
@@ -184,11 +189,22 @@ class Parser(argparse.ArgumentParser):
         """The nearest legal words; empty if there is no guess."""
         for guess in self._guesses(words, rest):
             try:
+                self._refuse_repetition(guess)
                 is_legal = guess != words and not self.parse_known_args(guess)[1]
             except (argparse.ArgumentError, BadOptionError):
                 continue
             if is_legal:
                 return shlex.join(guess)
+        return ""
+
+    def _given_already(self, words: list[str], unknown: list[str]) -> str:
+        """The option of the line that the first unknown word means as well; empty: none."""
+        actions = self._option_string_actions
+        for option in self._meant_options(unknown[:1]):
+            for word in words:
+                name = word.partition("=")[0]
+                if actions.get(name) is actions[option] and actions[option].nargs != "+":
+                    return name
         return ""
 
     def _guesses(self, words: list[str], rest: list[str]) -> Iterator[list[str]]:

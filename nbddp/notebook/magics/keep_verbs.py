@@ -21,6 +21,9 @@ from nbddp.notebook.render.pools_table import moment, pools_table
 from nbddp.settings import POOLS_DIR_ENV
 from nbddp.system import kept_pools, pool_folder
 
+#: More pools are not named in one sentence.
+_NAMED = 4
+
 
 def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     """Let the pool go on without this kernel.
@@ -114,12 +117,20 @@ def others_text() -> str:
     """Name the pools of the user that go on without a kernel; empty: there is none."""
     note_ended_jobs()
     now = kept_pools.now()
-    return " ".join(
+    # Of one whose time is over the agents end, and nothing says when.
+    waiting = [p for p in kept_pools.detached_pools() if p.until is None or p.until > now]
+    if len(waiting) > 1:
+        named = ", ".join(pool.pool_id for pool in waiting[:_NAMED])
+        more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+        return (
+            f"Pools {named}{more} go on without a kernel, as %ddp pools says: %ddp stop, then %ddp "
+            "attach NAME takes one back."
+        )
+    return "".join(
         f"Pool {pool.pool_id} ({pool.described}) goes on without a kernel"
         f"{'' if pool.until is None else f' until {moment(pool.until, now)}'}: %ddp stop, then "
         f"%ddp attach {pool.pool_id} takes it back."
-        for pool in kept_pools.detached_pools()
-        if pool.until is None or pool.until > now  # else its agents end, and nothing says when
+        for pool in waiting
     )
 
 

@@ -7,6 +7,7 @@ Runs in: the notebook's process, thread of the running cell.
 
 import itertools
 import shlex
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -210,6 +211,7 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     running = pool.running_cell
     display, listeners = session.start_display(), pool.listeners
     before, listeners.progress = listeners.progress, display.show
+    hosts = [facts.host for facts in pool.snapshot.nodes]
     try:
         if ranks is None:
             pool.restart()
@@ -220,7 +222,18 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     finally:
         listeners.progress = before
         display.end("")
-    print(with_line_breaks(_ended_cell(pool, running) + answer))
+    moved = moved_text(hosts, [facts.host for facts in pool.snapshot.nodes])
+    print(with_line_breaks(_ended_cell(pool, running) + moved + answer))
+
+
+def moved_text(before: Sequence[str], now: Sequence[str]) -> str:
+    """``node 0 is on n3 now, in the place of n1. ``, or nothing: all hosts are as before."""
+    moves = [
+        f"node {node} is on {new} now, in the place of {old}"
+        for node, (old, new) in enumerate(zip(before, now, strict=False))
+        if new != old
+    ]
+    return f"{'; '.join(moves)}. " if moves else ""
 
 
 def interrupt(shell: InteractiveShell) -> None:

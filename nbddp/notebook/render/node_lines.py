@@ -23,6 +23,7 @@ def node_lines(
     silent_s: Mapping[int, float],
     lost: Mapping[int, str],
     *,
+    behind: Mapping[int, str] | None = None,
     unanswered: Collection[int] = (),
     silent_after_s: float = 0.0,
 ) -> list[str]:
@@ -32,15 +33,18 @@ def node_lines(
         nodes: the machines, in order; none: all are this one.
         silent_s: for how long nothing is heard of nodes.
         lost: why nodes are lost.
+        behind: what is said of nodes that are heard, and answer late.
         unanswered: nodes that do not answer, some of which may be silent or lost.
         silent_after_s: a node is silent after this time.
     """
-    quiet = set(unanswered) - {*silent_s, *lost}
+    behind = behind or {}
+    quiet = {*unanswered, *behind} - {*silent_s, *lost}
     names = {}
     for node, facts in enumerate(nodes):
         state = f", silent for {silent_s[node]:.0f} s" if node in silent_s else ""
         if node in quiet:
             state = f", does not answer: after {silent_after_s:g} s nbddp says whether it is silent"
+            state = f", {behind[node]}" if node in behind else state
         if node in lost:
             state = f", lost{lost[node]}"
         # Of a node that was lost before this notebook came, the address is not known.

@@ -1,4 +1,4 @@
-"""Notes below the table of ``%ddp status``: old cells, the lost store, threads, fresh ranks.
+"""Notes below the table of ``%ddp status``: the lost store, threads, fresh ranks.
 
 Runs in: the notebook's process. Pure.
 """
@@ -6,19 +6,9 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 
 from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState
-from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by
+from nbddp.wire.rank_set import ranks_by
 
 _MAX_THREADS = 8
-
-
-def inside_old_cells(snapshot: PoolSnapshot) -> tuple[RankSet, RankSet]:
-    """The ranks inside a cell that has ended for the user: those that are heard, and the others."""
-    if snapshot.is_running:
-        return NO_RANKS, NO_RANKS
-    inside = snapshot.in_state(RankState.BUSY)
-    silent = (info.rank for info in snapshot.ranks if info.node in snapshot.silent_nodes)
-    unheard = RankSet.of(set(inside).intersection(silent))
-    return inside - unheard, unheard
 
 
 def store_notes(snapshot: PoolSnapshot) -> list[str]:

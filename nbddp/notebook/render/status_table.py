@@ -6,6 +6,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
 from nbddp.controller.diagnosis import RankView
@@ -34,12 +35,8 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
-from nbddp.notebook.render.status_notes import (
-    fresh_notes,
-    inside_old_cells,
-    left_notes,
-    store_notes,
-)
+from nbddp.notebook.render.old_cells import old_cell_notes
+from nbddp.notebook.render.status_notes import fresh_notes, left_notes, store_notes
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet
@@ -127,6 +124,7 @@ def survey(pool: Pool) -> Survey:
         snapshot.nodes,
         {each.node: each.silent_s for each in pool.silences(pool.all_ranks)},
         {node: _why_lost(snapshot, node) for node in snapshot.lost_agents},
+        behind={each.node: each.state for each in snapshot.behind if each.is_heard},
         unanswered=unanswered_nodes(snapshot, diagnosed),
         silent_after_s=pool.settings.silent_after_s,
     )
@@ -466,18 +464,7 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
         notes.append(f"{busy.describe()} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(pool.history.replaced.marked(snapshot.ranks))
     notes += left_notes(diagnosed)
-    stuck, silent = inside_old_cells(snapshot)
-    if stuck:
-        notes.append(
-            f"{stuck.describe()} still inside a cell that was given up. Next: "
-            f"{_restart_of(pool, snapshot, stuck)}, if {stuck.verb('it does', 'they do')} not come "
-            "back"
-        )
-    if silent:  # no rank can be restarted meanwhile
-        notes.append(
-            f"{silent.describe()} not heard since an old cell, perhaps still inside it. Next: "
-            "wait until the node is heard again or given up"
-        )
+    notes += old_cell_notes(snapshot, diagnosed, partial(_restart_of, pool, snapshot))
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")
     return [shorten(note, 2 * WIDTH) for note in [*notes, *store_notes(snapshot)]]

@@ -50,10 +50,15 @@ def clocks_text(clocks: Sequence[NodeClock]) -> str:
     """``times are the notebook's; clock of n2: +5.0 s, known to 0.2 ms``; empty: one machine."""
     if not clocks:
         return ""
-    known = [
-        f"{clock.host}: {'-' if clock.offset_ns < 0 else '+'}{duration(abs(clock.offset_ns))}, "
-        f"known to {duration(clock.error_ns)}"
+    hosts = [clock.host for clock in clocks]
+    names = [
+        f"{clock.host} (node {clock.node})" if hosts.count(clock.host) > 1 else clock.host
         for clock in clocks[:_MAX_CLOCKS]
+    ]
+    known = [
+        f"{name}: {'-' if clock.offset_ns < 0 else '+'}{duration(abs(clock.offset_ns))}, "
+        f"known to {duration(clock.error_ns)}"
+        for name, clock in zip(names, clocks, strict=False)
     ]
     rest = clocks[_MAX_CLOCKS:]
     if rest:

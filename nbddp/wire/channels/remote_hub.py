@@ -100,6 +100,8 @@ class RemoteHubChannel(AgentsChannel):
         token: str,
         is_tunnelled: bool = False,
         keep_s: float = 0.0,
+        *,
+        cwd: str = "",
     ) -> Invitation:
         """Make what an agent needs to join.
 
@@ -109,6 +111,7 @@ class RemoteHubChannel(AgentsChannel):
             token: the agent shows it in its first message.
             is_tunnelled: the agents reach these addresses on their own machines.
             keep_s: for so many seconds the agents go on after the end of this process.
+            cwd: the folder that ranks must be able to enter; empty: none.
         """
         return Invitation(
             pool_id=pool_id,
@@ -122,6 +125,7 @@ class RemoteHubChannel(AgentsChannel):
             pid=os.getpid(),
             started=process_tree.start_time(os.getpid()),
             keep_s=keep_s,
+            cwd=cwd,
         )
 
     @property
@@ -179,6 +183,15 @@ class RemoteHubChannel(AgentsChannel):
         """Return when something was heard last of this node; now, if it is not connected."""
         line = self._lines.get(self._peers.identity(node))
         return time.monotonic() if line is None else line.heard_at
+
+    def unanswered_since(self, node: int) -> float | None:
+        """Return when the oldest question was sent that this node has not answered; None: none.
+
+        What was sent since has perhaps not arrived there, also if the node is heard.
+        """
+        line = self._lines.get(self._peers.identity(node))
+        asked_ns = None if line is None else line.session.unanswered_ns
+        return None if asked_ns is None else asked_ns / 1e9
 
     def clock(self, node: int) -> tuple[int, int] | None:
         """Return the offset of the clock of a node, and its error, in ns; None: not known yet."""

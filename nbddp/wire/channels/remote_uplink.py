@@ -4,6 +4,7 @@ Runs in: the agent.
 """
 
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -134,7 +135,8 @@ class RemoteUplink(Uplink):
                 f"tcp://{self._host}:{self._port} takes connections, and nothing there answers to "
                 f"the key of this pool within {_HANDSHAKE_S:g} s: the file is of another pool, or "
                 "was altered, or a firewall drops what follows. Next: use the file or the line "
-                "that the notebook shows now; `nbddp agent --connect FILE --check` tries again"
+                f"that the notebook shows now; `{sys.executable} -m nbddp agent --connect FILE "
+                "--check` tries again"
             )
         if self.is_out_of_patience:
             return f"nothing was heard of the notebook for {self.patience_s:g} s"

@@ -57,11 +57,20 @@ class Session:
         self.kept_bytes = 0  #: of messages that the other end has not acknowledged
         self.is_refused = False  #: the other end has said that it does not know this session
         self.clock = ClockOffset()  #: of the other end, by the answers to `ping`
+        self._pings: deque[int] = deque()  #: when those were sent that have no answer yet
 
     @property
     def is_new(self) -> bool:
         """Whether no message has come yet."""
         return self._seen == 0
+
+    @property
+    def unanswered_ns(self) -> int | None:
+        """When the oldest `ping` without an answer was sent; None: all were answered.
+
+        What was sent before an answered one has arrived: all goes the same way, in order.
+        """
+        return self._pings[0] if self._pings else None
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Send a message, and keep it until it is acknowledged."""
@@ -80,6 +89,7 @@ class Session:
 
     def ping(self, now_ns: int) -> None:
         """Ask for the time of the other end. The question is also a sign of life."""
+        self._pings.append(now_ns)
         self._put(_PING, 0, [_TIME.pack(now_ns)])
 
     def receive(self, frames: Sequence[bytes], now_ns: int) -> list[bytes] | None:
@@ -113,6 +123,8 @@ class Session:
             case b"q":
                 sent_ns, there_ns = (_TIME.unpack(frame)[0] for frame in frames[1:])
                 self.clock.add(sent_ns, there_ns, now_ns)
+                while self._pings and self._pings[0] <= sent_ns:
+                    self._pings.popleft()
             case b"x":
                 self.is_refused = True
             case _:

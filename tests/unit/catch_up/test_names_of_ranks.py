@@ -40,8 +40,8 @@ def history_of(*cells: str, ok: bool = True) -> CellHistory:
     return history
 
 
-def expected(history: CellHistory) -> set[str]:
-    names, _ = expected_names(history, {0: SENDER, 1: {}, 2: RECEIVER}, ROLES)
+def expected(history: CellHistory, **more: NameKind) -> set[str]:
+    names, _ = expected_names(history, {0: SENDER | more, 1: {}, 2: RECEIVER | more}, ROLES)
     return names[1]
 
 
@@ -69,6 +69,15 @@ def test_a_name_that_was_pushed_to_the_rank_is_expected():
     history.note_push(["sent"], ALL)
     history.note_push(["peer"], RankSet.of([0]))
     assert expected(history) == {"net", "got", "sent"}
+
+
+def test_a_name_that_was_pushed_to_other_ranks_only_is_not_expected():
+    history = history_of(EXCHANGE)
+    assert "big" in expected(history, big="data")
+    history.note_push(["big"], RankSet.of([0, 2]))
+    assert "big" not in expected(history, big="data")
+    history.note_push(["big"], ALL)
+    assert "big" in expected(history, big="data")
 
 
 def test_own_modules_are_left_out_as_no_rank_can_give_their_state():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.remote_nodes import RemoteNodes
-from nbddp.controller.state import Lobby, NodesSilent, NotifyUser, RankResult, RankState
+from nbddp.controller.state import BehindNode, Lobby, NodesSilent, NotifyUser, RankResult, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
 from nbddp.wire.message_types import AgentEnd, LostAgent, NodeFacts
@@ -34,6 +34,7 @@ class Line:
 
     def __init__(self) -> None:
         self.last = 100.0
+        self.asked: float | None = None
         self.sent: list[Any] = []
 
     def heard_at(self, node: int) -> float:
@@ -41,6 +42,9 @@ class Line:
 
     def silence_s(self, node: int, now: float) -> float:
         return now - self.last
+
+    def unanswered_since(self, node: int) -> float | None:
+        return self.asked
 
     def clock(self, node: int) -> tuple[int, int]:
         return 7, 3
@@ -79,6 +83,11 @@ class Scene:
             if isinstance(each, NotifyUser | NodesSilent)
         ]
 
+    def behind(self, now: float) -> tuple[BehindNode, ...]:
+        """The nodes that answer late."""
+        self.look(now)
+        return self.nodes.view.behind
+
 
 def test_a_node_is_silent_after_five_seconds_and_heard_again():
     scene = Scene()
@@ -102,6 +111,27 @@ def test_a_node_that_is_heard_again_may_answer_late():
         "node 0 (n1) is heard again: no message was lost. Some may still come late, also those of "
         "collectives: after a cut, TCP pauses before it sends them again"
     )
+
+
+def test_a_node_that_is_heard_again_is_behind_until_it_has_answered():
+    scene = Scene()
+    scene.line.asked = 99.9
+    assert scene.behind(105.0) == ()  # it is silent, which says more
+    scene.line.last = 111.0
+    [behind] = scene.behind(111.2)
+    assert behind.text == (
+        "node 0 (n1) is heard, but does not answer yet: perhaps what was sent to it is still on "
+        "its way, as TCP pauses after a cut"
+    )
+    scene.line.asked = 111.5
+    assert scene.behind(112.0) == ()
+
+
+def test_a_node_that_begins_to_be_silent_is_not_said_to_be_heard():
+    scene = Scene()
+    scene.line.asked = 99.9
+    [behind] = scene.behind(103.0)
+    assert behind.state == "does not answer: perhaps the network is cut"
 
 
 def test_no_notice_is_shown_that_is_over():

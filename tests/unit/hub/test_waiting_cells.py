@@ -17,6 +17,8 @@ class Scene:
         self.stopped_at = 1e9
         self.raises_at = 1e9
         self.ends_at = 1e9
+        self.reason = "this cell waits until the process groups are formed again. The stop button"
+        self.limit_s = 60.0
 
     def get(self, timeout: float) -> Refusal | None:
         """The answer, as of `queue.SimpleQueue`."""
@@ -47,7 +49,7 @@ class Scene:
             self,
             self.refuse,
             lambda: self.now >= self.stopped_at,
-            60.0,
+            self,
             clock=lambda: self.now,
         )
 

@@ -323,6 +323,11 @@ def test_processors_that_the_user_asks_for_are_the_ones(own: str):
     [
         ("", ""),
         ("17|PENDING|Resources|N/A\n", "Slurm job 17: PENDING (Resources)"),
+        (
+            "6|PENDING|PartitionNodeLimit|N/A\n",
+            "Slurm job 6: PENDING (PartitionNodeLimit): perhaps it never starts: it asks for more "
+            "nodes than its partition gives, or nodes that it needs are down",
+        ),
         ("17|COMPLETING|None|2026-11-25T14:20:00\n", "Slurm job 17: COMPLETING"),
     ],
 )

@@ -181,3 +181,19 @@ def test_a_misspelled_option_is_guessed_whatever_its_value(line: str, option: st
         said = refusal(f"{verb} {before}{words}")
         assert "Did you mean" in said
         assert option in said.partition("Did you mean")[2].partition("?")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "--hosts a,b -n 2 --hots a",
+            "unknown: --hots a; perhaps --hosts is meant, which is given already. Next: the line "
+            "without --hots a",
+        ),
+        ("--nnodes 2 --nnode 2", "unknown: --nnode 2; perhaps --nnodes is meant, which is given"),
+        ("-n 2 --nproc-per=2", "unknown: --nproc-per=2; perhaps -n is meant, which is given"),
+    ],
+)
+def test_no_line_is_proposed_that_has_an_option_twice(line: str, said: str):
+    assert f"%ddp start: {said}" in refusal(f"start {line}")

@@ -19,3 +19,15 @@ def test_a_pool_whose_time_is_over_does_not_go_on(
     pool = KnownPool("p7", Path("/nowhere"), "-n 2", 2, "detached", 0.0, until)
     monkeypatch.setattr(kept_pools, "detached_pools", lambda: [pool])
     assert ("Pool p7 (-n 2) goes on without a kernel until" in others_text()) == is_told
+
+
+def test_several_pools_have_one_sentence(monkeypatch: pytest.MonkeyPatch):
+    pools = [
+        KnownPool(f"p{number}", Path("/nowhere"), "-n 2", 2, "detached", 0.0, None)
+        for number in range(6)
+    ]
+    monkeypatch.setattr(kept_pools, "detached_pools", lambda: pools)
+    assert others_text() == (
+        "Pools p0, p1, p2, p3 and 2 more go on without a kernel, as %ddp pools says: %ddp stop, "
+        "then %ddp attach NAME takes one back."
+    )

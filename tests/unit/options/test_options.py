@@ -208,6 +208,15 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch):
     assert found.differences(PoolOptions.checked()) == []
 
 
+def test_a_folder_that_nobody_typed_is_no_difference():
+    here, there = PoolOptions.checked(2), PoolOptions.checked(2, nnodes=2, launcher="slurm")
+    assert "cwd" not in here.differences(there)
+    assert "cwd" not in there.differences(here)
+    typed = PoolOptions.checked(2, nnodes=2, launcher="slurm", cwd="/data")
+    assert "cwd" in here.differences(typed)
+    assert "cwd" in there.differences(typed)
+
+
 def test_all_options(tmp_path: Path):
     found = PoolOptions.checked(
         3,

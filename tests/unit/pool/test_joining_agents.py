@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from nbddp.controller.launch import Engine
+from nbddp.controller.launch.slurm import job_state
 from nbddp.controller.pool.joining_agents import JoiningAgents
 from nbddp.errors import PoolStartError
 
@@ -16,8 +17,22 @@ class Waits:
 
     join_timeout_s = 60.0
 
+    def __init__(self, words: str = "waits") -> None:
+        self._words = words
+
     def state(self) -> str:
-        return "waits"
+        return self._words
+
+
+class Listens(Waits):
+    """One whose agents the user starts."""
+
+    def __init__(self, words: str, check: str) -> None:
+        super().__init__(words)
+        self._check = check
+
+    def check_words(self) -> str:
+        return self._check
 
 
 @pytest.fixture
@@ -32,7 +47,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def test_agents_that_came_late_are_not_said_to_have_come_in_time(at: Callable[[float], None]):
-    joining = JoiningAgents(cast("Engine", Waits()), 2, "n0:1", is_told_late=True)
+    joining = JoiningAgents(cast("Engine", Listens("waits", "check")), 2, "n0:1")
     assert joining.state(0) == "waits"
     at(24.0)
     assert joining.state(0).startswith("waits\nno agent has come in 15 s: the hosts must reach")
@@ -42,3 +57,36 @@ def test_agents_that_came_late_are_not_said_to_have_come_in_time(at: Callable[[f
     at(61.0)
     with pytest.raises(PoolStartError, match="1 of 2 agents has come in 60 s: all hosts must"):
         joining.check(1)
+
+
+def waiting_for(state: str, *, check: str = "") -> JoiningAgents:
+    """A wait whose engine says this."""
+    engine = Listens(state, check) if check else Waits(state)
+    joining = JoiningAgents(cast("Engine", engine), 2, "n0:1")
+    joining.state(0)
+    return joining
+
+
+def test_the_stop_button_keeps_what_the_start_waited_for():
+    queued = "Slurm job 6: PENDING (Priority)"
+    said = f"It waited for {queued}. Next: run the cell again"
+    assert waiting_for(queued).interrupted_text() == said
+    never = job_state("6|PENDING|PartitionNodeLimit|N/A")
+    said = f"It waited for {never}. Next: run the cell again with other options"
+    assert waiting_for(never).interrupted_text() == said
+    all_came = waiting_for(never)
+    all_came.state(2)
+    assert all_came.interrupted_text() == "Next: run the cell again"
+    assert waiting_for("").interrupted_text() == "Next: run the cell again"
+
+
+def test_the_stop_button_says_that_the_file_of_the_agents_is_gone():
+    joining = waiting_for("Start one agent\n  on each node", check="python --check")
+    said = joining.interrupted_text()
+    assert said.startswith("The file that its lines name is gone. Next: run the cell again, and")
+
+
+def test_late_agents_are_checked_with_the_command_of_the_lines(at: Callable[[float], None]):
+    joining = waiting_for("waits", check="/venv/python -m nbddp agent --connect /f.json --check")
+    at(24.0)
+    assert "`/venv/python -m nbddp agent --connect /f.json --check` on a host" in joining.state(0)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from nbddp.controller.hub import attach_machines
 from nbddp.controller.pool import kept_pool
@@ -23,10 +24,25 @@ def test_a_pool_whose_time_is_over_is_taken_back_by_name_only():
     assert kept_pool._choose([over, waits], None) is waits
     assert kept_pool._choose([over, local], None) is local
     assert kept_pool._choose([over, waits], "a") is over
-    with pytest.raises(BadOptionError, match="needs the name of a pool; legal: b2, c3"):
+    with pytest.raises(BadOptionError, match="needs the name of a pool; legal:\n  b2  -n 2, w"):
         kept_pool._choose([over, waits, local], None)
     with pytest.raises(BadOptionError, match=r"and a1 has no time left\. Next: %ddp pools"):
         kept_pool._choose([over], None)
+
+
+def test_an_attach_without_a_name_tells_the_pools_apart():
+    since = kept_pools.now() - 480.0
+    hosts = ("n1", "n2", "n3", "n4", "n5")
+    here = KnownPool("c3", Path("c3"), "-n 4", 4, "detached", since - 7200.0, None)
+    there = structs.replace(
+        here, pool_id="b2", described="-n 2 --launcher ssh", since=since, hosts=hosts
+    )
+    with pytest.raises(BadOptionError) as caught:
+        kept_pool._choose([there, here], None)
+    assert str(caught.value).splitlines()[1:] == [
+        "  b2  -n 2 --launcher ssh, without a kernel for 8 min, on n1, n2, n3, n4 and 1 more",
+        "  c3  -n 4, without a kernel for 2 h",
+    ]
 
 
 @pytest.mark.parametrize(

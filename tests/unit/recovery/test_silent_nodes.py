@@ -11,6 +11,7 @@ from nbddp.controller.hub.waiting_commands import WaitingCommands
 from nbddp.controller.pool.refusals import broken_text, silent_text
 from nbddp.controller.state import (
     AgentExited,
+    BehindNode,
     NodesSilent,
     Silence,
     SilentNode,
@@ -303,6 +304,81 @@ def test_a_command_does_not_wait_for_silent_ranks_that_are_in_an_old_cell():
     pool.feed(NodesSilent(()))  # it is heard again: the ranks leave the cell soon
     waiting.when_settled(RankSet.all(4), lambda: called.append("later"))
     assert called == ["while it is silent"]
+
+
+def behind(pool: Pool) -> BehindNode:
+    """Node 1 is not silent any longer, and does not answer yet."""
+    node = BehindNode(1, "hostb", is_heard=True)
+    pool.machine.silent.note_behind((node,))
+    pool.feed(NodesSilent(()))
+    return node
+
+
+def test_a_command_waits_until_the_interrupt_has_had_time_after_its_arrival(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pool = pool_in_an_old_cell()
+    behind(pool)
+    pool.answer_looks(pool.done)
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    called: list[str] = []
+    waiting = WaitingCommands(pool.machine, sees_processes=False)
+    waiting.when_settled(RankSet.all(4), lambda: called.append("now"))
+    assert waiting.reason.startswith("this cell waits for ranks 2-3, perhaps still in an old cell")
+    for clock[0] in (101.0, 110.0, 120.0):
+        waiting.call_due()
+        assert called == []
+    pool.machine.silent.note_behind(())  # it has all that was sent to it
+    for clock[0], due in ((121.5, []), (122.5, ["now"])):
+        waiting.call_due()
+        assert called == due
+
+
+def test_a_command_does_not_wait_forever_for_an_interrupt_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pool = pool_in_an_old_cell()
+    behind(pool)
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    called: list[str] = []
+    waiting = WaitingCommands(pool.machine, sees_processes=False)
+    waiting.when_settled(RankSet.all(4), lambda: called.append("now"))
+    for clock[0], due in ((139.0, []), (142.0, ["now"])):
+        waiting.call_due()
+        assert called == due
+
+
+def test_a_command_waits_no_longer_if_the_node_becomes_silent_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pool = pool_in_an_old_cell()
+    behind(pool)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    called: list[str] = []
+    waiting = WaitingCommands(pool.machine, sees_processes=False)
+    waiting.when_settled(RankSet.all(4), lambda: called.append("now"))
+    silence(pool)
+    waiting.call_due()
+    assert called == ["now"]
+
+
+def test_a_restart_is_the_last_resort_for_a_rank_that_the_interrupt_has_not_reached():
+    pool = pool_in_an_old_cell()
+    nodes = (behind(pool),)
+    ranks = RankSet.all(4)
+    reason = pool.machine.refusal(ranks)
+    assert reason is not None
+    snapshot = structs.replace(pool.machine.snapshot(), behind=nodes)
+    text = broken_text(reason, ranks, snapshot, pool.now, is_up=True, is_plain=False)
+    assert text == (
+        "ranks 2-3 are perhaps still in an old cell (ranks 0-1 can still be used with -r): node 1 "
+        "(hostb) is heard, but does not answer yet: perhaps what was sent to it is still on its "
+        "way, as TCP pauses after a cut. Next: the same again in some seconds. Then, if they do "
+        "not leave the old cell: %ddp restart -r 2-3: their variables are gone then, those of "
+        "the others are kept"
+    )
 
 
 def test_ranks_that_were_lost_in_a_cell_of_their_own_can_be_replaced_alone():

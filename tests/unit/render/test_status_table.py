@@ -11,10 +11,11 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
-from nbddp.controller.state.silent_nodes import SilentNode
+from nbddp.controller.state.silent_nodes import BehindNode, SilentNode
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.notebook.render.colours import RANK_COLOURS
-from nbddp.notebook.render.status_notes import fresh_notes, inside_old_cells, left_notes
+from nbddp.notebook.render.old_cells import inside_old_cells, old_cell_notes
+from nbddp.notebook.render.status_notes import fresh_notes, left_notes
 from nbddp.notebook.render.status_table import (
     MAX_ROWS,
     Row,
@@ -212,11 +213,19 @@ def test_silent_ranks_in_an_old_cell_are_not_said_to_be_given_up():
         phase=Phase.UP, generation=0, ranks=tuple(infos), run_id=None, active_run_id=None,
         joining=NO_RANKS, lost_agents=frozenset(), store_is_lost=False,
     )  # fmt: skip
-    assert inside_old_cells(pool) == (RankSet.of([1, 3]), NO_RANKS)
+    assert inside_old_cells(pool) == (RankSet.of([1, 3]), NO_RANKS, NO_RANKS)
+    assert inside_old_cells(pool, {1}) == (RankSet.of([1]), RankSet.of([3]), NO_RANKS)
     silent = msgspec.structs.replace(pool, silent=(SilentNode(1, "n2", 0.0, 60.0),))
-    assert inside_old_cells(silent) == (RankSet.of([1]), RankSet.of([3]))
+    assert inside_old_cells(silent, {1}) == (RankSet.of([1]), NO_RANKS, RankSet.of([3]))
+    behind = msgspec.structs.replace(pool, behind=(BehindNode(1, "n2", is_heard=True),))
+    diagnosed = Diagnosed(1, Report(""), {}, {}, NO_RANKS)
+    assert old_cell_notes(behind, diagnosed, lambda ranks: f"restart {ranks}") == [
+        "rank 1 still inside a cell that was given up. Next: restart 1, if it does not come back",
+        "rank 3 perhaps still inside an old cell, and perhaps the interrupt is still on its way. "
+        "Next: %ddp status again in some seconds",
+    ]
     running = msgspec.structs.replace(silent, run_id="r", active_run_id="r")
-    assert inside_old_cells(running) == (NO_RANKS, NO_RANKS)
+    assert inside_old_cells(running) == (NO_RANKS, NO_RANKS, NO_RANKS)
 
 
 def test_a_rank_that_asks_the_user():

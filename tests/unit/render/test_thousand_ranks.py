@@ -50,6 +50,9 @@ def test_of_many_nodes_those_that_stand_out_are_named():
         "nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1), does not answer: after 5 s nbddp says whether it "
         "is silent"
     ]
+    assert node_lines(nodes[:2], {}, {}, behind={1: "is heard, but"}, unanswered={1}) == [
+        "nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1), is heard, but"
+    ]
     silent = node_lines(nodes[:2], {1: 6.0}, {}, unanswered={1}, silent_after_s=5.0)
     assert silent == ["nodes: 0 n0 (10.0.0.0); 1 n1 (10.0.0.1), silent for 6 s"]
     assert node_lines([], {}, {}) == []

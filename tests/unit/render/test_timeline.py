@@ -328,3 +328,5 @@ def test_the_clocks_of_nodes_have_one_line():
     many = [NodeClock(node, f"n{node}", 0, node) for node in range(20)]
     assert clocks_text(many).endswith("; 12 more, known to 0.00 ms")
     assert clocks_text([]) == ""
+    same = [NodeClock(node, "n1", 0, 0) for node in (0, 1)]
+    assert "nodes: n1 (node 0): +0.00 ms, known to 0.00 ms; n1 (node 1): +0.0" in clocks_text(same)

@@ -161,3 +161,16 @@ def test_builds_of_one_torch_differ_only_where_there_are_gpus():
     _, decision = joined(agent("n1", torch="2.13.0+cpu"), agent("n2", gpus=1))
     assert "since there are GPUs, the same build" in decision.failure
     assert "n1: Python 3.11, torch 2.13.0+cpu, nbddp 1" in decision.failure
+
+
+def test_all_hosts_that_cannot_enter_the_folder_are_named_before_a_rank_starts():
+    gone = "/data/none: No such file or directory"
+    agents = [agent("n1", cwd_problem=gone), agent("n2"), agent("n3", cwd_problem=gone)]
+    _, decision = joined(*agents)
+    assert decision.admitted == {}
+    assert decision.failure == (
+        f"--cwd cannot be entered on n1: {gone}; n3: {gone}. Next: a folder that exists on each "
+        "host"
+    )
+    _, many = joined(*(agent(f"n{number}", cwd_problem=gone) for number in range(10)))
+    assert f"n7: {gone} and 2 more. Next" in many.failure

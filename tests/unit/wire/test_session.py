@@ -154,3 +154,16 @@ def test_pings_measure_the_clock_of_the_other_end():
     line.other.receive(line.there.popleft(), 501_500)
     line.one.receive(line.back.popleft(), 2_000)
     assert line.one.clock.offset_ns == 500_000
+
+
+def test_the_oldest_ping_without_an_answer_is_known():
+    line = Line()
+    line.one.ping(1_000)
+    line.there.clear()  # it is lost with the connection
+    line.one.ping(2_000)
+    line.one.ping(3_000)
+    seen = [line.one.unanswered_ns]
+    for _ in range(2):
+        line.move()
+        seen.append(line.one.unanswered_ns)
+    assert seen == [1_000, 3_000, None]
