@@ -164,11 +164,12 @@ class View:
         self._kept = kept
         self._sockets = sockets or SocketLog()
         self._clock = clock or time.monotonic
+        self._began = self._clock() if began is None else began
         self._live = LiveLines(
             run,
             self._labels,
             progress_after_s=settings.progress_after_s,
-            began=self._clock() if began is None else began,
+            began=self._began,
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
@@ -362,7 +363,12 @@ class View:
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = at_end(judged, outcome, self._clock() - self._judged_at[card_id])
+            ended = at_end(
+                judged,
+                outcome,
+                judged_s=self._judged_at[card_id] - self._began,
+                now_s=self._clock() - self._began,
+            )
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
