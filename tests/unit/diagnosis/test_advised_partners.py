@@ -397,7 +397,36 @@ def test_a_call_that_differs_in_the_tag_only_gets_the_tag_of_the_other_end(tag: 
     finding = only(pool)
     assert finding.next_step == (
         "Give recv `tag=1` on rank 1 (line 4), since rank 0 sends with tag 1 (line 2)."
+        if others == 1
+        else "Give recv of line 4 the tag of its sender: `tag=rank` on ranks 1-2, since rank 0 "
+        "sends with tag 1 to rank 1 (line 2)."
     )
+
+
+@pytest.mark.parametrize(
+    ("has_sent", "ending"),
+    [
+        (True, ", `tag=7` on rank 2, since rank 0 sends with tag 5 to rank 1 (line 2)."),
+        (
+            False,
+            ", since rank 0 sends with tag 5 to rank 1 (line 2). Rank 2 waits in this line, too: "
+            "perhaps with another tag.",
+        ),
+    ],
+)
+def test_ranks_that_wait_in_one_line_get_the_tag_of_their_own_sender(has_sent: bool, ending: str):
+    pool = pool_of(
+        "if rank == 0:\n    for dst in (1, 2): dist.isend(x, dst, tag=3 + 2 * dst)\n"
+        "else:\n    dist.recv(y, 0)",
+        3,
+    )
+    if has_sent:
+        pool[0].issue("send", peer=2, tag=7, line=2)
+    pool[0].blocked("send", peer=1, tag=5, line=2)
+    for rank in (1, 2):
+        pool[rank].blocked("recv", peer=0, line=4)
+    start = "Give recv of line 4 the tag of its sender: `tag=5` on rank 1"
+    assert only(pool).next_step == start + ending
 
 
 def test_a_send_that_has_ended_with_another_tag_gets_that_of_its_receiver():

@@ -238,7 +238,7 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     elsewhere = None if is_known else _in_collective(cause, reports)
     places: Places = ()
     if operation is not None and tagged is not None:
-        step = give_tag(cause.owner, operation, tagged)
+        step = give_tag(cause.owner, operation, tagged, reports)
     elif other is not None:
         step = _give_partner(other, assigned)
     elif operation is not None and left_out is not None:
