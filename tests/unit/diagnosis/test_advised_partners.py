@@ -383,6 +383,29 @@ def test_a_rank_that_receives_more_often_than_others_send():
     )
 
 
+@pytest.mark.parametrize("has_received", [False, True])
+def test_the_rank_without_a_receive_is_named_for_the_last_send_of_a_pipeline(has_received: bool):
+    pool = pool_of(
+        "if rank > 0:\n    dist.recv(h, rank - 1)\ndist.send(h, (rank + 1) % world_size)", 3
+    )
+    if has_received:
+        pool[2].done("send", peer=0, line=3)
+        pool[0].done("recv", peer=2, line=2)
+    for rank in (0, 1):
+        pool[rank].done("send", peer=rank + 1, line=3)
+        pool[rank].finished()
+        pool[rank + 1].done("recv", peer=rank, line=2)
+    pool[2].blocked("send", peer=0, line=3)
+    step = only(pool).next_step
+    if has_received:
+        assert step.startswith("Let rank 0 call recv from rank 2 in line 2")
+    else:
+        assert step == (
+            "Rank 0 has called no recv from rank 2 in this cell: let it receive from rank 2, or "
+            "let rank 2 not send to it (line 3)."
+        )
+
+
 @pytest.mark.parametrize("others", [1, 2])
 @pytest.mark.parametrize("tag", ["", ", tag=0"])
 def test_a_call_that_differs_in_the_tag_only_gets_the_tag_of_the_other_end(tag: str, others: int):

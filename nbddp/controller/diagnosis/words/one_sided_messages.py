@@ -84,6 +84,30 @@ def let_do_its_part(
     return f"No rank {does} in this cell: let {who} {does_its_part(message)} rank {owner}."
 
 
+def without_call(owner: Rank, message: Operation, reports: RankReports) -> str:
+    """A sentence on a rank that has finished, and never called the other end of any such message.
+
+    Empty: it has called one, or that is not known.
+    """
+    peer, run_id = message.peer, message.run_id
+    view, history = reports.graph.views.get(peer), reports.graph.histories.get(peer)
+    if view is None or history is None or view.state != "finished" or not history.is_whole(run_id):
+        return ""
+    is_send = message.signature.kind == "send"
+    other, to = ("recv", "from") if is_send else ("send", "to")
+    if any(
+        (each.signature.kind, each.run_id) == (other, run_id) and each.peer in (owner, -1)
+        for each in history.operations.values()
+    ):
+        return ""
+    its = "send to" if is_send else "receive from"
+    line = f" (line {message.site.line})" if message.site.line else ""
+    return (
+        f"Rank {peer} has called no {other} {to} rank {owner} in this cell: let it "
+        f"{does_its_part(message)} rank {owner}, or let rank {owner} not {its} it{line}."
+    )
+
+
 def _too_few_sends(owner: Rank, message: Operation, reports: RankReports) -> str:
     """Sentences on a rank that receives from any rank, and more often than ranks send to it."""
     histories, run_id = reports.graph.histories, message.run_id
