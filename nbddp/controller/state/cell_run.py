@@ -74,6 +74,7 @@ class CellRun:
     execute: Execute | None = None  #: the request; None: it is not known
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    importing: dict[Rank, str] = field(default_factory=dict)  #: modules; empty text: none
     struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
     struck_dead: set[Rank] = field(default_factory=set)  #: see `RunOutcome`
@@ -172,6 +173,10 @@ class CellRun:
             is_time_known=exited.rank not in self.lost_before,
         )
 
+    def _last_import(self, rank: Rank) -> str:
+        module = self.importing.get(rank, "")
+        return f"last seen importing {module}, which an interrupt waits for" if module else ""
+
     def _elapsed_s(self, now: float) -> float:
         """The time until the last rank ended; a hub that came later does not see that moment."""
         if self.was_left and self.is_complete:
@@ -185,7 +190,7 @@ class CellRun:
         """The outcome if it ends now; ranks that are still inside are ``unfinished``."""
         results = dict(self.results)
         for rank in self.unfinished:
-            stuck = _AT_PROMPT if rank in at_prompt else ""
+            stuck = _AT_PROMPT if rank in at_prompt else self._last_import(rank)
             results[rank] = RankResult(rank, "unfinished", now - self.began, stuck=stuck)
         return RunOutcome(
             run_id=self.run_id,

@@ -48,11 +48,12 @@ from nbddp.controller.state.stimuli import (
     StopRequested,
     Tick,
 )
-from nbddp.settings import Settings
+from nbddp.settings import ENV_PREFIX, Settings
 from nbddp.wire.message_types import ErrorInfo, LostAgent, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
     FaultStruck,
+    ImportChanged,
     InputRequest,
     Interrupt,
     RankExited,
@@ -209,6 +210,10 @@ class PoolMachine:
             case FaultStruck() | OperationsLeftOut():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
                     self.run.strike(stimulus)
+                return []
+            case ImportChanged():
+                if self.run is not None and self.run.run_id == stimulus.run_id:
+                    self.run.importing[stimulus.rank] = stimulus.module
                 return []
             case InputRequest():
                 actions = self._input_requests.add(stimulus, self.active_run_id)
@@ -484,10 +489,12 @@ class PoolMachine:
         if self._starts_until is not None and now >= self._starts_until:
             late = self.ranks.in_state(RankState.STARTING)
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
-            if self.phase is Phase.STOPPING:
-                self.phase = Phase.STORE
+            limit_s = self._settings.start_timeout_s
+            if self.phase is not Phase.STOPPING:
+                return self._fail(_too_slow(limit_s, waiting))
+            self.phase = Phase.STORE
             return self._fail(
-                f"the start took longer than {self._settings.start_timeout_s:g} s ({waiting})"
+                f"the restart waited {limit_s:g} s for ranks to end. Next: start the pool again"
             )
         run = self.run
         if run is None:
@@ -501,3 +508,13 @@ class PoolMachine:
             run.give_up_at = now + self._settings.interrupt_grace_s
             return self.interrupts()
         return []
+
+
+def _too_slow(limit_s: float, waiting: str) -> str:
+    """The reason of a start that its limit has ended."""
+    variable = f"{ENV_PREFIX}START_TIMEOUT_S={3 * limit_s:g}"
+    return (
+        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps the machine is busy, or a "
+        f"slow disk loads torch. Next: set {variable} (in a notebook: %env {variable}), and start "
+        "the pool again"
+    )
