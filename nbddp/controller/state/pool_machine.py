@@ -30,6 +30,7 @@ from nbddp.controller.state.exit_text import (
     describe_exit,
     describe_store_exit,
     exited_text,
+    too_slow,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -48,7 +49,7 @@ from nbddp.controller.state.stimuli import (
     StopRequested,
     Tick,
 )
-from nbddp.settings import ENV_PREFIX, Settings
+from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo, LostAgent, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
@@ -207,13 +208,9 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck() | OperationsLeftOut():
+            case FaultStruck() | OperationsLeftOut() | ImportChanged():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
-                    self.run.strike(stimulus)
-                return []
-            case ImportChanged():
-                if self.run is not None and self.run.run_id == stimulus.run_id:
-                    self.run.importing[stimulus.rank] = stimulus.module
+                    self.run.note(stimulus)
                 return []
             case InputRequest():
                 actions = self._input_requests.add(stimulus, self.active_run_id)
@@ -489,13 +486,11 @@ class PoolMachine:
         if self._starts_until is not None and now >= self._starts_until:
             late = self.ranks.in_state(RankState.STARTING)
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
+            was_stopping = self.phase is Phase.STOPPING
+            if was_stopping:
+                self.phase = Phase.STORE
             limit_s = self._settings.start_timeout_s
-            if self.phase is not Phase.STOPPING:
-                return self._fail(_too_slow(limit_s, waiting))
-            self.phase = Phase.STORE
-            return self._fail(
-                f"the restart waited {limit_s:g} s for ranks to end. Next: start the pool again"
-            )
+            return self._fail(too_slow(limit_s, "" if was_stopping else waiting))
         run = self.run
         if run is None:
             return []
@@ -508,13 +503,3 @@ class PoolMachine:
             run.give_up_at = now + self._settings.interrupt_grace_s
             return self.interrupts()
         return []
-
-
-def _too_slow(limit_s: float, waiting: str) -> str:
-    """The reason of a start that its limit has ended."""
-    variable = f"{ENV_PREFIX}START_TIMEOUT_S={3 * limit_s:g}"
-    return (
-        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps the machine is busy, or a "
-        f"slow disk loads torch. Next: set {variable} (in a notebook: %env {variable}), and start "
-        "the pool again"
-    )

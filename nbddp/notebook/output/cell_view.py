@@ -173,7 +173,7 @@ class View:
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
-        self._judged_at: dict[str, float] = {}  # the time of each
+        self._judged_s: dict[str, float] = {}  # from the beginning of the cell to each
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
         #: Operations with partial results, known when the ranks were freed.
@@ -234,7 +234,7 @@ class View:
         if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
             self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
-        self._judged_at[card_id] = now
+        self._judged_s[card_id] = now - self._began
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -360,15 +360,11 @@ class View:
         torn = self._torn = not_kept(outcome, self._judged.values())
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
+        now_s = self._clock() - self._began
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = at_end(
-                judged,
-                outcome,
-                judged_s=self._judged_at[card_id] - self._began,
-                now_s=self._clock() - self._began,
-            )
+            ended = at_end(judged, outcome, judged_s=self._judged_s[card_id], now_s=now_s)
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
