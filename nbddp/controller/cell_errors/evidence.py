@@ -339,7 +339,7 @@ def with_all_raised(report: Report, outcome: RunOutcome) -> Report:
 
 
 def at_end(
-    judged: VerdictReached, outcome: RunOutcome, *, judged_s: float, now_s: float
+    judged: VerdictReached, outcome: RunOutcome, judged_s: float, now_s: float
 ) -> VerdictReached:
     """Return a verdict as it stands when the cell has ended.
 

@@ -486,11 +486,9 @@ class PoolMachine:
         if self._starts_until is not None and now >= self._starts_until:
             late = self.ranks.in_state(RankState.STARTING)
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
-            was_stopping = self.phase is Phase.STOPPING
-            if was_stopping:
-                self.phase = Phase.STORE
-            limit_s = self._settings.start_timeout_s
-            return self._fail(too_slow(limit_s, "" if was_stopping else waiting))
+            if self.phase is Phase.STOPPING:
+                self.phase, waiting = Phase.STORE, ""
+            return self._fail(too_slow(self._settings.start_timeout_s, waiting))
         run = self.run
         if run is None:
             return []

@@ -192,8 +192,7 @@ class View:
         now = self._clock()
         match event:
             case Display() if SHOWN_MIME in event.data:
-                marker = self._pictures.add_call(event, now)
-                if marker is not None:
+                if (marker := self._pictures.add_call(event, now)) is not None:
                     self._emit(self._output.add(marker, now))
             case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
                 plain = msgspec.structs.replace(event, data=without_widget(event.data))
@@ -360,11 +359,10 @@ class View:
         torn = self._torn = not_kept(outcome, self._judged.values())
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
-        now_s = self._clock() - self._began
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = at_end(judged, outcome, judged_s=self._judged_s[card_id], now_s=now_s)
+            ended = at_end(judged, outcome, self._judged_s[card_id], self._clock() - self._began)
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))
