@@ -5,6 +5,8 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass, field, replace
 
+from nbddp.controller.cell_errors.evidence import at_line
+from nbddp.controller.cell_errors.exit_headline import own_error
 from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
 from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -141,16 +143,17 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
         others: ranks that keep their processes.
     """
     fresh = outcome.fresh
+    changes = _changes(outcome, fresh)
     if not outcome.knows_cells:
         step = sync_step(fresh, others, knows_cells=False)
-        if outcome.injected:
+        if not changes:
             return replace(step, before=step.before.capitalize())
-        return replace(step, before=f"{_removal(outcome, fresh)} Then {step.before}")
+        return replace(step, before=f"{changes} Then {step.before}")
     process = fresh.verb("its new process the variables that it", "their new processes what they")
     return NextStep(
         "%ddp catchup",
         f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
-        before="Run" if outcome.injected else f"{_removal(outcome, fresh)} Then run",
+        before=f"{changes} Then run" if changes else "Run",
     )
 
 
@@ -175,6 +178,34 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
         f"makes {its} variables again: {runs} the cells that define them, and modules and "
         f"optimizers get the state of rank {kept.ranks[0]}",
     )
+
+
+def _changes(outcome: RunOutcome, fresh: RankSet) -> str:
+    """The sentence on what to change before the cell runs again; empty: nothing is known."""
+    raised = _raised_before(outcome, fresh)
+    if outcome.injected:
+        return f"Fix {raised}." if raised else ""
+    removal = _removal(outcome, fresh)
+    if not raised:
+        return removal
+    return f"Fix {raised}, and {removal[:1].lower()}{removal[1:]}"
+
+
+def _raised_before(outcome: RunOutcome, fresh: RankSet) -> str:
+    """``the ValueError of rank 1 at cell [7], line 3``: errors of the code, raised before exits."""
+    errors = {
+        rank: error
+        for rank in fresh
+        if rank in outcome.results
+        and outcome.results[rank].left_s is not None
+        and (error := own_error(outcome, rank)) is not None
+        and error.ename not in ("KeyboardInterrupt", "SystemExit")
+    }
+    if not errors:
+        return ""
+    ranks, names = RankSet.of(errors), {error.ename for error in errors.values()}
+    which = f"the {names.pop()}" if len(names) == 1 else "the errors"
+    return f"{which} of {ranks.describe()}{at_line(errors.values())}"
 
 
 def _removal(outcome: RunOutcome, fresh: RankSet) -> str:

@@ -16,6 +16,7 @@ from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.rank_state import RankInfo, RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import AgentExited
+from nbddp.settings import ENV_PREFIX
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import (
     AgentEnd,
@@ -331,3 +332,20 @@ def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
         return cell_name(frame.cell)
     parts = PurePath(frame.file).parts
     return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file
+
+
+def too_slow(limit_s: float, waiting: str) -> str:
+    """Return the reason of a failed start.
+
+    Args:
+        limit_s: its limit.
+        waiting: the part of the start that was not done; empty: a restart, whose ranks did not end.
+    """
+    if not waiting:
+        return f"the restart waited {limit_s:g} s for ranks to end. Next: start the pool again"
+    variable = f"{ENV_PREFIX}START_TIMEOUT_S={3 * limit_s:g}"
+    return (
+        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps the machine is busy, or a "
+        f"slow disk loads torch. Next: set {variable} (in a notebook: %env {variable}), and start "
+        "the pool again"
+    )
