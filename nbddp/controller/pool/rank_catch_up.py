@@ -7,6 +7,7 @@ Runs in: the notebook's process, the thread of the caller.
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
@@ -410,6 +411,14 @@ def _still_lacking(
                 for kind in ("plain", "state", "definition")
             )
             rest.append(
-                LeftOut(tuple(names), reason, left.cell, some, copyable, with_state, definitions)
+                replace(
+                    left,
+                    names=tuple(names),
+                    reason=reason,
+                    ranks=some,
+                    copyable=copyable,
+                    with_state=with_state,
+                    definitions=definitions,
+                )
             )
     return tuple(rest)
