@@ -13,7 +13,7 @@ from msgspec import structs
 
 from nbddp.controller.catch_up.cell_names import joint_names
 from nbddp.controller.catch_up.past_cell import PastCell
-from nbddp.controller.catch_up.plan import loops_of
+from nbddp.controller.catch_up.plan import leaves_loops, loops_of
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
 from nbddp.wire.rank_set import Rank, RankSet
@@ -250,6 +250,10 @@ class CellHistory:
         joint = joint_names(Code(last.python, last.first_line).statements)
         loops = loops_of(name, self._cells, ranks) if holders and last.is_ok else ()
         return MissedCell(last.number, last.ranks, holders, last.is_ok, made, name in joint, loops)
+
+    def leaves_loops(self, ranks: RankSet) -> bool:
+        """Whether ``ranks``, if they are fresh, may lack names of loops after a catch-up."""
+        return leaves_loops(self._cells, ranks)
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:
         """The names of good cells that no process of all ``ranks`` has run; all are newer.

@@ -48,6 +48,14 @@ class CatchUpPlan:
         """The numbers of cells that the user had changed at their prompt."""
         return frozenset(cell.number for cell in self.cells if cell.was_changed)
 
+    @property
+    def stale(self) -> frozenset[str]:
+        """Names that cells bind beside others, though the cell that made them last is left out."""
+        bound = {name for cell in self.cells for name in cell.names.binds}
+        reasons = (Reason.LOOP, Reason.NEEDS)
+        left = {n for each in self.left_out if each.reason in reasons for n in each.names}
+        return frozenset(left & bound)
+
     def makers(self, names: Container[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Each of these names with the cell that binds it last, and those that change it later."""
         makers: dict[str, list[int]] = {}
@@ -150,6 +158,21 @@ class _Planner:
             ),
             *self._changed(cells),
             self._overtaken(cells),
+        )
+
+    def loops_of(self, name: str) -> tuple[int, ...]:
+        """See the function of this name."""
+        index = self._maker(name)
+        if index is None or self._choose(index):
+            return ()
+        return tuple(sorted(self._refused_loops(index, set())))
+
+    def leaves_loops(self) -> bool:
+        """See the function of this name."""
+        return any(
+            self._is_long_loop(index)
+            for index, cell in enumerate(self._cells)
+            if cell.is_ok and any(self._maker(name) == index for name in cell.names.binds)
         )
 
     def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
@@ -346,16 +369,25 @@ def loops_of(name: str, history: Iterable[PastCell], fresh: RankSet) -> tuple[in
     Returns:
         The numbers of these cells; empty: the name is made again without that, or not at all.
     """
-    cells = list(history)
+    try:
+        return _for_all_names(list(history), fresh).loops_of(name)
+    except RecursionError:  # each of very many cells uses the one before: `steps += 1`
+        return ()
+
+
+def leaves_loops(history: Iterable[PastCell], fresh: RankSet) -> bool:
+    """Whether a fresh rank may lack names of loops after a catch-up; see `loops_of`."""
+    return _for_all_names(list(history), fresh).leaves_loops()
+
+
+def _for_all_names(cells: list[PastCell], fresh: RankSet) -> _Planner:
+    """The planner for a rank that lacks all names."""
     kinds: dict[str, NameKind] = {}
     for cell in cells:
         if cell.is_ok:
             kinds |= dict.fromkeys(sorted(cell.names.binds), "data")
             kinds |= dict.fromkeys(sorted(cell.names.defines), "definition")
-    for left in make_plan(cells, kinds, fresh).left_out:
-        if name in left.names:
-            return (left.cell,) if left.reason is Reason.LOOP else left.loops
-    return ()
+    return _Planner(cells, kinds, fresh, frozenset(), 0)
 
 
 def with_joint_names(

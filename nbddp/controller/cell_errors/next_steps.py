@@ -146,10 +146,13 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
         if outcome.injected:
             return replace(step, before=step.before.capitalize())
         return replace(step, before=f"{_removal(outcome, fresh)} Then {step.before}")
-    process = fresh.verb("its new process the variables that it", "their new processes what they")
+    process = fresh.verb("its new process", "their new processes")
+    what = fresh.verb("the variables that it", "what they")
+    if outcome.leaves_loops:
+        what = f"most of {what}"
     return NextStep(
         "%ddp catchup",
-        f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
+        f"to give {process} {what} {fresh.verb('lacks', 'lack')}, and run the cell again",
         before="Run" if outcome.injected else f"{_removal(outcome, fresh)} Then run",
     )
 

@@ -104,6 +104,7 @@ def catch_up(
         held.see(now, copied)
         _put_back(held, fresh, run)
         deleted = _deleted(plan.deleted, roles, had, now, run)
+        _drop(plan.stale - {*copied}, fresh, had, now, run)
         missing = {*lacked(kinds, expected, now)}
         made_again = {name for rank in fresh for name in held.made_again(rank)}
         synced = tuple(
@@ -148,8 +149,12 @@ def catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)
-    equal = {name for name in asked if compared.is_equal(name)}
-    well = {*copied, *missing, *equal, *({*own} & {*random.own_alike})}
+    well = {
+        *copied,
+        *missing,
+        *(name for name in asked if compared.is_equal(name)),
+        *({*own} & {*random.own_alike}),
+    }
     doubtful, unrepeated = (
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
@@ -352,6 +357,25 @@ def _deleted(
     if names:
         run(roles.fresh, f"del {', '.join(names)}")
     return names
+
+
+def _drop(
+    stale: frozenset[str],
+    fresh: RankSet,
+    had: Mapping[int, Collection[str]],
+    now: Mapping[int, dict[str, NameKind]],
+    run: RunOwn,
+) -> None:
+    """Delete names of old cells on fresh ranks which had no such name, and in ``now``.
+
+    A name that is missing is told with its next step; an old value would be taken for the last one.
+    """
+    for rank in fresh:
+        names = sorted(stale & now[rank].keys() - {*had[rank]})
+        if names:
+            run(RankSet.of([rank]), f"del {', '.join(names)}")
+        for name in names:
+            del now[rank][name]
 
 
 def _copied(
