@@ -141,18 +141,6 @@ def test_names_that_no_cell_makes_again(pool: Pool):
     }
 
 
-def test_the_value_of_an_old_cell_is_no_value_of_the_loop_that_is_left_out(pool: Pool):
-    loop = "mine = [rank, 2]\nfor i in range(2): dist.barrier()"
-    run_cells(pool, "mine = [rank]; other = [rank]", loop)
-    pool.restart(1)
-    result = pool.catch_up()
-    assert result.regained == ("other", "i")
-    assert result.left_out == (LeftOut(("mine",), Reason.LOOP, 2),)
-    assert pool.pull("'mine' in globals()", ranks=1) is False
-    result = pool.catch_up(1, cells=[2])
-    assert pool.pull("(mine, other)", ranks=1) == ([1, 2], [1])
-
-
 def test_what_all_ranks_must_make_of_a_cell_that_failed(pool: Pool):
     with pytest.raises(CellError):
         pool.run(f"{BUILD}{MODEL}alone = torch.nn.Linear(2, 2)\nif rank != 1: raise ValueError")

@@ -157,13 +157,16 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
     )
 
 
-def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> NextStep:
+def sync_step(
+    fresh: RankSet, kept: RankSet, *, knows_cells: bool = True, leaves_loops: bool = False
+) -> NextStep:
     """The next step after fresh processes have taken the places of some ranks.
 
     Args:
         fresh: ranks with fresh processes.
         kept: ranks that keep theirs.
         knows_cells: False: other notebooks have run cells before %ddp attach.
+        leaves_loops: see `RunOutcome.leaves_loops`.
     """
     its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
     if not knows_cells:
@@ -175,8 +178,8 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
         )
     return NextStep(
         "%ddp catchup",
-        f"makes {its} variables again: {runs} the cells that define them, and modules and "
-        f"optimizers get the state of rank {kept.ranks[0]}",
+        f"makes {'most of ' if leaves_loops else ''}{its} variables again: {runs} the cells that "
+        f"define them, and modules and optimizers get the state of rank {kept.ranks[0]}",
     )
 
 
@@ -193,7 +196,12 @@ def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
 
 
 def restarted_text(
-    fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS, *, knows_cells: bool = True
+    fresh: RankSet,
+    kept: RankSet,
+    inside: RankSet = NO_RANKS,
+    *,
+    knows_cells: bool = True,
+    leaves_loops: bool = False,
 ) -> str:
     """The message after fresh processes have taken the places of ranks.
 
@@ -203,6 +211,7 @@ def restarted_text(
         inside: those of them that have not left their cell; until they do, the process groups
             cannot be formed again.
         knows_cells: see `sync_step`.
+        leaves_loops: see `sync_step`.
     """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
@@ -216,9 +225,10 @@ def restarted_text(
             f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
             f"%ddp restart -r {inside}"
         )
+    step = sync_step(fresh, kept, knows_cells=knows_cells, leaves_loops=leaves_loops)
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: {sync_step(fresh, kept, knows_cells=knows_cells)}"
+        f"are kept. Next: {step}"
     )
 
 

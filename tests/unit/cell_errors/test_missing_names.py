@@ -3,6 +3,7 @@
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.cell_errors import restarted_text
 from nbddp.controller.state import LeftOut, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
 from nbddp.wire.flight_recorder import GroupMark, Site
@@ -73,6 +74,11 @@ def test_a_loop_with_collectives_is_named_at_once():
         "next      %ddp catchup -r 1 --cells 4 runs such cells there; this is a loop with "
         "collectives, which may have to be named"
     )
+
+
+def test_a_restart_does_not_promise_the_names_of_loops():
+    leaves = restarted_text(RankSet.of([2]), RankSet.of([0]), leaves_loops=True)
+    assert "Next: %ddp catchup makes most of its variables again: it runs the cells" in leaves
 
 
 def after_restart(*cells: tuple[int, str]) -> CellHistory:
