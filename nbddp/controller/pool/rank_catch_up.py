@@ -104,7 +104,6 @@ def catch_up(
         held.see(now, copied)
         _put_back(held, fresh, run)
         deleted = _deleted(plan.deleted, roles, had, now, run)
-        _drop(plan.stale - {*copied}, fresh, had, now, run)
         missing = {*lacked(kinds, expected, now)}
         made_again = {name for rank in fresh for name in held.made_again(rank)}
         synced = tuple(
@@ -130,6 +129,7 @@ def catch_up(
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
+        _drop(compared.untold(plan, (*copied, *synced)), fresh, had, now, run)
     lacks = {rank: names - now[rank].keys() - {*copied} for rank, names in expected.items()}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -368,7 +368,8 @@ def _drop(
 ) -> None:
     """Delete names of old cells on fresh ranks which had no such name, and in ``now``.
 
-    A name that is missing is told with its next step; an old value would be taken for the last one.
+    A name that is missing is told with its next step; an old value would be taken for the last
+    one. Where the answer tells of the value (`CatchUp.initial`) it stays: functions may use it.
     """
     for rank in fresh:
         names = sorted(stale & now[rank].keys() - {*had[rank]})
