@@ -369,3 +369,16 @@ def test_each_step_is_told_before_it_is_done(pool: Pool):
         "copies the state of layer from rank 0 to rank 2",
         "compares variables of rank 2 with those of other ranks",
     ]
+
+
+def test_the_value_of_an_old_cell_is_no_value_of_the_loop_that_is_left_out(pool: Pool):
+    loop = "mine = torch.full((2,), rank)\nfor i in range(2): dist.barrier()"
+    pool.run("mine = torch.ones(3) * rank; other = [rank]")
+    pool.run(loop)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert result.regained == ("other", "i")
+    assert result.left_out == (LeftOut(("mine",), Reason.LOOP, 2),)
+    assert pool.pull("'mine' in globals()", ranks=1) is False
+    result = pool.catch_up(1, cells=[2])
+    assert pool.pull("(mine.tolist(), other)", ranks=1) == ([1, 1], [1])

@@ -244,7 +244,18 @@ def _of_fresh_ranks(
         return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
     if not missed.is_ok:
         catch_up = _after_failure(missed, name, ranks, others)
+    elif missed.loops:
+        loops = "these are loops" if len(missed.loops) > 1 else "this is a loop"
+        catch_up = (
+            f"%ddp catchup -r {ranks} --cells {_numbers(missed.loops)} runs such cells there; "
+            f"{loops} with collectives, which may have to be named"
+        )
     return likely, catch_up
+
+
+def _numbers(cells: Iterable[int]) -> str:
+    """``2,5``, as an option takes them."""
+    return ",".join(map(str, cells))
 
 
 def _after_failure(missed: MissedCell, name: str, ranks: RankSet, others: RankSet) -> str:
@@ -296,7 +307,18 @@ def _why(left: LeftOut) -> str:
         case Reason.LOOP:
             return f"{cell} runs a loop with collectives"
         case Reason.NEEDS:
-            return f"{cell} uses names that were not made again"
+            return f"{cell} {_uses(left)}"
+
+
+def _uses(left: LeftOut) -> str:
+    """The names that the cell of others uses and that were not made."""
+    if not left.loops:
+        return "uses names that were not made again"
+    loops = "loops" if len(left.loops) > 1 else "a loop"
+    return (
+        f"uses {' and '.join(left.uses)}, for which {' and '.join(map(cell_name, left.loops))} "
+        f"would have to run again, {loops} with collectives"
+    )
 
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
@@ -306,6 +328,9 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
         has_state = name in left.with_state
         return _made_on_all(name, left.joint, ranks, others, has_state=has_state)
+    if left.loops:
+        them = "them" if len(left.loops) > 1 else "it"
+        return f"%ddp catchup -r {ranks} --cells {_numbers(left.loops)}, to run {them} again"
     step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)

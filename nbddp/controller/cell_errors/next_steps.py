@@ -149,21 +149,27 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
         if not changes:
             return replace(step, before=step.before.capitalize())
         return replace(step, before=f"{changes} Then {step.before}")
-    process = fresh.verb("its new process the variables that it", "their new processes what they")
+    process = fresh.verb("its new process", "their new processes")
+    what = fresh.verb("the variables that it", "what they")
+    if outcome.leaves_loops:
+        what = f"most of {what}"
     return NextStep(
         "%ddp catchup",
-        f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
+        f"to give {process} {what} {fresh.verb('lacks', 'lack')}, and run the cell again",
         before=f"{changes} Then run" if changes else "Run",
     )
 
 
-def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> NextStep:
+def sync_step(
+    fresh: RankSet, kept: RankSet, *, knows_cells: bool = True, leaves_loops: bool = False
+) -> NextStep:
     """The next step after fresh processes have taken the places of some ranks.
 
     Args:
         fresh: ranks with fresh processes.
         kept: ranks that keep theirs.
         knows_cells: False: other notebooks have run cells before %ddp attach.
+        leaves_loops: see `RunOutcome.leaves_loops`.
     """
     its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
     if not knows_cells:
@@ -175,8 +181,8 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
         )
     return NextStep(
         "%ddp catchup",
-        f"makes {its} variables again: {runs} the cells that define them, and modules and "
-        f"optimizers get the state of rank {kept.ranks[0]}",
+        f"makes {'most of ' if leaves_loops else ''}{its} variables again: {runs} the cells that "
+        f"define them, and modules and optimizers get the state of rank {kept.ranks[0]}",
     )
 
 
@@ -221,7 +227,12 @@ def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
 
 
 def restarted_text(
-    fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS, *, knows_cells: bool = True
+    fresh: RankSet,
+    kept: RankSet,
+    inside: RankSet = NO_RANKS,
+    *,
+    knows_cells: bool = True,
+    leaves_loops: bool = False,
 ) -> str:
     """The message after fresh processes have taken the places of ranks.
 
@@ -231,6 +242,7 @@ def restarted_text(
         inside: those of them that have not left their cell; until they do, the process groups
             cannot be formed again.
         knows_cells: see `sync_step`.
+        leaves_loops: see `sync_step`.
     """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
@@ -244,9 +256,10 @@ def restarted_text(
             f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
             f"%ddp restart -r {inside}"
         )
+    step = sync_step(fresh, kept, knows_cells=knows_cells, leaves_loops=leaves_loops)
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: {sync_step(fresh, kept, knows_cells=knows_cells)}"
+        f"are kept. Next: {step}"
     )
 
 

@@ -7,6 +7,7 @@ Runs in: the notebook's process, the thread of the caller.
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
@@ -128,6 +129,7 @@ def catch_up(
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
+        _drop(compared.untold(plan, (*copied, *synced)), fresh, had, now, run)
     lacks = {rank: names - now[rank].keys() - {*copied} for rank, names in expected.items()}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -147,8 +149,12 @@ def catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)
-    equal = {name for name in asked if compared.is_equal(name)}
-    well = {*copied, *missing, *equal, *({*own} & {*random.own_alike})}
+    well = {
+        *copied,
+        *missing,
+        *(name for name in asked if compared.is_equal(name)),
+        *({*own} & {*random.own_alike}),
+    }
     doubtful, unrepeated = (
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
@@ -353,6 +359,26 @@ def _deleted(
     return names
 
 
+def _drop(
+    stale: frozenset[str],
+    fresh: RankSet,
+    had: Mapping[int, Collection[str]],
+    now: Mapping[int, dict[str, NameKind]],
+    run: RunOwn,
+) -> None:
+    """Delete names of old cells on fresh ranks which had no such name, and in ``now``.
+
+    A name that is missing is told with its next step; an old value would be taken for the last
+    one. Where the answer tells of the value (`CatchUp.initial`) it stays: functions may use it.
+    """
+    for rank in fresh:
+        names = sorted(stale & now[rank].keys() - {*had[rank]})
+        if names:
+            run(RankSet.of([rank]), f"del {', '.join(names)}")
+        for name in names:
+            del now[rank][name]
+
+
 def _copied(
     pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles, say: Say
 ) -> tuple[str, ...]:
@@ -410,6 +436,14 @@ def _still_lacking(
                 for kind in ("plain", "state", "definition")
             )
             rest.append(
-                LeftOut(tuple(names), reason, left.cell, some, copyable, with_state, definitions)
+                replace(
+                    left,
+                    names=tuple(names),
+                    reason=reason,
+                    ranks=some,
+                    copyable=copyable,
+                    with_state=with_state,
+                    definitions=definitions,
+                )
             )
     return tuple(rest)

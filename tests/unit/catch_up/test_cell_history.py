@@ -78,7 +78,7 @@ def test_the_names_of_a_cell_are_not_looked_for_while_no_process_was_replaced(
     def refuse(statements: object) -> None:
         raise AssertionError(statements)
 
-    monkeypatch.setattr("nbddp.controller.catch_up.cell_history.cell_names", refuse)
+    monkeypatch.setattr("nbddp.controller.catch_up.past_cell.cell_names", refuse)
     history = CellHistory()
     run(history, 1, "x = 1", outcome("a", 0, 0))
     history.begin("b", PastCell(2, "x = 1", 1, ALL), [(1, 7)])

@@ -3,9 +3,10 @@
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.cell_errors import restarted_text
 from nbddp.controller.state import LeftOut, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import GroupMark, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import cell_error, ok, raised, text
@@ -58,6 +59,26 @@ def test_all_ranks_are_fresh():
         "likely    ranks 0-2 are fresh processes since cell [5]: they have not run cell [4], which "
         "defines v\nnext      run the cells again that define what they lack"
     )
+
+
+def test_a_loop_with_collectives_is_named_at_once():
+    history = CellHistory()
+    history.begin("4", PastCell(4, "v = 1\nfor x in range(3): dist.all_reduce(x)", 1, ALL))
+    marks = (GroupMark(pg_id="0", collective_seq_id=3, digest=0),)
+    results = {rank: RankResult(rank, "ok", marks=marks) for rank in ALL}
+    history.end(RunOutcome("4", results, 0.0))
+    history.note_restart(ONE)
+    run(history, 6, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: it has not run cell [4], which defines v\n"
+        "next      %ddp catchup -r 1 --cells 4 runs such cells there; this is a loop with "
+        "collectives, which may have to be named"
+    )
+
+
+def test_a_restart_does_not_promise_the_names_of_loops():
+    leaves = restarted_text(RankSet.of([2]), RankSet.of([0]), leaves_loops=True)
+    assert "Next: %ddp catchup makes most of its variables again: it runs the cells" in leaves
 
 
 def after_restart(*cells: tuple[int, str]) -> CellHistory:
@@ -278,6 +299,17 @@ def test_what_has_no_state_is_not_to_be_synced(definitions: tuple[str, ...], ste
     lacks = raised(2, "NameError", "name 'os' is not defined", name="os")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert message.endswith(f"\n  next      {step}")
+
+
+def test_the_loop_that_a_left_out_cell_needs_is_named():
+    history = CellHistory()
+    left = LeftOut(("v",), Reason.NEEDS, 5, uses=("mean",), loops=(3,))
+    history.note_left_out(ONE, [left])
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: %ddp catchup did not make v, as cell [5], which "
+        "defines it, uses mean, for which cell [3] would have to run again, a loop with "
+        "collectives\nnext      %ddp catchup -r 1 --cells 3, to run it again"
+    )
 
 
 @pytest.mark.parametrize(
