@@ -162,7 +162,7 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
         kept: ranks that keep theirs.
         knows_cells: False: other notebooks have run cells before %ddp attach.
     """
-    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", f"{fresh.describe()} run")
     if not knows_cells:
         return NextStep(
             before=f"define {its} variables in a cell that begins with",
