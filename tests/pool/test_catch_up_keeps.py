@@ -209,7 +209,14 @@ def test_a_rank_without_values_has_none_after_an_interrupt(pool: Pool, tmp_path:
         answer = executor.submit(pool.catch_up)
         poll_until(begun.exists)
         pool.interrupt()
-        assert isinstance(answer.exception(), CellInterruptedError)
+        error = answer.exception()
+    assert isinstance(error, CellInterruptedError)
+    text = str(error)
+    assert text.startswith(
+        "CellInterruptedError: %ddp catchup was interrupted: rank 1 still lacks net, os, time\n"
+    )
+    assert text.endswith("\n  next      run %ddp catchup again")
+    assert "next cell" not in text
     assert pool.pull("'net' in globals()", ranks=1) is False
     run_cell(pool, "del os.environ['WAITS']", ranks=[0])
     assert pool.catch_up().synced == ("net",)
