@@ -100,6 +100,17 @@ def test_a_value_that_was_pushed_to_each_rank_is_not_that_of_another(pool: Pool)
     assert (result.copied, result.left_out) == ((), (LeftOut(("share",), Reason.NO_CELL),))
 
 
+def test_a_copied_value_is_not_lacking_where_it_was_not_pushed(pool: Pool):
+    pool.push(big=[1, 2], ranks="0,2")
+    run_cells(pool, "q = rank")
+    pool.restart(2)
+    assert pool.catch_up().copied == ("big",)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.regained, result.copied) == (("q",), ())
+    assert pool.pull("'big' in globals()") == [True, False, True]
+
+
 def test_a_cell_changes_no_pushed_value_aside(pool: Pool):
     pool.push(sizes=[1])
     run_cells(pool, "sizes.append(rank)\ntotal = torch.ones(1)\ndist.all_reduce(total)")

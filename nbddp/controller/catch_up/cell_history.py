@@ -17,7 +17,7 @@ from nbddp.controller.catch_up.cell_names import CellNames, cell_names, joint_na
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
 from nbddp.settings import PREDEFINED_NAMES
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
 _Process: TypeAlias = tuple[Rank, int]
@@ -72,20 +72,30 @@ class PastCell:
             return frozenset(), frozenset()
         if "if" not in self.python:
             return self.names.binds, frozenset()
-        return _bound(self.python, self.first_line, rank, world_size)
+        code = self.python, self.first_line
+        known, possible = (
+            _names_of_branches(*code, rank, world_size, unknown=unknown).binds
+            for unknown in (False, True)
+        )
+        return known, possible - known
+
+    def names_beside(self, rank: int, world_size: int) -> CellNames:
+        """The names of the cell, without those of branches that a rank of it does not take.
+
+        Of a cell that ran on other ranks only, these are all names: perhaps the rank was to run it.
+        """
+        if rank not in self.ranks or "if" not in self.python:
+            return self.names
+        return _names_of_branches(self.python, self.first_line, rank, world_size, unknown=True)
 
 
-@lru_cache(maxsize=4 * _MAX_CELLS)
-def _bound(
-    python: str, first_line: int, rank: int, world_size: int
-) -> tuple[frozenset[str], frozenset[str]]:
-    """See `PastCell.binds_on`; a plan asks many times, and each answer reads the code."""
+@lru_cache(maxsize=8 * _MAX_CELLS)
+def _names_of_branches(
+    python: str, first_line: int, rank: int, world_size: int, *, unknown: bool
+) -> CellNames:
+    """The names of the branches that a rank takes; a plan asks many times."""
     statements = Code(python, first_line).statements
-    known, possible = (
-        cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
-        for unknown in (False, True)
-    )
-    return known, possible - known
+    return cell_names(taken_branches(statements, rank, world_size, unknown=unknown))
 
 
 class ReplacedProcesses:
@@ -413,6 +423,11 @@ class CellHistory:
             (each for each in reversed(self._pushed.get(name, ())) if set(each) & set(ranks)), None
         )
         return last is not None and not set(ranks) - set(last)
+
+    def pushed_with(self, name: str, rank: Rank) -> RankSet:
+        """The ranks of the last push of a name to a rank; none: it was not pushed there."""
+        pushes = reversed(self._pushed.get(name, ()))
+        return next((each for each in pushes if rank in each), NO_RANKS)
 
     def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
         """Whether each of some ranks has got a name by a push, perhaps in an earlier process."""

@@ -405,8 +405,10 @@ def _copied(
             raise
         except TransferError:  # a part cannot be pickled
             continue
-        # From now on it is as if all had got it at once.
-        pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+        # From now on it is as if all that have it had got it at once. Other ranks, to which it was
+        # not pushed, must not lack it.
+        holders = pool.history.pushed_with(name, roles.source) or roles.others
+        pool.history.note_push([name], RankSet.of([*holders, *ranks]))
         copied.append(name)
     return tuple(copied)
 
