@@ -7,17 +7,12 @@ import msgspec
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import (
-    build,
-    exit_report,
-    interrupted_catch_up,
-    restarted_text,
-)
+from nbddp.controller.cell_errors import build, exit_report, restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.lost_names import LeftOut, Reason
 from nbddp.controller.state.outcome import RankResult, RunOutcome
-from nbddp.errors import CellInterruptedError, RankExitedError
+from nbddp.errors import RankExitedError
 from nbddp.wire.message_types import (
     AgentEnd,
     ErrorInfo,
@@ -497,21 +492,3 @@ def test_groups_with_a_dead_member_are_not_said_to_be_ready():
     message = text(cell_error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
     assert "ready again" not in message
     assert "groups with rank 2, which exited, need %ddp restart -r 2" in message
-
-
-def test_a_catch_up_that_was_stopped_is_to_run_again():
-    of_cell = CellInterruptedError("CellInterruptedError: cell [5] was interrupted\n  next  ...")
-    of_cell.headline = "CellInterruptedError: cell [5] was interrupted"
-    error = interrupted_catch_up(of_cell, RankSet.of([1]), ["step", "slow"], "%ddp catchup")
-    assert str(error) == (
-        "CellInterruptedError: %ddp catchup was interrupted: rank 1 still lacks step, slow\n"
-        "  where     cell [5]\n"
-        "  kept      every variable that a rank had before\n"
-        "  next      run %ddp catchup again"
-    )
-    assert error.headline == str(error).partition("\n")[0]
-    names = [f"n{number}" for number in range(9)]
-    many = interrupted_catch_up(of_cell, RankSet.of([1, 2]), names, "%ddp catchup -r 1-2")
-    assert "ranks 1-2 still lack n0, n1, n2, n3, n4, n5, n6, n7 and more\n" in str(many)
-    none = interrupted_catch_up(of_cell, RankSet.of([1, 2]), [], "%ddp catchup -r 1-2")
-    assert "interrupted: ranks 1-2 have their variables as before\n" in str(none)
