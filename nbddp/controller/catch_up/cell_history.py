@@ -16,7 +16,8 @@ from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.catch_up.plan import leaves_loops, loops_of
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.settings import PREDEFINED_NAMES
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
 _Process: TypeAlias = tuple[Rank, int]
@@ -255,6 +256,14 @@ class CellHistory:
         """Whether ``ranks``, if they are fresh, may lack names of loops after a catch-up."""
         return leaves_loops(self._cells, ranks)
 
+    def missed_star(self, ranks: RankSet) -> int:
+        """The last good cell with ``import *`` that no process of ``ranks`` has run; 0: none is."""
+        for index, cell in enumerate(reversed(self._cells), 1):
+            is_good_star = cell.is_ok and cell.names.has_star
+            if is_good_star and not any(self._has_run(r, self._count - index) for r in ranks):
+                return cell.number
+        return 0
+
     def lost_by_all(self, ranks: RankSet) -> set[str]:
         """The names of good cells that no process of all ``ranks`` has run; all are newer.
 
@@ -281,14 +290,26 @@ class CellHistory:
     def lost_names(self, ranks: RankSet, world_size: int) -> list[LostNames]:
         """The names that processes of ranks had, which the last cell replaced, by their cells.
 
+        Predefined names are there again. Names that the last cell would have bound on these ranks
+        only are not meant: perhaps they ended before they had them.
+
         Returns:
             The names of each cell that no later cell bound again, those of the oldest cell first.
         """
         cells: dict[str, tuple[int, bool]] = {}  # by name: number, and whether it is known
         for cell in self._cells:
+            left_out = set(PREDEFINED_NAMES)
+            if cell is self.last and cell.number in map(self.fresh_since, ranks):
+                left_out |= cell.names.binds.difference(
+                    *(
+                        names
+                        for rank in cell.ranks - ranks
+                        for names in cell.binds_on(rank, world_size)
+                    )
+                )
             for known, perhaps in (cell.binds_on(rank, world_size) for rank in ranks):
-                cells.update(dict.fromkeys(sorted(known), (cell.number, True)))
-                for name in sorted(perhaps):
+                cells.update(dict.fromkeys(sorted(known - left_out), (cell.number, True)))
+                for name in sorted(perhaps - left_out):
                     cells.setdefault(name, (cell.number, False))
             if any(rank in cell.ranks for rank in ranks):
                 for name in cell.names.deletes:
@@ -335,6 +356,15 @@ class CellHistory:
             (each for each in reversed(self._pushed.get(name, ())) if set(each) & set(ranks)), None
         )
         return last is not None and not set(ranks) - set(last)
+
+    def pushed_with(self, name: str, rank: Rank) -> RankSet:
+        """The ranks of the last push of a name to a rank; none: it was not pushed there."""
+        pushes = reversed(self._pushed.get(name, ()))
+        return next((each for each in pushes if rank in each), NO_RANKS)
+
+    def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
+        """Whether each of some ranks has got a name by a push, perhaps in an earlier process."""
+        return not set(ranks).difference(*self._pushed.get(name, ()))
 
     def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
         """Note the names that ranks still lack after they have caught up."""

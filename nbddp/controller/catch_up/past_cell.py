@@ -60,17 +60,27 @@ class PastCell:
             return frozenset(), frozenset()
         if "if" not in self.python:
             return self.names.binds, frozenset()
-        return _bound(self.python, self.first_line, rank, world_size)
+        code = self.python, self.first_line
+        known, possible = (
+            _names_of_branches(*code, rank, world_size, unknown=unknown).binds
+            for unknown in (False, True)
+        )
+        return known, possible - known
+
+    def names_beside(self, rank: int, world_size: int) -> CellNames:
+        """The names of the cell, without those of branches that a rank of it does not take.
+
+        Of a cell that ran on other ranks only, these are all names: perhaps the rank was to run it.
+        """
+        if rank not in self.ranks or "if" not in self.python:
+            return self.names
+        return _names_of_branches(self.python, self.first_line, rank, world_size, unknown=True)
 
 
-@lru_cache(maxsize=_MAX_KNOWN)
-def _bound(
-    python: str, first_line: int, rank: int, world_size: int
-) -> tuple[frozenset[str], frozenset[str]]:
-    """See `PastCell.binds_on`; a plan asks many times, and each answer reads the code."""
+@lru_cache(maxsize=2 * _MAX_KNOWN)
+def _names_of_branches(
+    python: str, first_line: int, rank: int, world_size: int, *, unknown: bool
+) -> CellNames:
+    """The names of the branches that a rank takes; a plan asks many times."""
     statements = Code(python, first_line).statements
-    known, possible = (
-        cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
-        for unknown in (False, True)
-    )
-    return known, possible - known
+    return cell_names(taken_branches(statements, rank, world_size, unknown=unknown))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from nbddp.controller.catch_up.cell_names import CellNames
 from nbddp.controller.catch_up.loops import Loops
 from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.state import LeftOut, Reason
@@ -198,12 +199,18 @@ class _Planner:
                 makers.update(dict.fromkeys(cell.names.assigns, index))
         rebound: set[str] = set()
         touched: set[str] = set()
-        later = {name for cell in self._cells for name in cell.names.later}
+        parts = [self._names_beside(cell) for cell in self._cells]
+        later = {name for names in parts for part in names for name in part.later}
         rebound_later = {
-            name for cell in self._cells for name in cell.names.binds & cell.names.later
+            name for names in parts for part in names for name in part.binds & part.later
         }
         for name, maker in makers.items():
-            after = [cell.names for cell in self._cells[maker + 1 :] if id(cell) not in again]
+            after = [
+                part
+                for cell, names in zip(self._cells[maker + 1 :], parts[maker + 1 :], strict=True)
+                if id(cell) not in again
+                for part in names
+            ]
             # Any of these cells may have called a function that binds or changes it.
             if after and (name in rebound_later or any(name in each.binds for each in after)):
                 rebound.add(name)
@@ -211,6 +218,14 @@ class _Planner:
             if after and (name in later or is_touched):
                 touched.add(name)
         return frozenset(rebound), frozenset(touched)
+
+    def _names_beside(self, cell: PastCell) -> list[CellNames]:
+        """The names of a cell, without branches that a fresh rank does not take, for each of them.
+
+        A rank whose branch leaves a name alone keeps the value that the name had before.
+        """
+        size = self._world_size
+        return [cell.names_beside(rank, size) for rank in self._fresh] if size else [cell.names]
 
     def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
         """The names that chosen cells bind, and that are deleted at the end of all cells."""

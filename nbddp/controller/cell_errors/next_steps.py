@@ -3,13 +3,18 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.cell_errors.evidence import at_line
 from nbddp.controller.cell_errors.exit_headline import own_error
+from nbddp.controller.cell_errors.lines import Line, displayed_text, labelled, plain_text
 from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
+from nbddp.errors import CellInterruptedError
 from nbddp.wire.message_types import LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ def sync_step(
         knows_cells: False: other notebooks have run cells before %ddp attach.
         leaves_loops: see `RunOutcome.leaves_loops`.
     """
-    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", f"{fresh.describe()} run")
     if not knows_cells:
         return NextStep(
             before=f"define {its} variables in a cell that begins with",
@@ -280,4 +285,37 @@ def restart_continues_text(ranks: RankSet, kept: RankSet) -> str:
         f"the wait for {ranks.describe()} was interrupted, the restart goes on: {what}, {their} "
         f"variables are gone, those of {kept.describe()} are kept. "
         f"Next: run a cell, which waits for {them}"
+    )
+
+
+def interrupted_catch_up(
+    error: CellInterruptedError, ranks: RankSet, lacking: Sequence[str], again: str
+) -> CellInterruptedError:
+    """The error of a catch-up that the user has interrupted, in place of that of its cell.
+
+    Args:
+        error: of the cell.
+        ranks: those that catch up, which have the variables again that they had before.
+        lacking: the names that they lack.
+        again: the command that asks for the catch-up again.
+    """
+    more = " and more" if len(lacking) > _MAX_NAMES else ""
+    rest = f"still {ranks.verb('lacks', 'lack')} {', '.join(lacking[:_MAX_NAMES])}{more}"
+    if not lacking:
+        rest = ranks.verb("has its variables as before", "have their variables as before")
+    name = type(error).__name__
+    headline = f"%ddp catchup was interrupted: {ranks.describe()} {rest}"
+    lines = [
+        Line(headline, name=name),
+        labelled(
+            "where", error.headline.removeprefix(f"{name}: ").partition(" was interrupted")[0]
+        ),
+        labelled("kept", "every variable that a rank had before"),
+        labelled("next", f"run {again} again"),
+    ]
+    return CellInterruptedError(
+        plain_text(lines),
+        error.by_rank,
+        displayed=displayed_text(lines),
+        headline=lines[0].plain,
     )

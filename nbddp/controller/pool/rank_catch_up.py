@@ -25,6 +25,7 @@ from nbddp.controller.catch_up import (
     make_plan,
     with_joint_names,
 )
+from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.controller.pool.random_numbers import (
     RANDOM,
@@ -40,7 +41,13 @@ from nbddp.controller.pool.replayed_cells import (
     give_states,
     replay,
 )
-from nbddp.errors import BadOptionError, NbddpError, TransferError, TransferInterruptedError
+from nbddp.errors import (
+    BadOptionError,
+    CellInterruptedError,
+    NbddpError,
+    TransferError,
+    TransferInterruptedError,
+)
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
@@ -92,7 +99,13 @@ def catch_up(
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
     copied = _bring(pool, plan, roles, had, lacking, say=say)
-    with _holding(plan, roles, run):
+    with _holding(
+        plan,
+        roles,
+        run,
+        _gone(lacking, copied),
+        _command(NO_RANKS if ranks is None else fresh, cells),
+    ):
         replayed = replay(pool, plan, fresh, make_view, run, say=say)
         now = _names(pool)
         unfinished, changed = (
@@ -268,11 +281,32 @@ def _put_back(held: HeldValues, fresh: RankSet, run: RunOwn) -> None:
         run(fresh, f"{VALUES}.put_back(globals(), {values})")
 
 
+def _gone(lacking: Mapping[str, NameKind], copied: Collection[str]) -> list[str]:
+    """The names that fresh ranks lack until cells make them: modules and functions come last."""
+    names = [name for name in lacking if name not in copied]
+    return sorted(names, key=lambda name: lacking[name] == "definition")
+
+
+def _command(named: RankSet, cells: Sequence[int]) -> str:
+    """The command that asks for a catch-up of these ranks, with these cells."""
+    numbers = ",".join(map(str, cells))
+    return f"%ddp catchup{f' -r {named}' if named else ''}{f' --cells {numbers}' if cells else ''}"
+
+
 @contextmanager
-def _holding(plan: CatchUpPlan, roles: Roles, run: RunOwn) -> Iterator[None]:
+def _holding(
+    plan: CatchUpPlan, roles: Roles, run: RunOwn, lacking: Sequence[str], again: str
+) -> Iterator[None]:
     """Keep the values that fresh ranks have; if the catch-up ends early, they have these again.
 
     Otherwise a rank would have values of old cells that no later catch-up takes for old ones.
+
+    Args:
+        plan: the cells that run again.
+        roles: the parts that ranks take.
+        run: runs a cell of ours.
+        lacking: the names that fresh ranks lack if the catch-up ends early.
+        again: the command that asks for it again.
     """
     bound = sorted({name for cell in plan.cells for name in cell.names.binds})
     settled = roles.settled if plan.cells else NO_RANKS
@@ -282,13 +316,18 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: RunOwn) -> Iterator[None]:
         run(settled, f"{RANDOM}.hold()")
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        are_as_before = True
         for rank in roles.fresh if bound else NO_RANKS:
-            with suppress(NbddpError):  # the rank has exited
+            try:
                 run(RankSet.of([rank]), f"{VALUES}.roll_back(globals())")
+            except NbddpError:  # the rank has exited, or is still inside of the cell
+                are_as_before = False
         for rank in settled:
             with suppress(NbddpError):
                 run(RankSet.of([rank]), f"{RANDOM}.put_back()")
+        if isinstance(error, CellInterruptedError) and are_as_before:
+            raise interrupted_catch_up(error, roles.fresh, lacking, again) from None
         raise
     if bound:
         run(roles.fresh, f"{VALUES}.release()")
@@ -392,8 +431,10 @@ def _copied(
             raise
         except TransferError:  # a part cannot be pickled
             continue
-        # From now on it is as if all had got it at once.
-        pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+        # From now on it is as if all that have it had got it at once. Other ranks, to which it was
+        # not pushed, must not lack it.
+        holders = pool.history.pushed_with(name, roles.source) or roles.others
+        pool.history.note_push([name], RankSet.of([*holders, *ranks]))
         copied.append(name)
     return tuple(copied)
 

@@ -299,6 +299,20 @@ def test_names_whose_values_may_have_changed_since():
     assert plan.touched == {"steps", "losses", "best", "seen"}
 
 
+def test_a_branch_that_a_fresh_rank_does_not_take_changes_nothing_of_it():
+    cells = [
+        cell(1, "p, q, seen = rank, rank, []"),
+        cell(2, "if rank == 0:\n    p = 20\n    seen.append(1)\nelse:\n    q = 2"),
+        cell(3, "def f():\n    if rank == 0:\n        global p\n        p = 1\nf()"),
+    ]
+    lacking: dict[str, NameKind] = dict.fromkeys(("p", "seen"), "plain")
+    plan = make_plan(cells, lacking, RankSet.of([1]), (), 2)
+    assert plan.rebound == {"q"}
+    assert plan.touched == set()
+    of_others = PastCell(4, "if rank:\n    p = 2", 2, RankSet.of([0]), is_ok=True)
+    assert make_plan([cells[0], of_others], lacking, RankSet.of([1]), (), 2).rebound == {"p"}
+
+
 def test_names_of_cells_of_other_ranks_are_told_apart():
     cells = [
         cell(1, "x = 1"),

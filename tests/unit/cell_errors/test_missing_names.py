@@ -252,6 +252,51 @@ def test_the_cells_before_attach_are_not_known():
     )
 
 
+@pytest.mark.parametrize("has_caught_up", [False, True])
+def test_a_name_that_no_cell_and_no_push_has_given_to_the_rank_is_perhaps_a_typo(
+    has_caught_up: bool,
+):
+    history = CellHistory()
+    run(history, 3, "step = 0")
+    history.note_restart(ONE)
+    history.note_push(["v"], RankSet.of([0, 2]))
+    if has_caught_up:
+        history.replaced.note_catch_up([(1, 11)], is_whole=True)
+    run(history, 5, "if rank == 1: y = v\ndist.barrier()", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == ""
+
+
+def test_a_name_that_was_pushed_to_the_rank_before():
+    history = CellHistory()
+    history.note_push(["v"], ALL)
+    history.note_restart(ONE)
+    run(history, 5, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: v was pushed before\n"
+        "next      %ddp push v -r 1, if this notebook has it"
+    )
+
+
+def test_a_name_that_an_import_of_all_has_perhaps_defined():
+    history = CellHistory()
+    run(history, 3, "from math import *")
+    history.note_restart(ONE)
+    run(history, 5, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: it has not run cell [3], perhaps with v in its "
+        "`import *`\nnext      %ddp catchup -r 1 runs such cells there"
+    )
+    history.replaced.note_catch_up([(1, 11)], is_whole=True)
+    assert hint(history, ONE, ONE) == ""
+
+
+def test_a_name_from_before_the_restart_of_all_on_a_rank_that_was_replaced_since():
+    history = after_restart((4, "v = 2"))
+    history.note_restart(ONE)
+    run(history, 7, "v", status="error", pids={1: 11})
+    assert "fresh process since %ddp restart: cell [4], which made v" in hint(history, ONE, ONE)
+
+
 _STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
 
 
