@@ -23,7 +23,7 @@ from nbddp.wire.message_types import (
     UnknownStatus,
 )
 from nbddp.wire.messages import RankExited
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.cell_errors import (
     cell_error,
     died,
@@ -363,29 +363,6 @@ _INSTEAD = (
     "define model in a cell that begins with %%ddp -r 2, or copy it if it is data and the same on "
     "all ranks: model = %ddp pull model -r 0, then %ddp push model -r 2"
 )
-
-
-def test_a_name_that_only_a_fresh_rank_lacks():
-    history = CellHistory()
-    ended = RunOutcome("a", {rank: RankResult(rank, "ok") for rank in range(3)}, 0.1)
-    history.begin("a", PastCell(3, "model = 1", 1, RankSet.all(3)))
-    history.end(ended)
-    history.note_restart(RankSet.of([2]))
-    lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
-
-    def message(replaced: RankSet, origins: CellHistory | None = history) -> str:
-        results = freed(0), lacks
-        error = cell_error(*results, replacements=replaced, origins=origins, is_plain=False)
-        return text(error)
-
-    assert message(RankSet.of([2, 3])).endswith(
-        "CellError: rank 2 raised NameError: name 'model' is not defined\n"
-        "  likely    rank 2 is a fresh process: it has not run cell [3], which defines model\n"
-        "  next      %ddp catchup -r 2 runs such cells there"
-    )
-    for others in (NO_RANKS, RankSet.of([3])):
-        assert "fresh" not in message(others)
-    assert "fresh" not in message(RankSet.of([2, 3]), None)
 
 
 def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():

@@ -8,7 +8,7 @@ from nbddp.controller.state.outcome import RankStatus
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from tests.support.cell_errors import cell_error, ok, raised, text
+from tests.support.cell_errors import cell_error, freed, ok, raised, text
 
 
 def freed_at(rank: int, *, cell: int, line: int) -> RankResult:
@@ -229,6 +229,25 @@ def test_the_cells_before_attach_are_not_known():
         "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data "
         "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1"
     )
+
+
+def test_a_name_that_only_a_fresh_rank_lacks():
+    history = CellHistory()
+    run(history, 3, "v = 1")
+    history.note_restart(RankSet.of([2]))
+    lacks = raised(2, "NameError", "name 'v' is not defined", name="v")
+
+    def message(replaced: RankSet, origins: CellHistory | None = history) -> str:
+        return text(cell_error(freed(0), lacks, replacements=replaced, origins=origins))
+
+    assert message(RankSet.of([2, 3])).endswith(
+        "CellError: rank 2 raised NameError: name 'v' is not defined\n"
+        "  likely    rank 2 is a fresh process: it has not run cell [3], which defines v\n"
+        "  next      %ddp catchup -r 2 runs such cells there"
+    )
+    for others in (NO_RANKS, RankSet.of([3])):
+        assert "fresh" not in message(others)
+    assert "fresh" not in message(RankSet.of([2, 3]), None)
 
 
 @pytest.mark.parametrize("has_caught_up", [False, True])
