@@ -38,3 +38,5 @@ class LeftCell:
             cell_name=self.name,
         )
         cells.begin(self.run, execute.code, options)
+        # Its Out[N] is of the notebook that has begun it.
+        cells.wait_by(lambda: "nbddp.pool().rejoin()")
