@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
-from nbddp.wire.message_types import LostAgent
+from nbddp.wire.message_types import KillRequest, LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 
@@ -141,16 +141,17 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
         others: ranks that keep their processes.
     """
     fresh = outcome.fresh
+    changes = "" if outcome.injected else _removal(outcome, fresh)
     if not outcome.knows_cells:
         step = sync_step(fresh, others, knows_cells=False)
-        if outcome.injected:
+        if not changes:
             return replace(step, before=step.before.capitalize())
-        return replace(step, before=f"{_removal(outcome, fresh)} Then {step.before}")
+        return replace(step, before=f"{changes} Then {step.before}")
     process = fresh.verb("its new process the variables that it", "their new processes what they")
     return NextStep(
         "%ddp catchup",
         f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
-        before="Run" if outcome.injected else f"{_removal(outcome, fresh)} Then run",
+        before=f"{changes} Then run" if changes else "Run",
     )
 
 
@@ -178,10 +179,16 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
 
 
 def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
-    """The sentence on what to change, so that ranks do not end again."""
-    ends = [outcome.results[rank].exited for rank in fresh if rank in outcome.results]
+    """The sentence on what to change, so that ranks do not end again; empty: %ddp restart did."""
+    end_by_rank = {rank: outcome.results[rank].exited for rank in fresh if rank in outcome.results}
+    ends = end_by_rank.values()
+    asked = RankSet.of(
+        rank for rank, end in end_by_rank.items() if end and isinstance(end.cause, KillRequest)
+    )
+    if asked and asked == fresh:
+        return ""
     if not ends or not all(end is not None and is_of_mismatch(end) for end in ends):
-        return f"Remove what ended {fresh.describe()}."
+        return f"Remove what ended {(fresh - asked).describe()}."
     findings = () if outcome.report is None else outcome.report.findings
     for finding in findings:
         if finding.kind == "mismatched-collective" and finding.next_step:

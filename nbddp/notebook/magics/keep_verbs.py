@@ -16,7 +16,7 @@ from nbddp.controller.state import RunOutcome, gone_text
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import keeping, let_go_pools, session
+from nbddp.notebook import front_end_request, keeping, let_go_pools, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
@@ -94,25 +94,26 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
         view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
         when = partial(when_text, left, time.monotonic())
         handle = CellHandle(pool, left.run, view, left.name, when)
-    number = shell.execution_count
-    pool.wait_for_left_by(lambda: how_to_wait(handle, number, shell.user_ns))
+    number = front_end_request.execution_count(shell)
+    pool.wait_for_left_by(lambda: how_to_wait(handle, number, shell.user_ns, pool.pool_id))
     return handle
 
 
-def how_to_wait(handle: object, number: int, names: Mapping[str, Any]) -> str:
+def how_to_wait(handle: object, number: int, names: Mapping[str, Any], pool_id: str) -> str:
     """Return what waits for the end of a cell that was taken back.
 
     Args:
         handle: of that cell.
         number: of the cell that has given the handle.
         names: the variables of the notebook.
+        pool_id: names the pool, since others may wait for a kernel.
     """
     if dict(names.get("_oh", {})).get(number) is handle:
         return f"Out[{number}].wait()"
     for name, value in names.items():
         if value is handle and not name.startswith("_"):
             return f"{name}.wait()"
-    return "%ddp detach, then %ddp attach --wait"
+    return f"%ddp detach, then %ddp attach {pool_id} --wait"
 
 
 def pools(shell: InteractiveShell) -> None:
