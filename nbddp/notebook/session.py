@@ -104,7 +104,10 @@ def pool() -> Pool:
         note_ended_jobs()
         free = [each.pool_id for each in detached_pools()]
         back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
-        raise NoPoolError(f"no pool is running. Next: %ddp start -n 2, or nbddp.start(2){back}")
+        options = last_options()
+        line = "-n 2" if options is None else options.describe()
+        python = ", or nbddp.start(2)" if line == "-n 2" else " (the last options)"
+        raise NoPoolError(f"no pool is running. Next: %ddp start {line}{python}{back}")
     return living
 
 
