@@ -268,14 +268,6 @@ class Pool:
         """The cell that ran while the pool had no notebook. For the notebook layer."""
         return self._processes.left_cell
 
-    def wait_for_left_by(self, how_to_wait: Callable[[], str]) -> None:
-        """Note how the user waits for the end of `left_cell`. For the notebook layer.
-
-        Args:
-            how_to_wait: returns the command when it is asked for.
-        """
-        self._cells.wait_by(how_to_wait)
-
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
         """Show a run until it has ended. For the notebook layer.
 

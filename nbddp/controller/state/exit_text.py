@@ -16,6 +16,7 @@ from nbddp.controller.state.actions import NotifyUser
 from nbddp.controller.state.rank_state import RankInfo, RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import AgentExited
+from nbddp.settings import ENV_PREFIX
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import (
     AgentEnd,
@@ -140,6 +141,15 @@ def describe_code(exit_code: int) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+def late_start_text(limit_s: float, waiting: str) -> str:
+    """Say that a start took too long, for what it waited, and how to give it more time."""
+    longer = f"%env {ENV_PREFIX}START_TIMEOUT_S={5 * limit_s:g}"
+    return (
+        f"the start took longer than {limit_s:g} s ({waiting}). Next: if the machine is just busy, "
+        f"{longer}, then %ddp start again"
+    )
 
 
 def describe_cause(cause: ExitCause) -> str:

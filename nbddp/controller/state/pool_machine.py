@@ -30,6 +30,7 @@ from nbddp.controller.state.exit_text import (
     describe_exit,
     describe_store_exit,
     exited_text,
+    late_start_text,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -48,7 +49,7 @@ from nbddp.controller.state.stimuli import (
     StopRequested,
     Tick,
 )
-from nbddp.settings import ENV_PREFIX, Settings
+from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo, LostAgent, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
@@ -486,12 +487,7 @@ class PoolMachine:
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
                 self.phase = Phase.STORE
-            limit_s = self._settings.start_timeout_s
-            longer = f"%env {ENV_PREFIX}START_TIMEOUT_S={5 * limit_s:g}"
-            return self._fail(
-                f"the start took longer than {limit_s:g} s ({waiting}). Next: if the machine is "
-                f"just busy, {longer}, then %ddp start again"
-            )
+            return self._fail(late_start_text(self._settings.start_timeout_s, waiting))
         run = self.run
         if run is None:
             return []

@@ -95,7 +95,7 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
         when = partial(when_text, left, time.monotonic())
         handle = CellHandle(pool, left.run, view, left.name, when)
     number = front_end_request.execution_count(shell)
-    pool.wait_for_left_by(lambda: how_to_wait(handle, number, shell.user_ns, pool.pool_id))
+    left.how_to_wait = lambda: how_to_wait(handle, number, shell.user_ns, pool.pool_id)
     return handle
 
 

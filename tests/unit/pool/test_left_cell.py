@@ -16,7 +16,7 @@ def test_the_advice_does_not_name_an_output_of_another_notebook():
     left.note(cells, SourceTexts())
     assert cells.last_name == "cell [3]"
     assert cells.how_to_wait == "nbddp.pool().rejoin()"
-    cells.wait_by(lambda: "Out[2].wait()")
+    left.how_to_wait = lambda: "Out[2].wait()"
     assert cells.how_to_wait == "Out[2].wait()"
     options = CellOptions(ranks=ranks, execution_count=5, cell_name="cell [5]")
     cells.begin(Run("b-1", ranks, 0), "2", options)
