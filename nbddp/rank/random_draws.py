@@ -1,7 +1,8 @@
 """The random numbers in the values of cells that run again for `%ddp catchup`.
 
 A cell that runs again draws again. Numbers of a seeded generator are those of before; others are
-not. Generators are compared before and after each statement, so a draw in a library counts, too.
+not. Generators are compared before and after each statement, so a draw in a library counts, too;
+the seed that a loop over a `DataLoader` draws for workers, and has none, does not.
 
 Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share` by name.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from nbddp.rank import random_states
+from nbddp.rank.torch_private import data_loaders
 
 _SEEDING = {"manual_seed", "manual_seed_all", "seed", "set_seed", "seed_all", "seed_everything"}
 _STORES, _LOADS = ("STORE_NAME", "STORE_GLOBAL"), ("LOAD_NAME", "LOAD_GLOBAL")
@@ -35,6 +37,8 @@ class Draws:
         self._namespace = namespace
         self._drawn: set[str] = set()
         self._seeded: set[str] = set()  # generators that the process has by itself
+        #: The states of torch's generator, before and after each base seed of a data loader.
+        self._base_seeds: list[tuple[str, str]] = []
 
     def names(self) -> tuple[str, ...]:
         """Return the names, sorted."""
@@ -48,11 +52,36 @@ class Draws:
     def watching(self, statement: types.CodeType) -> Iterator[None]:
         """Watch a statement of a cell, which runs inside."""
         before = random_states.digests()
+        self._base_seeds.clear()
+        unhook = data_loaders.hook_base_seeds(self._noting_base_seed)
         try:
             yield
         finally:
+            unhook()
             after = random_states.digests()
-            self._note(statement, {name for name in after if after[name] != before.get(name)})
+            changed = {name for name in after if after[name] != before.get(name)}
+            if self._are_base_seeds(before["torch"], after["torch"]):
+                changed.discard("torch")
+            self._note(statement, changed)
+
+    @contextmanager
+    def _noting_base_seed(self) -> Iterator[None]:
+        """Note a draw of a data loader that no value depends on, if it is no other draw."""
+        before = torch.get_rng_state()
+        yield
+        after, drawn = torch.get_rng_state(), torch.Generator()
+        drawn.set_state(before)
+        torch.empty((), dtype=torch.int64).random_(generator=drawn)
+        if torch.equal(drawn.get_state(), after):  # else a sampler has drawn, too
+            self._base_seeds.append((random_states.digest(before), random_states.digest(after)))
+
+    def _are_base_seeds(self, before: str, after: str) -> bool:
+        """Whether torch's generator has drawn nothing but base seeds between two of its states."""
+        for start, end in self._base_seeds:
+            if start != before:
+                return False
+            before = end
+        return before == after
 
     def _note(self, statement: types.CodeType, changed: set[str]) -> None:
         used, stored = set(_used_names(statement)), _names_in(statement, _STORES)

@@ -100,6 +100,17 @@ def test_a_value_that_was_pushed_to_each_rank_is_not_that_of_another(pool: Pool)
     assert (result.copied, result.left_out) == ((), (LeftOut(("share",), Reason.NO_CELL),))
 
 
+def test_a_copied_value_is_not_lacking_where_it_was_not_pushed(pool: Pool):
+    pool.push(big=[1, 2], ranks="0,2")
+    run_cells(pool, "q = rank")
+    pool.restart(2)
+    assert pool.catch_up().copied == ("big",)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.regained, result.copied) == (("q",), ())
+    assert pool.pull("'big' in globals()") == [True, False, True]
+
+
 def test_a_cell_changes_no_pushed_value_aside(pool: Pool):
     pool.push(sizes=[1])
     run_cells(pool, "sizes.append(rank)\ntotal = torch.ones(1)\ndist.all_reduce(total)")
@@ -209,7 +220,14 @@ def test_a_rank_without_values_has_none_after_an_interrupt(pool: Pool, tmp_path:
         answer = executor.submit(pool.catch_up)
         poll_until(begun.exists)
         pool.interrupt()
-        assert isinstance(answer.exception(), CellInterruptedError)
+        error = answer.exception()
+    assert isinstance(error, CellInterruptedError)
+    text = str(error)
+    assert text.startswith(
+        "CellInterruptedError: %ddp catchup was interrupted: rank 1 still lacks net, os, time\n"
+    )
+    assert text.endswith("\n  next      run %ddp catchup again")
+    assert "next cell" not in text
     assert pool.pull("'net' in globals()", ranks=1) is False
     run_cell(pool, "del os.environ['WAITS']", ranks=[0])
     assert pool.catch_up().synced == ("net",)
@@ -369,3 +387,16 @@ def test_each_step_is_told_before_it_is_done(pool: Pool):
         "copies the state of layer from rank 0 to rank 2",
         "compares variables of rank 2 with those of other ranks",
     ]
+
+
+def test_the_value_of_an_old_cell_is_no_value_of_the_loop_that_is_left_out(pool: Pool):
+    loop = "mine = torch.full((2,), rank)\nfor i in range(2): dist.barrier()"
+    pool.run("mine = torch.ones(3) * rank; other = [rank]")
+    pool.run(loop)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert result.regained == ("other", "i")
+    assert result.left_out == (LeftOut(("mine",), Reason.LOOP, 2),)
+    assert pool.pull("'mine' in globals()", ranks=1) is False
+    result = pool.catch_up(1, cells=[2])
+    assert pool.pull("(mine.tolist(), other)", ranks=1) == ([1, 1], [1])

@@ -38,7 +38,7 @@ def test_a_rank_that_is_killed_in_a_loop(pool: Pool):
         "line 6: `os.kill(os.getpid(), signal.SIGKILL)`, inside `if rank == 1 and step == 2:` "
         "(line 5)",
     )
-    assert "It lacks model, torch of cell [2]; os, signal, step, x of cell [3]." in finding.now
+    assert "It lacks model of cell [2]; os, signal, step, x of cell [3]." in finding.now
     assert "Then run `%ddp catchup` to give its new process" in finding.next_step
 
 

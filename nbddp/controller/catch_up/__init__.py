@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 
     cell_history  CellHistory   the cells that the pool has run, and how they ended
+    past_cell     PastCell      one of them
     cell_names    CellNames     the names that a cell binds, changes and reads
     plan          make_plan     names that are lacking -> cells to run again, in order
     roles         choose_roles  the ranks that catch up, and those whose variables they get
@@ -13,10 +14,11 @@ Runs in: the notebook's process. Pure.
     compared_variables  ComparedVariables  values of fresh ranks beside those of the others
 """
 
-from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
+from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
 from nbddp.controller.catch_up.names_of_ranks import expected_names, lacked
+from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
 from nbddp.controller.catch_up.result import CatchUp
 from nbddp.controller.catch_up.roles import Roles, choose_roles

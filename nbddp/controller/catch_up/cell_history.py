@@ -4,87 +4,26 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
 from typing import TypeAlias
 
 from msgspec import structs
 
-from nbddp.controller.catch_up.cell_names import CellNames, cell_names, joint_names, taken_branches
+from nbddp.controller.catch_up.cell_names import joint_names
+from nbddp.controller.catch_up.past_cell import PastCell
+from nbddp.controller.catch_up.plan import leaves_loops, loops_of
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.settings import PREDEFINED_NAMES
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A rank, and the id of its process: on another machine a process may have the same id.
 _Process: TypeAlias = tuple[Rank, int]
 
 _MAX_CELLS = 1000
 _MAX_FREED = 64
-#: ``%time`` runs the rest of its line in the namespace of the cell.
-_TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class PastCell:
-    """A cell that has run."""
-
-    number: int  #: its execution count
-    code: str
-    first_line: int  #: line of the notebook's cell on which the code begins
-    ranks: RankSet  #: it ran on these
-    #: It ended well on all of them, and no error was found in their records.
-    is_ok: bool = False
-    has_operations: bool = False  #: a rank issued collectives or messages in it
-    makes_groups: bool = False  #: a rank became a member of a new group in it
-    #: A rank that keeps its variables has run the lines above this one, though the cell failed.
-    run_above: float = 0.0
-    #: The user has changed what it does, at its prompt: by `run`, `retry`, `skip` or a debugger.
-    was_changed: bool = False
-
-    @cached_property
-    def python(self) -> str:
-        """Its code as Python."""
-        return _TIME.sub(r"\1", self.code)
-
-    @cached_property
-    def names(self) -> CellNames:
-        """The names that it binds, changes and reads."""
-        return cell_names(Code(self.python, self.first_line).statements)
-
-    @cached_property
-    def names_run(self) -> CellNames:
-        """The names of the statements that a rank, which keeps its variables, surely has run."""
-        if self.is_ok:
-            return self.names
-        statements = Code(self.python, self.first_line).statements
-        return cell_names([each for each in statements if (each.end_lineno or 0) < self.run_above])
-
-    def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
-        """The names that it has bound on a rank, and those of which that is not known.
-
-        The names inside an ``if rank == 0:`` are not bound on rank 1.
-        """
-        if rank not in self.ranks:
-            return frozenset(), frozenset()
-        if "if" not in self.python:
-            return self.names.binds, frozenset()
-        return _bound(self.python, self.first_line, rank, world_size)
-
-
-@lru_cache(maxsize=4 * _MAX_CELLS)
-def _bound(
-    python: str, first_line: int, rank: int, world_size: int
-) -> tuple[frozenset[str], frozenset[str]]:
-    """See `PastCell.binds_on`; a plan asks many times, and each answer reads the code."""
-    statements = Code(python, first_line).statements
-    known, possible = (
-        cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
-        for unknown in (False, True)
-    )
-    return known, possible - known
 
 
 class ReplacedProcesses:
@@ -310,7 +249,20 @@ class CellHistory:
             return None
         *_, last, holders = max(missed, key=lambda each: each[:3])
         joint = joint_names(Code(last.python, last.first_line).statements)
-        return MissedCell(last.number, last.ranks, holders, last.is_ok, made, name in joint)
+        loops = loops_of(name, self._cells, ranks) if holders and last.is_ok else ()
+        return MissedCell(last.number, last.ranks, holders, last.is_ok, made, name in joint, loops)
+
+    def leaves_loops(self, ranks: RankSet) -> bool:
+        """Whether ``ranks``, if they are fresh, may lack names of loops after a catch-up."""
+        return leaves_loops(self._cells, ranks)
+
+    def missed_star(self, ranks: RankSet) -> int:
+        """The last good cell with ``import *`` that no process of ``ranks`` has run; 0: none is."""
+        for index, cell in enumerate(reversed(self._cells), 1):
+            is_good_star = cell.is_ok and cell.names.has_star
+            if is_good_star and not any(self._has_run(r, self._count - index) for r in ranks):
+                return cell.number
+        return 0
 
     def lost_by_all(self, ranks: RankSet) -> set[str]:
         """The names of good cells that no process of all ``ranks`` has run; all are newer.
@@ -338,14 +290,26 @@ class CellHistory:
     def lost_names(self, ranks: RankSet, world_size: int) -> list[LostNames]:
         """The names that processes of ranks had, which the last cell replaced, by their cells.
 
+        Predefined names are there again. Names that the last cell would have bound on these ranks
+        only are not meant: perhaps they ended before they had them.
+
         Returns:
             The names of each cell that no later cell bound again, those of the oldest cell first.
         """
         cells: dict[str, tuple[int, bool]] = {}  # by name: number, and whether it is known
         for cell in self._cells:
+            left_out = set(PREDEFINED_NAMES)
+            if cell is self.last and cell.number in map(self.fresh_since, ranks):
+                left_out |= cell.names.binds.difference(
+                    *(
+                        names
+                        for rank in cell.ranks - ranks
+                        for names in cell.binds_on(rank, world_size)
+                    )
+                )
             for known, perhaps in (cell.binds_on(rank, world_size) for rank in ranks):
-                cells.update(dict.fromkeys(sorted(known), (cell.number, True)))
-                for name in sorted(perhaps):
+                cells.update(dict.fromkeys(sorted(known - left_out), (cell.number, True)))
+                for name in sorted(perhaps - left_out):
                     cells.setdefault(name, (cell.number, False))
             if any(rank in cell.ranks for rank in ranks):
                 for name in cell.names.deletes:
@@ -392,6 +356,15 @@ class CellHistory:
             (each for each in reversed(self._pushed.get(name, ())) if set(each) & set(ranks)), None
         )
         return last is not None and not set(ranks) - set(last)
+
+    def pushed_with(self, name: str, rank: Rank) -> RankSet:
+        """The ranks of the last push of a name to a rank; none: it was not pushed there."""
+        pushes = reversed(self._pushed.get(name, ()))
+        return next((each for each in pushes if rank in each), NO_RANKS)
+
+    def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
+        """Whether each of some ranks has got a name by a push, perhaps in an earlier process."""
+        return not set(ranks).difference(*self._pushed.get(name, ()))
 
     def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
         """Note the names that ranks still lack after they have caught up."""

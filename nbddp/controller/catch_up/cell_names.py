@@ -35,6 +35,9 @@ class CellNames:
         touches: names whose value a method of it may change: ``losses.append(1)``.
         later: names that its functions bind, change or touch when they are called.
         assigns: those of ``binds`` that are bound when it has run, without a call of its functions.
+        perhaps: those of ``reads`` that it binds itself before, if a loop of it runs at least once,
+            or if it takes the right branch: ``for x in data: y = x``, then ``y``.
+        defines: those of ``binds`` that are functions, classes or imported.
         seeds: whether it seeds random numbers, not only in a function.
         has_star: whether it has ``from module import *``.
     """
@@ -48,6 +51,8 @@ class CellNames:
     touches: frozenset[str] = frozenset()
     later: frozenset[str] = frozenset()
     assigns: frozenset[str] = frozenset()
+    perhaps: frozenset[str] = frozenset()
+    defines: frozenset[str] = frozenset()
 
 
 def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
@@ -62,25 +67,29 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
     """
     scope = _Scope()
     scope.read_all(statements)
+    reads = _needed(statements, set())
     return CellNames(
         frozenset(scope.binds | scope.declared),
         frozenset(scope.changes),
-        frozenset(_needed(statements, set())),
+        frozenset(reads),
         scope.has_star,
         frozenset(scope.deletes),
         scope.seeds,
         frozenset(scope.touches),
         frozenset(scope.declared | scope.later),
         frozenset(scope.binds),
+        frozenset(reads - _needed(statements, set(), all_run=True)),
+        frozenset(scope.defines),
     )
 
 
-def _needed(statements: Iterable[ast.stmt], bound: set[str]) -> set[str]:
+def _needed(statements: Iterable[ast.stmt], bound: set[str], *, all_run: bool = False) -> set[str]:
     """Find the names that statements use before they have surely bound them.
 
     Args:
         statements: a block of code.
         bound: the names that are bound when it begins; those of its end are in it afterwards.
+        all_run: what loops and branches bind counts as bound, as if all of them had run.
     """
     needed: set[str] = set()
 
@@ -91,8 +100,14 @@ def _needed(statements: Iterable[ast.stmt], bound: set[str]) -> set[str]:
         return scope
 
     def read_block(block: Iterable[ast.stmt], names: set[str]) -> set[str]:
-        needed.update(_needed(block, names))
+        needed.update(_needed(block, names, all_run=all_run))
         return names
+
+    def read_branch(block: Iterable[ast.stmt], names: set[str]) -> None:
+        """Read a block that may not run."""
+        names = read_block(block, names)
+        if all_run:
+            bound.update(names)
 
     for statement in statements:
         match statement:
@@ -101,32 +116,32 @@ def _needed(statements: Iterable[ast.stmt], bound: set[str]) -> set[str]:
                 branches = (statement.body, statement.orelse)
                 taken, other = (read_block(block, set(bound)) for block in branches)
                 bound.clear()
-                bound |= taken & other
+                bound |= taken | other if all_run else taken & other
             case ast.For() | ast.AsyncFor():
                 read(statement.iter)
-                read_block(statement.body, bound | read(statement.target).binds)
-                read_block(statement.orelse, set(bound))
+                read_branch(statement.body, bound | read(statement.target).binds)
+                read_branch(statement.orelse, set(bound))
             case ast.While():
                 read(statement.test)
-                read_block(statement.body, set(bound))
-                read_block(statement.orelse, set(bound))
+                read_branch(statement.body, set(bound))
+                read_branch(statement.orelse, set(bound))
             case ast.With() | ast.AsyncWith():
                 for item in statement.items:
                     read(item.context_expr)
                     bound |= read(item.optional_vars).binds
                 read_block(statement.body, bound)
             case ast.Try() | ast.TryStar():
-                read_block([*statement.body, *statement.orelse], set(bound))
+                read_branch([*statement.body, *statement.orelse], set(bound))
                 for handler in statement.handlers:
                     read(handler.type)
-                    read_block(handler.body, bound | {handler.name or ""})
+                    read_branch(handler.body, bound | {handler.name or ""})
                 read_block(statement.finalbody, bound)
             case ast.Match():
                 read(statement.subject)
                 for case in statement.cases:
                     names = bound | read(case.pattern).binds
                     read_block([ast.Expr(case.guard)] if case.guard else [], names)
-                    read_block(case.body, names)
+                    read_branch(case.body, names)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 bound.add(statement.name)
                 read(statement)
@@ -216,6 +231,7 @@ class _Scope(ast.NodeVisitor):
         self.globals: set[str] = set()  # declared by a ``global`` statement
         self.has_star = False
         self.seeds = False
+        self.defines: set[str] = set()
 
     def read_all(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
@@ -255,6 +271,10 @@ class _Scope(ast.NodeVisitor):
         self.binds.update(names)
         self.deletes.difference_update(names)
 
+    def _define(self, *names: str) -> None:
+        self._bind(*names)
+        self.defines.update(names)
+
     def visit_Call(self, node: ast.Call) -> None:
         self.seeds = self.seeds or _seeds(node.func)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
@@ -285,12 +305,12 @@ class _Scope(ast.NodeVisitor):
         self.globals |= set(node.names)
 
     def visit_Import(self, node: ast.Import) -> None:
-        self._bind(*(alias.asname or alias.name.partition(".")[0] for alias in node.names))
+        self._define(*(alias.asname or alias.name.partition(".")[0] for alias in node.names))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         names = {alias.asname or alias.name for alias in node.names}
         self.has_star = self.has_star or "*" in names
-        self._bind(*(names - {"*"}))
+        self._define(*(names - {"*"}))
 
     def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name is not None:
@@ -304,7 +324,7 @@ class _Scope(ast.NodeVisitor):
         self._visit_function(node)
 
     def _visit_function(self, node: _Function) -> None:
-        self._bind(node.name)
+        self._define(node.name)
         self.read_all([*node.decorator_list, node.returns, *_outside(node.args)])
         self._add_inner(_parameters(node.args), node.body, is_function=True)
 
@@ -313,7 +333,7 @@ class _Scope(ast.NodeVisitor):
         self._add_inner(_parameters(node.args), [node.body], is_function=True)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._bind(node.name)
+        self._define(node.name)
         self.read_all([*node.decorator_list, *node.bases, *node.keywords])
         self._add_inner((), node.body, is_function=False)
 

@@ -75,6 +75,19 @@ class ComparedVariables:
             and not (own.type and whole.type in _OF_GROUPS)
         )
 
+    def untold(self, plan: CatchUpPlan, copied: Collection[str]) -> frozenset[str]:
+        """Names with values of old cells of which the answer would not tell.
+
+        Args:
+            plan: the cells that ran again.
+            copied: names that have the value, or the state, of another rank.
+        """
+        return frozenset(
+            name
+            for name in plan.stale - {*copied}
+            if not self.is_equal(name) and not self.is_initial(name, plan)
+        )
+
     def is_initial(self, name: str, plan: CatchUpPlan) -> bool:
         """Whether fresh ranks have what cells made first, and the others what came after it."""
         for rank in self._fresh:

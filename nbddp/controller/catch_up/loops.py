@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.diagnosis import Code
 from nbddp.wire.fault_grammar import OPERATIONS
 

@@ -5,12 +5,21 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
-from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.controller.catch_up.cell_names import CellNames
 from nbddp.controller.catch_up.loops import Loops
+from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.state import LeftOut, Reason
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
+
+
+class _Missing(TypedDict, total=False):
+    """Why a cell is left out that uses names which are not made; see `LeftOut`."""
+
+    uses: tuple[str, ...]
+    loops: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,14 @@ class CatchUpPlan:
     def changed(self) -> frozenset[int]:
         """The numbers of cells that the user had changed at their prompt."""
         return frozenset(cell.number for cell in self.cells if cell.was_changed)
+
+    @property
+    def stale(self) -> frozenset[str]:
+        """Names that cells bind beside others, though the cell that made them last is left out."""
+        bound = {name for cell in self.cells for name in cell.names.binds}
+        reasons = (Reason.LOOP, Reason.NEEDS)
+        left = {n for each in self.left_out if each.reason in reasons for n in each.names}
+        return frozenset(left & bound)
 
     def makers(self, names: Container[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Each of these names with the cell that binds it last, and those that change it later."""
@@ -90,6 +107,7 @@ class _Planner:
         self._world_size = world_size
         self._is_possible: dict[int, bool] = {}  # by index: whether its names can be made again
         self._chosen: set[int] = set()
+        self._not_made: set[str] = set()  # used by wanted cells, and made by none that runs again
         self._loops = Loops(cell for cell in cells if cell.is_ok)
 
     def plan(self) -> CatchUpPlan:
@@ -128,7 +146,7 @@ class _Planner:
             cells,
             has_peers,
             tuple(
-                LeftOut(tuple(names), reason, number)
+                LeftOut(tuple(names), reason, number, **self._missing(number, reason))
                 for (number, reason), names in left_out.items()
             ),
             tuple(elsewhere),
@@ -137,10 +155,25 @@ class _Planner:
                 name
                 for cell in cells
                 for name in cell.names.reads
-                if self._binder(name, len(self._cells)) is None
+                if name in self._not_made or self._binder(name, len(self._cells)) is None
             ),
             *self._changed(cells),
             self._overtaken(cells),
+        )
+
+    def loops_of(self, name: str) -> tuple[int, ...]:
+        """See the function of this name."""
+        index = self._maker(name)
+        if index is None or self._choose(index):
+            return ()
+        return tuple(sorted(self._refused_loops(index, set())))
+
+    def leaves_loops(self) -> bool:
+        """See the function of this name."""
+        return any(
+            self._is_long_loop(index)
+            for index, cell in enumerate(self._cells)
+            if cell.is_ok and any(self._maker(name) == index for name in cell.names.binds)
         )
 
     def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
@@ -166,12 +199,18 @@ class _Planner:
                 makers.update(dict.fromkeys(cell.names.assigns, index))
         rebound: set[str] = set()
         touched: set[str] = set()
-        later = {name for cell in self._cells for name in cell.names.later}
+        parts = [self._names_beside(cell) for cell in self._cells]
+        later = {name for names in parts for part in names for name in part.later}
         rebound_later = {
-            name for cell in self._cells for name in cell.names.binds & cell.names.later
+            name for names in parts for part in names for name in part.binds & part.later
         }
         for name, maker in makers.items():
-            after = [cell.names for cell in self._cells[maker + 1 :] if id(cell) not in again]
+            after = [
+                part
+                for cell, names in zip(self._cells[maker + 1 :], parts[maker + 1 :], strict=True)
+                if id(cell) not in again
+                for part in names
+            ]
             # Any of these cells may have called a function that binds or changes it.
             if after and (name in rebound_later or any(name in each.binds for each in after)):
                 rebound.add(name)
@@ -179,6 +218,14 @@ class _Planner:
             if after and (name in later or is_touched):
                 touched.add(name)
         return frozenset(rebound), frozenset(touched)
+
+    def _names_beside(self, cell: PastCell) -> list[CellNames]:
+        """The names of a cell, without branches that a fresh rank does not take, for each of them.
+
+        A rank whose branch leaves a name alone keeps the value that the name had before.
+        """
+        size = self._world_size
+        return [cell.names_beside(rank, size) for rank in self._fresh] if size else [cell.names]
 
     def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
         """The names that chosen cells bind, and that are deleted at the end of all cells."""
@@ -201,12 +248,17 @@ class _Planner:
             return known
         self._is_possible[index] = True  # cells may use names of each other
         cell = self._cells[index]
-        is_refused = self._is_long_loop(index) and not for_state
-        if is_refused or not all(
-            self._choose(source, for_state=for_state) for source in self._sources(cell, index)
-        ):
+        if self._is_long_loop(index) and not for_state:
             self._is_possible[index] = False
             return False
+        for name, source in self._sources(cell, index):
+            # One that has run well has perhaps bound the name itself: then it does so again.
+            if self._choose(source, for_state=for_state) or name in cell.names.perhaps:
+                continue
+            if cell.number not in self._wanted:
+                self._is_possible[index] = False
+                return False
+            self._not_made.add(name)
         self._chosen.add(index)
         for later in range(index + 1, len(self._cells)):
             changes = self._cells[later].names.changes
@@ -214,15 +266,50 @@ class _Planner:
                 self._choose(later)
         return True
 
-    def _sources(self, cell: PastCell, index: int) -> list[int]:
-        """The cells that bind what a cell uses: before it, or else, for functions, after it."""
+    def _missing(self, number: int, reason: Reason) -> "_Missing":
+        """The names that a cell uses and that are not made, and the loops to name for them."""
+        if reason is not Reason.NEEDS:
+            return {}
+        index = next(
+            i for i, cell in enumerate(self._cells) if cell.number == number and cell.is_ok
+        )
+        refused = self._refused_sources(index)
+        return {
+            "uses": tuple(dict.fromkeys(name for name, _ in refused)),
+            "loops": tuple(sorted(self._refused_loops(index, set()))),
+        }
+
+    def _refused_sources(self, index: int) -> list[tuple[str, int]]:
+        """What a cell uses and cells do not make: each name, with the index of its cell."""
+        cell = self._cells[index]
+        return [
+            (name, source)
+            for name, source in self._sources(cell, index)
+            if name not in cell.names.perhaps
+            and not self._is_possible.get(source, not self._is_long_loop(source))
+        ]
+
+    def _refused_loops(self, index: int, seen: set[int]) -> set[int]:
+        """The numbers of the loops for which a cell is left out."""
+        seen.add(index)
+        if self._is_long_loop(index):
+            return {self._cells[index].number}
+        sources = {source for _, source in self._refused_sources(index)} - seen
+        return {n for source in sorted(sources) for n in self._refused_loops(source, seen)}
+
+    def _sources(self, cell: PastCell, index: int) -> list[tuple[str, int]]:
+        """The cells that bind what a cell uses: before it, or else, for functions, after it.
+
+        Returns:
+            Each name, with the index of its cell.
+        """
         binders = []
         for name in sorted(cell.names.reads):
             binder = self._binder(name, index)
             if binder is None and name not in cell.names.binds:
                 binder = self._binder(name, len(self._cells))
             if binder is not None and binder != index:
-                binders.append(binder)
+                binders.append((name, binder))
         return binders
 
     def _is_long_loop(self, index: int) -> bool:
@@ -281,6 +368,41 @@ class _Planner:
         """The number of the last cell that would have bound a name and failed; 0: none."""
         failed = (cell for cell in reversed(self._cells) if not cell.is_ok)
         return next((cell.number for cell in failed if name in cell.names.binds), 0)
+
+
+def loops_of(name: str, history: Iterable[PastCell], fresh: RankSet) -> tuple[int, ...]:
+    """The loops that a fresh rank does not run again for a name, unless the user names them.
+
+    It lacks all names. Of their values nothing is known but what the code says: so a loop is named
+    that makes a module, too, though a catch-up would run it in any case.
+
+    Args:
+        name: the name.
+        history: the cells so far, in order.
+        fresh: the ranks that lack it.
+
+    Returns:
+        The numbers of these cells; empty: the name is made again without that, or not at all.
+    """
+    try:
+        return _for_all_names(list(history), fresh).loops_of(name)
+    except RecursionError:  # each of very many cells uses the one before: `steps += 1`
+        return ()
+
+
+def leaves_loops(history: Iterable[PastCell], fresh: RankSet) -> bool:
+    """Whether a fresh rank may lack names of loops after a catch-up; see `loops_of`."""
+    return _for_all_names(list(history), fresh).leaves_loops()
+
+
+def _for_all_names(cells: list[PastCell], fresh: RankSet) -> _Planner:
+    """The planner for a rank that lacks all names."""
+    kinds: dict[str, NameKind] = {}
+    for cell in cells:
+        if cell.is_ok:
+            kinds |= dict.fromkeys(sorted(cell.names.binds), "data")
+            kinds |= dict.fromkeys(sorted(cell.names.defines), "definition")
+    return _Planner(cells, kinds, fresh, frozenset(), 0)
 
 
 def with_joint_names(

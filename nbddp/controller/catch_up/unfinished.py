@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Container, Mapping, Sequence
 
-from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.wire.values.value_questions import NameKind
 
 

@@ -14,7 +14,11 @@ from nbddp.controller.cell_errors.evidence import (
     with_all_raised,
 )
 from nbddp.controller.cell_errors.exited_ranks import exit_report, without_shown
-from nbddp.controller.cell_errors.next_steps import restart_continues_text, restarted_text
+from nbddp.controller.cell_errors.next_steps import (
+    interrupted_catch_up,
+    restart_continues_text,
+    restarted_text,
+)
 from nbddp.controller.cell_errors.own_exits import exit_calls
 
 __all__ = [
@@ -23,6 +27,7 @@ __all__ = [
     "exit_calls",
     "exit_report",
     "freed_ranks",
+    "interrupted_catch_up",
     "is_consequence",
     "is_end_of_wait",
     "not_kept",

@@ -338,16 +338,27 @@ def with_all_raised(report: Report, outcome: RunOutcome) -> Report:
     return replace(report, findings=findings)
 
 
-def at_end(judged: VerdictReached, outcome: RunOutcome, waited_s: float) -> VerdictReached:
+def at_end(
+    judged: VerdictReached, outcome: RunOutcome, judged_s: float, now_s: float
+) -> VerdictReached:
     """Return a verdict as it stands when the cell has ended.
 
     Args:
         judged: the verdict.
-        outcome: the end of the cell on each rank.
-        waited_s: the time since the verdict, in which ranks that nobody has freed have waited.
+        outcome: the end of the cell on each rank. Ranks that nobody has freed have waited until
+            then at most.
+        judged_s: the time of the verdict, in seconds from the beginning of the cell.
+        now_s: the time of this call, also from there.
     """
     report = with_all_raised(judged.report, outcome)
-    return replace(judged, report=report if judged.acted else report.later(waited_s))
+    if judged.acted:
+        return replace(judged, report=report)
+    until_left = {
+        rank: max(0.0, (result.elapsed_s if result.left_s is None else result.left_s) - judged_s)
+        for rank, result in outcome.results.items()
+        if result.status != "unfinished" and result.is_time_known
+    }
+    return replace(judged, report=report.later(now_s - judged_s, until_left))
 
 
 def _place_of_wait(outcome: RunOutcome, rank: Rank, site: Site | None) -> PerRank | None:

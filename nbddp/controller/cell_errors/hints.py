@@ -32,6 +32,12 @@ class NameOrigins(Protocol):
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none."""
 
+    def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
+        """Whether each of ``ranks``, or its earlier process, has got a name by `%ddp push`."""
+
+    def missed_star(self, ranks: RankSet) -> int:
+        """The last cell with ``import *`` that no process of ``ranks`` has run; 0: none is."""
+
     def fresh_since(self, rank: int) -> int:
         """The number of the cell in which this rank's process was replaced; 0: in none."""
 
@@ -55,6 +61,14 @@ class NoOrigins:
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """Return None."""
         return None
+
+    def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
+        """Return False."""
+        return False
+
+    def missed_star(self, ranks: RankSet) -> int:
+        """Return 0."""
+        return 0
 
     def fresh_since(self, rank: int) -> int:
         """Return 0."""
@@ -136,7 +150,7 @@ def _of_missing_name(
         return _after_restart(name, ranks, origins)
     reason = _of_fresh_ranks(outcome, name, ranks, origins)
     if reason is None:
-        return []
+        return _after_restart(name, ranks, origins)
     likely, step = reason
     process = "a fresh process" if len(ranks) == 1 else "fresh processes"
     since = _since(ranks, origins)
@@ -229,11 +243,7 @@ def _of_fresh_ranks(
     they, have = ranks.verb("it", "they"), ranks.verb("has", "have")
     catch_up = f"%ddp catchup -r {ranks} runs such cells there"
     if not origins.origin(name):
-        likely = f"{they} {ranks.verb('lacks', 'lack')} the names that earlier cells defined"
-        if origins.is_partial:
-            likely = f"{_NO_CELL_SINCE_ATTACH} {name}"
-            catch_up = f"{_definition(name, ranks)}{_or_copy(name, ranks, others)}"
-        return likely, catch_up
+        return _without_cell(name, ranks, others, origins)
     missed = origins.missed(name, ranks)
     if missed is None:
         return None
@@ -244,7 +254,34 @@ def _of_fresh_ranks(
         return likely, f"run {cell_name(missed.number)} on {ranks.describe()}, too"
     if not missed.is_ok:
         catch_up = _after_failure(missed, name, ranks, others)
+    elif missed.loops:
+        loops = "these are loops" if len(missed.loops) > 1 else "this is a loop"
+        catch_up = (
+            f"%ddp catchup -r {ranks} --cells {_numbers(missed.loops)} runs such cells there; "
+            f"{loops} with collectives, which may have to be named"
+        )
     return likely, catch_up
+
+
+def _numbers(cells: Iterable[int]) -> str:
+    """``2,5``, as an option takes them."""
+    return ",".join(map(str, cells))
+
+
+def _without_cell(
+    name: str, ranks: RankSet, others: RankSet, origins: NameOrigins
+) -> tuple[str, str] | None:
+    """See `_of_fresh_ranks`; no cell binds the name, at least by its own text."""
+    if origins.was_pushed_to(name, ranks):
+        return f"{name} was pushed before", f"%ddp push {name} -r {ranks}, if this notebook has it"
+    if cell := origins.missed_star(ranks):
+        they_have = ranks.verb("it has", "they have")
+        likely = f"{they_have} not run {cell_name(cell)}, perhaps with {name} in its `import *`"
+        return likely, f"%ddp catchup -r {ranks} runs such cells there"
+    if origins.is_partial:
+        copy = f"{_definition(name, ranks)}{_or_copy(name, ranks, others)}"
+        return f"{_NO_CELL_SINCE_ATTACH} {name}", copy
+    return None  # perhaps a typo: no rank is known to have had it
 
 
 def _after_failure(missed: MissedCell, name: str, ranks: RankSet, others: RankSet) -> str:
@@ -296,7 +333,18 @@ def _why(left: LeftOut) -> str:
         case Reason.LOOP:
             return f"{cell} runs a loop with collectives"
         case Reason.NEEDS:
-            return f"{cell} uses names that were not made again"
+            return f"{cell} {_uses(left)}"
+
+
+def _uses(left: LeftOut) -> str:
+    """The names that the cell of others uses and that were not made."""
+    if not left.loops:
+        return "uses names that were not made again"
+    loops = "loops" if len(left.loops) > 1 else "a loop"
+    return (
+        f"uses {' and '.join(left.uses)}, for which {' and '.join(map(cell_name, left.loops))} "
+        f"would have to run again, {loops} with collectives"
+    )
 
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
@@ -306,6 +354,9 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
         has_state = name in left.with_state
         return _made_on_all(name, left.joint, ranks, others, has_state=has_state)
+    if left.loops:
+        them = "them" if len(left.loops) > 1 else "it"
+        return f"%ddp catchup -r {ranks} --cells {_numbers(left.loops)}, to run {them} again"
     step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)

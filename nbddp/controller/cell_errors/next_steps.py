@@ -3,11 +3,18 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from nbddp.controller.cell_errors.evidence import at_line
+from nbddp.controller.cell_errors.exit_headline import own_error
+from nbddp.controller.cell_errors.lines import Line, displayed_text, labelled, plain_text
 from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
+from nbddp.errors import CellInterruptedError
 from nbddp.wire.message_types import KillRequest, LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -141,29 +148,35 @@ def _catch_up_step(outcome: RunOutcome, others: RankSet) -> NextStep:
         others: ranks that keep their processes.
     """
     fresh = outcome.fresh
-    changes = "" if outcome.injected else _removal(outcome, fresh)
+    changes = _changes(outcome, fresh)
     if not outcome.knows_cells:
         step = sync_step(fresh, others, knows_cells=False)
         if not changes:
             return replace(step, before=step.before.capitalize())
         return replace(step, before=f"{changes} Then {step.before}")
-    process = fresh.verb("its new process the variables that it", "their new processes what they")
+    process = fresh.verb("its new process", "their new processes")
+    what = fresh.verb("the variables that it", "what they")
+    if outcome.leaves_loops:
+        what = f"most of {what}"
     return NextStep(
         "%ddp catchup",
-        f"to give {process} {fresh.verb('lacks', 'lack')}, and run the cell again",
+        f"to give {process} {what} {fresh.verb('lacks', 'lack')}, and run the cell again",
         before=f"{changes} Then run" if changes else "Run",
     )
 
 
-def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> NextStep:
+def sync_step(
+    fresh: RankSet, kept: RankSet, *, knows_cells: bool = True, leaves_loops: bool = False
+) -> NextStep:
     """The next step after fresh processes have taken the places of some ranks.
 
     Args:
         fresh: ranks with fresh processes.
         kept: ranks that keep theirs.
         knows_cells: False: other notebooks have run cells before %ddp attach.
+        leaves_loops: see `RunOutcome.leaves_loops`.
     """
-    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", f"{fresh.describe()} run")
     if not knows_cells:
         return NextStep(
             before=f"define {its} variables in a cell that begins with",
@@ -173,9 +186,39 @@ def sync_step(fresh: RankSet, kept: RankSet, *, knows_cells: bool = True) -> Nex
         )
     return NextStep(
         "%ddp catchup",
-        f"makes {its} variables again: {runs} the cells that define them, and modules and "
-        f"optimizers get the state of rank {kept.ranks[0]}",
+        f"makes {'most of ' if leaves_loops else ''}{its} variables again: {runs} the cells that "
+        f"define them, and modules and optimizers get the state of rank {kept.ranks[0]}",
     )
+
+
+def _changes(outcome: RunOutcome, fresh: RankSet) -> str:
+    """The sentence on what to change before the cell runs again; empty: nothing is known."""
+    raised = _raised_before(outcome, fresh)
+    if outcome.injected:
+        return f"Fix {raised}." if raised else ""
+    removal = _removal(outcome, fresh)
+    if not raised:
+        return removal
+    if not removal:
+        return f"Fix {raised}."
+    return f"Fix {raised}, and {removal[:1].lower()}{removal[1:]}"
+
+
+def _raised_before(outcome: RunOutcome, fresh: RankSet) -> str:
+    """``the ValueError of rank 1 at cell [7], line 3``: errors of the code, raised before exits."""
+    errors = {
+        rank: error
+        for rank in fresh
+        if rank in outcome.results
+        and outcome.results[rank].left_s is not None
+        and (error := own_error(outcome, rank)) is not None
+        and error.ename not in ("KeyboardInterrupt", "SystemExit")
+    }
+    if not errors:
+        return ""
+    ranks, names = RankSet.of(errors), {error.ename for error in errors.values()}
+    which = f"the {names.pop()}" if len(names) == 1 else "the errors"
+    return f"{which} of {ranks.describe()}{at_line(errors.values())}"
 
 
 def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
@@ -197,7 +240,12 @@ def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
 
 
 def restarted_text(
-    fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS, *, knows_cells: bool = True
+    fresh: RankSet,
+    kept: RankSet,
+    inside: RankSet = NO_RANKS,
+    *,
+    knows_cells: bool = True,
+    leaves_loops: bool = False,
 ) -> str:
     """The message after fresh processes have taken the places of ranks.
 
@@ -207,6 +255,7 @@ def restarted_text(
         inside: those of them that have not left their cell; until they do, the process groups
             cannot be formed again.
         knows_cells: see `sync_step`.
+        leaves_loops: see `sync_step`.
     """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
@@ -220,9 +269,10 @@ def restarted_text(
             f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
             f"%ddp restart -r {inside}"
         )
+    step = sync_step(fresh, kept, knows_cells=knows_cells, leaves_loops=leaves_loops)
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: {sync_step(fresh, kept, knows_cells=knows_cells)}"
+        f"are kept. Next: {step}"
     )
 
 
@@ -243,4 +293,37 @@ def restart_continues_text(ranks: RankSet, kept: RankSet) -> str:
         f"the wait for {ranks.describe()} was interrupted, the restart goes on: {what}, {their} "
         f"variables are gone, those of {kept.describe()} are kept. "
         f"Next: run a cell, which waits for {them}"
+    )
+
+
+def interrupted_catch_up(
+    error: CellInterruptedError, ranks: RankSet, lacking: Sequence[str], again: str
+) -> CellInterruptedError:
+    """The error of a catch-up that the user has interrupted, in place of that of its cell.
+
+    Args:
+        error: of the cell.
+        ranks: those that catch up, which have the variables again that they had before.
+        lacking: the names that they lack.
+        again: the command that asks for the catch-up again.
+    """
+    more = " and more" if len(lacking) > _MAX_NAMES else ""
+    rest = f"still {ranks.verb('lacks', 'lack')} {', '.join(lacking[:_MAX_NAMES])}{more}"
+    if not lacking:
+        rest = ranks.verb("has its variables as before", "have their variables as before")
+    name = type(error).__name__
+    headline = f"%ddp catchup was interrupted: {ranks.describe()} {rest}"
+    lines = [
+        Line(headline, name=name),
+        labelled(
+            "where", error.headline.removeprefix(f"{name}: ").partition(" was interrupted")[0]
+        ),
+        labelled("kept", "every variable that a rank had before"),
+        labelled("next", f"run {again} again"),
+    ]
+    return CellInterruptedError(
+        plain_text(lines),
+        error.by_rank,
+        displayed=displayed_text(lines),
+        headline=lines[0].plain,
     )

@@ -25,7 +25,6 @@ from nbddp.controller.diagnosis.silent_mismatches import (
 )
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import plain_finding, write_finding
-from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank
 
 #: The records that are compared after a cell; each contains the next.
@@ -151,15 +150,9 @@ def _written(cause: Cause, reports: RankReports, guard: Guard) -> Finding:
 
 def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:
     """The timeouts of operations that block stuck ranks, with the time left, in milliseconds."""
-    timeouts = []
-    for rank in graph.stuck:
-        now = reports.time_ns(rank)
-        for waiting in graph.waits[rank]:
-            for operation in waiting.operations:
-                if operation.timeout_ms and operation.state == "scheduled":
-                    # Gloo counts from the call, and for messages from the wait.
-                    is_message = operation.signature.kind in MESSAGES
-                    began = waiting.since_ns if is_message else operation.time_created_ns
-                    left = operation.timeout_ms - (now - began) // 1_000_000
-                    timeouts.append((operation.timeout_ms, max(0, left)))
-    return timeouts
+    return [
+        (operation.timeout_ms, left_ms)
+        for rank in graph.stuck
+        for waiting in graph.waits[rank]
+        for operation, left_ms in reports.timeouts(waiting)
+    ]

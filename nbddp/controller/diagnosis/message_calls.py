@@ -94,15 +94,26 @@ def peer_of(message: Operation, code: Code) -> ast.expr | None:
         message: an operation that was called by this code.
         code: the text of its cell or file.
     """
-    peers = [
-        peer
+    call = call_of(message, code)
+    return None if call is None else call.peer
+
+
+def call_of(message: Operation, code: Code) -> MessageCall | None:
+    """Return the call of a message; None: its line shows not one such call.
+
+    Args:
+        message: an operation that was called by this code.
+        code: the text of its cell or file.
+    """
+    calls = [
+        MessageCall(message.signature.kind, node, peer, {})
         for statement in code.statements
         for node in ast.walk(statement)
         if getattr(node, "lineno", 0) <= message.site.line <= getattr(node, "end_lineno", 0)
         if (pair := kind_and_peer(node))[0] == message.signature.kind
-        if (peer := pair[1]) is not None
+        if (peer := pair[1]) is not None and isinstance(node, ast.Call)
     ]
-    return peers[0] if len(peers) == 1 else None
+    return calls[0] if len(calls) == 1 else None
 
 
 def kind_and_peer(node: ast.AST) -> tuple[OperationKind | None, ast.expr | None]:

@@ -22,6 +22,7 @@ from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, Site
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import NO_RANKS, Rank
 
 _SECOND = 1_000_000_000
@@ -68,6 +69,27 @@ class RankReports:
         if polled is not None and polled.signature.op in STORE_QUESTIONS:
             since_ns = polled.time_created_ns
         return None if since_ns is None else max(0, self.time_ns(rank) - since_ns) / _SECOND
+
+    def timeouts(self, waiting: Waiting) -> list[tuple[Operation, int]]:
+        """The open operations of a wait that have a timeout, with the time left in milliseconds."""
+        now = self.time_ns(waiting.rank)
+        timeouts = []
+        for operation in waiting.operations:
+            if operation.timeout_ms and operation.state == "scheduled":
+                # Gloo counts from the call, and for messages from the wait.
+                is_message = operation.signature.kind in MESSAGES
+                began = waiting.since_ns if is_message else operation.time_created_ns
+                left = operation.timeout_ms - (now - began) // 1_000_000
+                timeouts.append((operation, max(0, left)))
+        return timeouts
+
+    def _limit_s(self, waiting: Waiting) -> float | None:
+        """The longest that a wait for one operation can take; None: it is not known."""
+        timeouts = self.timeouts(waiting)
+        since_s = self.since_s(waiting.rank)
+        if since_s is None or len(waiting.operations) != 1 or not timeouts:
+            return None
+        return since_s + timeouts[0][1] / 1e3
 
     def time_ns(self, rank: Rank) -> int:
         """The time on the rank's own clock: another machine has another clock."""
@@ -145,7 +167,8 @@ class RankReports:
         waits = self.graph.waits[rank]
         stack = waits[0].thread.stack if waits else ()
         waits_at = next((line for line in stack if line.cell), None)
-        return PerRank(rank, view.state, predicate, site, since_s, waits_at)
+        limit_s = self._limit_s(waits[0]) if waits and since_s is not None else None
+        return PerRank(rank, view.state, predicate, site, since_s, waits_at, limit_s=limit_s)
 
     def _predicate(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
         match view.state:

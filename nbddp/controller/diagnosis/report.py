@@ -182,6 +182,8 @@ class PerRank:
     #: The line of a cell at which it waits, which may be another one than that of the operation.
     waits_at: Site | None = None
     node: int = -1  #: of the rank; -1: the pool has only one
+    #: The longest time that it can wait, by the timeout of its operation; None: it is not known.
+    limit_s: float | None = None
 
     def __str__(self) -> str:
         if self.since_s is None:
@@ -210,6 +212,21 @@ class PerRank:
             'has finished the cell and called no collective in it'
         """
         return _with_place(self.what, self.site)
+
+    def after(self, seconds: float) -> "PerRank":
+        """Return the same some seconds later: the rank has waited as much longer.
+
+        For the notebook layer.
+
+        Args:
+            seconds: the time that has passed. No wait is longer than `limit_s`.
+        """
+        if self.since_s is None:
+            return self
+        waited_s = self.since_s + seconds
+        if self.limit_s is not None and self.since_s < self.limit_s:
+            waited_s = min(waited_s, self.limit_s)
+        return replace(self, since_s=waited_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Make plain data of it, which `json` can write.
@@ -553,20 +570,19 @@ class Report:
         )
         return replace(self, findings=findings, ranks=placed(self.ranks))
 
-    def later(self, seconds: float) -> "Report":
+    def later(self, seconds: float, until_left: Mapping[Rank, float]) -> "Report":
         """Return the same some seconds later: ranks have waited as much longer.
 
         For the notebook layer.
 
         Args:
             seconds: the time that has passed.
+            until_left: of ranks that have left the cell since, the time until they did.
         """
 
         def aged(ranks: Mapping[Rank, PerRank]) -> dict[Rank, PerRank]:
             return {
-                rank: each
-                if each.since_s is None
-                else replace(each, since_s=each.since_s + seconds)
+                rank: each.after(min(seconds, until_left.get(rank, seconds)))
                 for rank, each in ranks.items()
             }
 

@@ -446,9 +446,9 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | RunsStarted() | ImportChanged() | RankAt():
+            case RunStarted() | RunsStarted() | RankAt():
                 self._put_in_run(event.run_id, event)
-            case RunFinished() | RunsFinished():
+            case RunFinished() | RunsFinished() | ImportChanged():
                 self._put_in_run(event.run_id, event)
                 self._feed(event)
             case ValuePulled() | ValueDescribed() | ValuePushed():

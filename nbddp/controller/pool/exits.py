@@ -21,6 +21,10 @@ def explained(history: CellHistory, world_size: int, outcome: RunOutcome) -> Run
     if (cell := history.last) is not None:
         calls = exit_calls(outcome, Code(cell.code, cell.first_line), world_size)
         outcome = replace(outcome, exit_calls=calls)
-    outcome = replace(outcome, knows_cells=not history.is_partial)
+    outcome = replace(
+        outcome,
+        knows_cells=not history.is_partial,
+        leaves_loops=history.leaves_loops(outcome.fresh) if outcome.fresh else False,
+    )
     report = exit_report(outcome, history.lost_names(exited, world_size))
     return replace(outcome, report=report.with_injected(outcome.injected, outcome.left_out))

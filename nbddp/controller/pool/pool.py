@@ -641,8 +641,9 @@ class Pool:
         """
         self._processes.check_alive()
         restarted, last_run = self.rank_set(ranks), self._cells.last_run
-        knows_cells = not self._cells.history.is_partial
-        text = self._processes.restart(restarted, knows_cells=knows_cells)
+        history = self._cells.history
+        knows, leaves = not history.is_partial, history.leaves_loops(restarted)
+        text = self._processes.restart(restarted, knows_cells=knows, leaves_loops=leaves)
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:
             self._cells = CellRecords(before=self._cells.history)

@@ -198,17 +198,23 @@ class PoolProcesses:
         """Return what asks ranks for values while they stand at prompts of a cell."""
         return PromptExchange(self.hub, self._settings, run)
 
-    def restart(self, ranks: RankSet, *, knows_cells: bool = True) -> str:
+    def restart(
+        self, ranks: RankSet, *, knows_cells: bool = True, leaves_loops: bool = False
+    ) -> str:
         """End these ranks and start fresh ones; see `Pool.restart`.
 
         Args:
             ranks: to restart.
             knows_cells: this notebook knows the cells that have made their variables.
+            leaves_loops: `%ddp catchup` may not make the names of some loops.
         """
         with self._restarting(), EarlyInterrupts() as interrupts:
             if len(ranks) < len(self._all_ranks):
                 ranks = self._with_agents(ranks, interrupts)
-                return self._restart_ranks(ranks, interrupts, knows_cells=knows_cells)
+                fresh, kept, inside = self._restart_ranks(ranks, interrupts)
+                return restarted_text(
+                    fresh, kept, inside, knows_cells=knows_cells, leaves_loops=leaves_loops
+                )
             self._wait_for_silence(interrupts)
             if nodes := self._startup.nodes_to_replace():
                 self.hub.awaited = nodes  # what becomes of them is told by this restart
@@ -267,8 +273,9 @@ class PoolProcesses:
             ) from None
 
     def _restart_ranks(
-        self, ranks: RankSet, interrupts: EarlyInterrupts, *, knows_cells: bool
-    ) -> str:
+        self, ranks: RankSet, interrupts: EarlyInterrupts
+    ) -> tuple[RankSet, RankSet, RankSet]:
+        """Replace some ranks; return these, those that keep theirs, and those still in a cell."""
         shown_from = time.monotonic() + self._settings.progress_after_s
 
         def is_wanted() -> bool:
@@ -293,7 +300,7 @@ class PoolProcesses:
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
         kept = self._all_ranks - done.fresh - gone
-        return restarted_text(done.fresh, kept, inside, knows_cells=knows_cells)
+        return done.fresh, kept, inside
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:

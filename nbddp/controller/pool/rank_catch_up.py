@@ -7,6 +7,7 @@ Runs in: the notebook's process, the thread of the caller.
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
@@ -24,6 +25,7 @@ from nbddp.controller.catch_up import (
     make_plan,
     with_joint_names,
 )
+from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.controller.pool.random_numbers import (
     RANDOM,
@@ -39,7 +41,13 @@ from nbddp.controller.pool.replayed_cells import (
     give_states,
     replay,
 )
-from nbddp.errors import BadOptionError, NbddpError, TransferError, TransferInterruptedError
+from nbddp.errors import (
+    BadOptionError,
+    CellInterruptedError,
+    NbddpError,
+    TransferError,
+    TransferInterruptedError,
+)
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
@@ -91,7 +99,13 @@ def catch_up(
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
     copied = _bring(pool, plan, roles, had, lacking, say=say)
-    with _holding(plan, roles, run):
+    with _holding(
+        plan,
+        roles,
+        run,
+        _gone(lacking, copied),
+        _command(NO_RANKS if ranks is None else fresh, cells),
+    ):
         replayed = replay(pool, plan, fresh, make_view, run, say=say)
         now = _names(pool)
         unfinished, changed = (
@@ -128,6 +142,7 @@ def catch_up(
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
+        _drop(compared.untold(plan, (*copied, *synced)), fresh, had, now, run)
     lacks = {rank: names - now[rank].keys() - {*copied} for rank, names in expected.items()}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -147,8 +162,12 @@ def catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)
-    equal = {name for name in asked if compared.is_equal(name)}
-    well = {*copied, *missing, *equal, *({*own} & {*random.own_alike})}
+    well = {
+        *copied,
+        *missing,
+        *(name for name in asked if compared.is_equal(name)),
+        *({*own} & {*random.own_alike}),
+    }
     doubtful, unrepeated = (
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
@@ -262,11 +281,32 @@ def _put_back(held: HeldValues, fresh: RankSet, run: RunOwn) -> None:
         run(fresh, f"{VALUES}.put_back(globals(), {values})")
 
 
+def _gone(lacking: Mapping[str, NameKind], copied: Collection[str]) -> list[str]:
+    """The names that fresh ranks lack until cells make them: modules and functions come last."""
+    names = [name for name in lacking if name not in copied]
+    return sorted(names, key=lambda name: lacking[name] == "definition")
+
+
+def _command(named: RankSet, cells: Sequence[int]) -> str:
+    """The command that asks for a catch-up of these ranks, with these cells."""
+    numbers = ",".join(map(str, cells))
+    return f"%ddp catchup{f' -r {named}' if named else ''}{f' --cells {numbers}' if cells else ''}"
+
+
 @contextmanager
-def _holding(plan: CatchUpPlan, roles: Roles, run: RunOwn) -> Iterator[None]:
+def _holding(
+    plan: CatchUpPlan, roles: Roles, run: RunOwn, lacking: Sequence[str], again: str
+) -> Iterator[None]:
     """Keep the values that fresh ranks have; if the catch-up ends early, they have these again.
 
     Otherwise a rank would have values of old cells that no later catch-up takes for old ones.
+
+    Args:
+        plan: the cells that run again.
+        roles: the parts that ranks take.
+        run: runs a cell of ours.
+        lacking: the names that fresh ranks lack if the catch-up ends early.
+        again: the command that asks for it again.
     """
     bound = sorted({name for cell in plan.cells for name in cell.names.binds})
     settled = roles.settled if plan.cells else NO_RANKS
@@ -276,13 +316,18 @@ def _holding(plan: CatchUpPlan, roles: Roles, run: RunOwn) -> Iterator[None]:
         run(settled, f"{RANDOM}.hold()")
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        are_as_before = True
         for rank in roles.fresh if bound else NO_RANKS:
-            with suppress(NbddpError):  # the rank has exited
+            try:
                 run(RankSet.of([rank]), f"{VALUES}.roll_back(globals())")
+            except NbddpError:  # the rank has exited, or is still inside of the cell
+                are_as_before = False
         for rank in settled:
             with suppress(NbddpError):
                 run(RankSet.of([rank]), f"{RANDOM}.put_back()")
+        if isinstance(error, CellInterruptedError) and are_as_before:
+            raise interrupted_catch_up(error, roles.fresh, lacking, again) from None
         raise
     if bound:
         run(roles.fresh, f"{VALUES}.release()")
@@ -353,6 +398,26 @@ def _deleted(
     return names
 
 
+def _drop(
+    stale: frozenset[str],
+    fresh: RankSet,
+    had: Mapping[int, Collection[str]],
+    now: Mapping[int, dict[str, NameKind]],
+    run: RunOwn,
+) -> None:
+    """Delete names of old cells on fresh ranks which had no such name, and in ``now``.
+
+    A name that is missing is told with its next step; an old value would be taken for the last
+    one. Where the answer tells of the value (`CatchUp.initial`) it stays: functions may use it.
+    """
+    for rank in fresh:
+        names = sorted(stale & now[rank].keys() - {*had[rank]})
+        if names:
+            run(RankSet.of([rank]), f"del {', '.join(names)}")
+        for name in names:
+            del now[rank][name]
+
+
 def _copied(
     pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles, say: Say
 ) -> tuple[str, ...]:
@@ -366,8 +431,10 @@ def _copied(
             raise
         except TransferError:  # a part cannot be pickled
             continue
-        # From now on it is as if all had got it at once.
-        pool.history.note_push([name], RankSet.of([*roles.others, *ranks]))
+        # From now on it is as if all that have it had got it at once. Other ranks, to which it was
+        # not pushed, must not lack it.
+        holders = pool.history.pushed_with(name, roles.source) or roles.others
+        pool.history.note_push([name], RankSet.of([*holders, *ranks]))
         copied.append(name)
     return tuple(copied)
 
@@ -410,6 +477,14 @@ def _still_lacking(
                 for kind in ("plain", "state", "definition")
             )
             rest.append(
-                LeftOut(tuple(names), reason, left.cell, some, copyable, with_state, definitions)
+                replace(
+                    left,
+                    names=tuple(names),
+                    reason=reason,
+                    ranks=some,
+                    copyable=copyable,
+                    with_state=with_state,
+                    definitions=definitions,
+                )
             )
     return tuple(rest)

@@ -12,7 +12,7 @@ from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.outcome import RankResult, RunOutcome, exited_result
 from nbddp.controller.state.stimuli import OperationsLeftOut
 from nbddp.wire.faults import Fault
-from nbddp.wire.messages import Execute, FaultStruck, RankExited, RunsFinished
+from nbddp.wire.messages import Execute, FaultStruck, ImportChanged, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
@@ -74,6 +74,7 @@ class CellRun:
     execute: Execute | None = None  #: the request; None: it is not known
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    importing: dict[Rank, str] = field(default_factory=dict)  #: modules; empty text: none
     struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
     struck_dead: set[Rank] = field(default_factory=set)  #: see `RunOutcome`
@@ -121,19 +122,22 @@ class CellRun:
         """Note that it has ended on these ranks, which are some of ``ended``."""
         self.results |= {rank: end for rank, end in results_of(ended).items() if rank in ranks}
 
-    def strike(self, struck: FaultStruck | OperationsLeftOut) -> None:
-        """Note that a fault on purpose strikes, or that the user has skipped operations."""
-        if isinstance(struck, OperationsLeftOut):
-            self.left_out.append(struck.text)
+    def note(self, event: FaultStruck | OperationsLeftOut | ImportChanged) -> None:
+        """Note a fault on purpose, operations that the user has skipped, or an import."""
+        if isinstance(event, ImportChanged):
+            self.importing[event.rank] = event.module
             return
-        self.injected.append(struck.text)
-        self.struck.add((struck.number, struck.rank))
-        act = self.faults[struck.number].act if 0 <= struck.number < len(self.faults) else ""
+        if isinstance(event, OperationsLeftOut):
+            self.left_out.append(event.text)
+            return
+        self.injected.append(event.text)
+        self.struck.add((event.number, event.rank))
+        act = self.faults[event.number].act if 0 <= event.number < len(self.faults) else ""
         self.struck_acts.add(act)
         if act in _MAY_KILL:
-            self.struck_dead.add(struck.rank)
+            self.struck_dead.add(event.rank)
         if act == "raise":
-            self.disturbed.add(struck.rank)
+            self.disturbed.add(event.rank)
         elif act not in _ONLY_TIME:  # other ranks get its values, or lack its operation
             self.disturbed.update(self.ranks)
 
@@ -172,6 +176,10 @@ class CellRun:
             is_time_known=exited.rank not in self.lost_before,
         )
 
+    def _last_import(self, rank: Rank) -> str:
+        module = self.importing.get(rank, "")
+        return f"last seen importing {module}, which an interrupt waits for" if module else ""
+
     def _elapsed_s(self, now: float) -> float:
         """The time until the last rank ended; a hub that came later does not see that moment."""
         if self.was_left and self.is_complete:
@@ -185,7 +193,7 @@ class CellRun:
         """The outcome if it ends now; ranks that are still inside are ``unfinished``."""
         results = dict(self.results)
         for rank in self.unfinished:
-            stuck = _AT_PROMPT if rank in at_prompt else ""
+            stuck = _AT_PROMPT if rank in at_prompt else self._last_import(rank)
             results[rank] = RankResult(rank, "unfinished", now - self.began, stuck=stuck)
         return RunOutcome(
             run_id=self.run_id,

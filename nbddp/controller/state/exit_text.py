@@ -143,15 +143,6 @@ def describe_code(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
-def late_start_text(limit_s: float, waiting: str) -> str:
-    """Say that a start took too long, for what it waited, and how to give it more time."""
-    longer = f"%env {ENV_PREFIX}START_TIMEOUT_S={5 * limit_s:g}"
-    return (
-        f"the start took longer than {limit_s:g} s ({waiting}). Next: if the machine is just busy, "
-        f"{longer}, then %ddp start again"
-    )
-
-
 def describe_cause(cause: ExitCause) -> str:
     """``the fork server ended (SIGKILL)``, ``node 1 was given up (nothing was heard of ...)``."""
     match cause:
@@ -341,3 +332,20 @@ def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
         return cell_name(frame.cell)
     parts = PurePath(frame.file).parts
     return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file
+
+
+def too_slow(limit_s: float, waiting: str) -> str:
+    """Return the reason of a failed start.
+
+    Args:
+        limit_s: its limit.
+        waiting: the part of the start that was not done; empty: a restart, whose ranks did not end.
+    """
+    if not waiting:
+        return f"the restart waited {limit_s:g} s for ranks to end. Next: start the pool again"
+    variable = f"{ENV_PREFIX}START_TIMEOUT_S={3 * limit_s:g}"
+    return (
+        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps the machine is busy, or a "
+        f"slow disk loads torch. Next: set {variable} (in a notebook: %env {variable}), and start "
+        "the pool again"
+    )

@@ -36,6 +36,10 @@ class LeftOut:
     definitions: frozenset[str] = field(default=frozenset(), compare=False)
     #: Those of them that all ranks must make together: a DDP model, and with it its optimizer.
     joint: frozenset[str] = field(default=frozenset(), compare=False)
+    #: The names that their cell uses and that were not made, if it was left out for these; and the
+    #: numbers of the loops that make them, if the user names these cells.
+    uses: tuple[str, ...] = field(default=(), compare=False)
+    loops: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -57,3 +61,6 @@ class MissedCell:
     is_ok: bool = True  #: it ended well on all of them; False: %ddp catchup leaves it out
     made_by: int = 0  #: the last such cell that ended well, which %ddp catchup runs; 0: none did
     is_joint: bool = False  #: its code says that only all ranks together can make the name
+    #: The numbers of the loops without which %ddp catchup does not make the name, and which it runs
+    #: if the user names them. Perhaps it runs them in any case: if they make a module.
+    loops: tuple[int, ...] = ()

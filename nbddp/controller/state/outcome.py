@@ -124,6 +124,7 @@ class RunOutcome:
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished
     knows_cells: bool = True  #: False: other notebooks had run cells before %ddp attach
+    leaves_loops: bool = False  #: %ddp catchup may not make the names of a loop with collectives
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:

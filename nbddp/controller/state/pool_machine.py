@@ -30,7 +30,7 @@ from nbddp.controller.state.exit_text import (
     describe_exit,
     describe_store_exit,
     exited_text,
-    late_start_text,
+    too_slow,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -54,6 +54,7 @@ from nbddp.wire.message_types import ErrorInfo, LostAgent, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
     FaultStruck,
+    ImportChanged,
     InputRequest,
     Interrupt,
     RankExited,
@@ -207,9 +208,9 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck() | OperationsLeftOut():
+            case FaultStruck() | OperationsLeftOut() | ImportChanged():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
-                    self.run.strike(stimulus)
+                    self.run.note(stimulus)
                 return []
             case InputRequest():
                 actions = self._input_requests.add(stimulus, self.active_run_id)
@@ -486,8 +487,8 @@ class PoolMachine:
             late = self.ranks.in_state(RankState.STARTING)
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
-                self.phase = Phase.STORE
-            return self._fail(late_start_text(self._settings.start_timeout_s, waiting))
+                self.phase, waiting = Phase.STORE, ""
+            return self._fail(too_slow(self._settings.start_timeout_s, waiting))
         run = self.run
         if run is None:
             return []

@@ -14,6 +14,7 @@ from nbddp.wire.messages import (
     Execute,
     FaultStruck,
     GroupsRebuilt,
+    ImportChanged,
     InputRequest,
     OperationsAborted,
     RankDescribed,
@@ -183,6 +184,7 @@ LifeStimulus: TypeAlias = (
     | RunStarted
     | InputRequest
     | FaultStruck
+    | ImportChanged
     | RunFinished
     | RunsFinished
     | RankExited

@@ -273,8 +273,19 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
             f"{names}: {cell} runs a loop with collectives, and makes no model "
             f"or function. Next: {again}, to run it again"
         )
+    return f"{names}: {cell} {_unmade(left, ranks)}"
+
+
+def _unmade(left: LeftOut, ranks: RankSet) -> str:
+    """The names that a cell uses and that were not made, and the next step."""
+    if not left.loops:
+        again = f"%ddp catchup -r {ranks} --cells {left.cell}"
+        return f"uses names that were not made again. Next: {again}, when these are there"
+    loops, it = ("loops", "them") if len(left.loops) > 1 else ("a loop", "it")
     return (
-        f"{names}: {cell} uses names that were not made again. Next: {again}, when these are there"
+        f"uses {_names(left.uses)}, for which {_cells(left.loops)} would have to run again, "
+        f"{loops} with collectives. Next: %ddp catchup -r {ranks} --cells "
+        f"{','.join(map(str, left.loops))}, to run {it} again"
     )
 
 
@@ -360,7 +371,7 @@ def _random_numbers(result: CatchUp) -> list[str]:
         lines.append(f"{whose} generator{'' if one else 's'} {_names(result.restarted)} {begin}.")
     if result.drawn:
         after = "before it" if len(result.drawn) == 1 else "before them"
-        have = f"{_have(result.drawn)} other random numbers than before"
+        have = "may have other random numbers than before"
         lines.append(f"{_names(result.drawn)} {have}: no seed comes {after}.")
     return lines
 

@@ -164,15 +164,16 @@ class View:
         self._kept = kept
         self._sockets = sockets or SocketLog()
         self._clock = clock or time.monotonic
+        self._began = self._clock() if began is None else began
         self._live = LiveLines(
             run,
             self._labels,
             progress_after_s=settings.progress_after_s,
-            began=self._clock() if began is None else began,
+            began=self._began,
             began_at=began_at,
         )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
-        self._judged_at: dict[str, float] = {}  # the time of each
+        self._judged_s: dict[str, float] = {}  # from the beginning of the cell to each
         self._shown_cards: dict[str, dict[str, str]] = {}
         self._cards_again: list[KeptCard] = []
         #: Operations with partial results, known when the ranks were freed.
@@ -191,8 +192,7 @@ class View:
         now = self._clock()
         match event:
             case Display() if SHOWN_MIME in event.data:
-                marker = self._pictures.add_call(event, now)
-                if marker is not None:
+                if (marker := self._pictures.add_call(event, now)) is not None:
                     self._emit(self._output.add(marker, now))
             case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
                 plain = msgspec.structs.replace(event, data=without_widget(event.data))
@@ -233,7 +233,7 @@ class View:
         if (is_shown or not is_told) and (not event.replaces or self._can_redraw):
             self._show_card(self._card(event), card_id, is_update=is_shown)
         self._judged[card_id] = event
-        self._judged_at[card_id] = now
+        self._judged_s[card_id] = now - self._began
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -362,7 +362,7 @@ class View:
         for card_id, judged in self._judged.items():
             if diagnosis_card.is_told_by_error(judged.report, acted=judged.acted) and not torn:
                 continue
-            ended = at_end(judged, outcome, self._clock() - self._judged_at[card_id])
+            ended = at_end(judged, outcome, self._judged_s[card_id], self._clock() - self._began)
             # A terminal would print it again.
             is_other = self._can_redraw and (
                 ended.report.findings != judged.report.findings or bool(late_ranks(judged.report))

@@ -7,6 +7,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch.utils.data
@@ -112,6 +113,31 @@ def hook_loaders(observer: LoaderObserver) -> Callable[[], None]:
         for owner, name, original, hook in hooks:
             if getattr(owner, name) is hook:
                 setattr(owner, name, original)
+
+    return unhook
+
+
+def hook_base_seeds(around: Callable[[], AbstractContextManager[None]]) -> Callable[[], None]:
+    """Enter a context where a loader draws its *base seed*, until the returned function is called.
+
+    A loop over a loader draws this number even where nothing is shuffled. Only workers use it, so
+    loops with workers are left out. In a version of torch without this name nothing is entered.
+    """
+    iterator_type: Any = getattr(torch.utils.data.dataloader, "_BaseDataLoaderIter", None)
+    if iterator_type is None:
+        return lambda: None
+    make = iterator_type.__init__
+
+    @functools.wraps(make)
+    def new_iterator(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        with nullcontext() if loader.num_workers else around():
+            make(self, loader, *args, **kwargs)
+
+    iterator_type.__init__ = new_iterator
+
+    def unhook() -> None:
+        if iterator_type.__init__ is new_iterator:
+            iterator_type.__init__ = make
 
     return unhook
 

@@ -78,7 +78,7 @@ def test_the_names_of_a_cell_are_not_looked_for_while_no_process_was_replaced(
     def refuse(statements: object) -> None:
         raise AssertionError(statements)
 
-    monkeypatch.setattr("nbddp.controller.catch_up.cell_history.cell_names", refuse)
+    monkeypatch.setattr("nbddp.controller.catch_up.past_cell.cell_names", refuse)
     history = CellHistory()
     run(history, 1, "x = 1", outcome("a", 0, 0))
     history.begin("b", PastCell(2, "x = 1", 1, ALL), [(1, 7)])
@@ -158,6 +158,22 @@ def test_names_that_only_other_ranks_have_bound_are_not_lost():
     assert history.lost_names(RankSet.of([0]), 2)[0].names == ("f", "i", "m", "r")
     assert history.lost_names(RankSet.of([0]), 2)[-1] == LostNames(3, ("x",))
     assert history.lost_names(RankSet.of([7]), 8) == []  # the cells ran on others
+
+
+def test_names_that_each_process_has_before_its_first_cell_are_not_lost():
+    history = CellHistory()
+    run(history, 1, "import torch, time\nimport torch.distributed as dist", outcome("a", 0, 0))
+    run(history, 2, "if rank == 0: device = 'cpu'\nif x: rank = 3", outcome("b", 0, 0))
+    assert history.lost_names(ALL, 2) == [LostNames(1, ("time",))]
+
+
+def test_names_that_only_the_rank_that_ended_would_have_bound_are_not_lost():
+    history = CellHistory()
+    run(history, 1, "os = x = 1\nif rank == 1:\n    own = 1", outcome("a", 0, 0))
+    code = "import re\nif rank == 1:\n    os = own = z = 2\nif x:\n    y = 1\nexit()"
+    run(history, 2, code, outcome("b", 0, 0, status="exited", fresh=RankSet.of([1])))
+    lost = [LostNames(1, ("os", "own", "x")), LostNames(2, ("re",), ("y",))]
+    assert history.lost_names(RankSet.of([1]), 2) == lost
 
 
 def test_names_that_a_rank_lacks_after_it_has_caught_up():

@@ -13,10 +13,11 @@ from nbddp.controller.catch_up import (
     make_plan,
     with_joint_names,
 )
+from nbddp.controller.catch_up.plan import leaves_loops, loops_of
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
 
-ALL = RankSet.of([0, 1])
+ALL, ONE = RankSet.of([0, 1]), RankSet.of([1])
 
 
 def cell(number: int, code: str, *, ok: bool = True, operations: bool = False) -> PastCell:
@@ -133,6 +134,73 @@ def test_a_loop_runs_again_where_a_model_is_built_from_its_names(kind: NameKind)
     )
 
 
+ONCE = "def f(v):\n    return v\nfor it in range(2):\n    r = f(1)\nprint(r)"
+
+
+def test_a_cell_whose_loop_binds_what_it_uses_does_not_need_the_cell_before():
+    """The same cell, edited and run again: the loop of the first one is no reason to leave it."""
+    cells = [cell(4, ONCE, operations=True), cell(5, ONCE, operations=True)]
+    plan = plan_of(cells, {"f": "definition", "it": "data", "r": "data"})
+    assert (numbers(plan), plan.left_out) == ([5], ())
+
+
+def test_what_a_cell_surely_uses_of_a_loop_is_named_with_the_loop():
+    cells = [
+        cell(1, "for x in data:\n    mean = reduced(x)", operations=True),
+        cell(2, "def f(): return mean"),
+        cell(3, "y = f()"),
+    ]
+    lacking: dict[str, NameKind] = {"f": "definition", "y": "data"}
+    left = plan_of(cells, lacking).left_out
+    assert [(each.cell, each.uses, each.loops) for each in left] == [
+        (2, ("mean",), (1,)),
+        (3, ("f",), (1,)),
+    ]
+    assert numbers(plan_of(cells, lacking, wanted=(1,))) == [1, 2, 3]
+
+
+def test_a_name_that_very_many_cells_have_made_from_its_last_value():
+    cells = [cell(1, "n = 0"), *(cell(number, "n += 1") for number in range(2, 3000))]
+    assert loops_of("n", cells, ONE) == ()
+
+
+def test_the_value_of_an_old_cell_is_stale_where_the_last_one_is_left_out():
+    cells = [
+        cell(1, "mine = 1; other = 2; old = 3"),
+        cell(2, "mine = 2\nfor x in range(3): dist.all_reduce(x)", operations=True),
+        cell(3, "old = mine + 1"),
+    ]
+    lacking: dict[str, NameKind] = dict.fromkeys(("mine", "other", "old", "x"), "data")
+    plan = plan_of(cells, lacking)
+    assert numbers(plan) == [1]
+    assert plan.stale == {"mine", "old"}
+    assert plan_of(cells, lacking, wanted=(2,)).stale == set()
+
+
+def test_a_cell_that_the_user_names_runs_though_others_do_not():
+    cells = [
+        cell(1, "for x in data:\n    mean = reduced(x)", operations=True),
+        cell(2, "size = mean * 2"),
+    ]
+    plan = plan_of(cells, {"mean": "plain", "size": "data"}, wanted=(2,))
+    assert numbers(plan) == [2]
+    assert plan.needs == {"mean"}, "it is copied, if it can be"
+
+
+@pytest.mark.parametrize(
+    ("code", "loops"),
+    [
+        ("v = 1\nfor x in range(3): dist.all_reduce(x)", (2,)),
+        ("def v(): 1\nfor x in range(3): dist.all_reduce(x)", ()),
+        ("dist.all_reduce(v := 1)", ()),
+    ],
+)
+def test_the_loops_that_a_catch_up_for_a_name_has_to_name(code: str, loops: tuple[int, ...]):
+    cells = [cell(2, code, operations=True), cell(3, "w = v")]
+    assert loops_of("v", cells, ONE) == loops_of("w", cells, ONE) == loops
+    assert leaves_loops(cells, ONE) == bool(loops)
+
+
 def test_a_loop_without_collectives_or_one_that_makes_a_module_is_no_training_loop():
     loop = "data = []\nfor i in range(3):\n    data.append(i)"
     assert numbers(plan_of([cell(1, loop)], {"data": "data", "i": "data"})) == [1]
@@ -229,6 +297,20 @@ def test_names_whose_values_may_have_changed_since():
     plan = plan_of(cells, lacking)
     assert plan.rebound == {"steps"}
     assert plan.touched == {"steps", "losses", "best", "seen"}
+
+
+def test_a_branch_that_a_fresh_rank_does_not_take_changes_nothing_of_it():
+    cells = [
+        cell(1, "p, q, seen = rank, rank, []"),
+        cell(2, "if rank == 0:\n    p = 20\n    seen.append(1)\nelse:\n    q = 2"),
+        cell(3, "def f():\n    if rank == 0:\n        global p\n        p = 1\nf()"),
+    ]
+    lacking: dict[str, NameKind] = dict.fromkeys(("p", "seen"), "plain")
+    plan = make_plan(cells, lacking, RankSet.of([1]), (), 2)
+    assert plan.rebound == {"q"}
+    assert plan.touched == set()
+    of_others = PastCell(4, "if rank:\n    p = 2", 2, RankSet.of([0]), is_ok=True)
+    assert make_plan([cells[0], of_others], lacking, RankSet.of([1]), (), 2).rebound == {"p"}
 
 
 def test_names_of_cells_of_other_ranks_are_told_apart():

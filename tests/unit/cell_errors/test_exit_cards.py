@@ -242,6 +242,8 @@ def test_the_error_below_the_card_is_brief():
         "  next      Remove what ended rank 1. Then run %ddp catchup to give its new process\n"
         "            the variables that it lacks, and run the cell again"
     )
+    leaves = cell_error(replace(outcome, leaves_loops=True), "cell [7]", {})
+    assert "to give its new process most of the variables that it lacks" in str(leaves)
     # A traceback of the user's code is not on the card.
     outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))
     explained = replace(outcome, report=exit_report(outcome))

@@ -366,16 +366,26 @@ _INSTEAD = (
 
 
 def test_a_name_that_only_a_fresh_rank_lacks():
-    lacks = raised(2, "NameError", "name 'model' is not defined")
-    message = text(cell_error(freed(0), lacks, replacements=RankSet.of([2, 3]), is_plain=False))
-    assert message.endswith(
+    history = CellHistory()
+    ended = RunOutcome("a", {rank: RankResult(rank, "ok") for rank in range(3)}, 0.1)
+    history.begin("a", PastCell(3, "model = 1", 1, RankSet.all(3)))
+    history.end(ended)
+    history.note_restart(RankSet.of([2]))
+    lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
+
+    def message(replaced: RankSet, origins: CellHistory | None = history) -> str:
+        results = freed(0), lacks
+        error = cell_error(*results, replacements=replaced, origins=origins, is_plain=False)
+        return text(error)
+
+    assert message(RankSet.of([2, 3])).endswith(
         "CellError: rank 2 raised NameError: name 'model' is not defined\n"
-        "  likely    rank 2 is a fresh process: it lacks the names that earlier cells defined\n"
+        "  likely    rank 2 is a fresh process: it has not run cell [3], which defines model\n"
         "  next      %ddp catchup -r 2 runs such cells there"
     )
     for others in (NO_RANKS, RankSet.of([3])):
-        message = text(cell_error(freed(0), lacks, replacements=others, is_plain=False))
-        assert "fresh" not in message
+        assert "fresh" not in message(others)
+    assert "fresh" not in message(RankSet.of([2, 3]), None)
 
 
 def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
@@ -451,7 +461,8 @@ def test_the_words_after_a_restart_of_ranks():
         "and modules and optimizers get the state of rank 0"
     )
     assert restarted_text(RankSet.of([0, 1]), RankSet.of([2])).startswith(
-        "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
+        "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept. "
+        "Next: %ddp catchup makes their variables again: ranks 0-1 run the cells that define them, "
     )
     assert restarted_text(RankSet.all(2), RankSet()).endswith("their variables are gone")
     after_attach = restarted_text(RankSet.of([2]), RankSet.of([0, 1]), knows_cells=False)

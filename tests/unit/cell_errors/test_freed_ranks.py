@@ -36,10 +36,29 @@ def test_a_deadlock_that_the_timeout_of_the_cell_ended():
 def test_ranks_that_nobody_freed_have_waited_until_the_end():
     waits = PerRank(0, "running", Predicate(RankVerb.WAITS, " in barrier #1"), since_s=0.25)
     stuck = replace(report(), ranks={0: waits})
-    outcome = RunOutcome("r", {}, 7.0)
-    for acted, since_s in ((False, 6.25), (True, 0.25)):
-        judged = at_end(VerdictReached("r", stuck, acted=acted, views={}), outcome, 6.0)
+    for result, acted, since_s in (
+        (RankResult(0, "unfinished", 8.0), False, 6.25),
+        (RankResult(0, "error", 5.0), False, 4.25),  # it left the cell 4 s after the verdict
+        (RankResult(0, "ok", 0.5), False, 0.25),
+        (RankResult(0, "exited", 8.0, left_s=3.0), False, 2.25),
+        (RankResult(0, "error", 1.5), True, 0.25),
+    ):
+        outcome = RunOutcome("r", {0: result}, 7.0)
+        verdict = VerdictReached("r", stuck, acted=acted, views={})
+        judged = at_end(verdict, outcome, judged_s=1.0, now_s=7.0)
         assert judged.report.ranks[0].since_s == since_s
+
+
+@pytest.mark.parametrize(("since_s", "waited_s"), [(1.25, 5.0), (6.0, 12.0)])
+def test_a_wait_ends_with_the_timeout_of_its_operation(since_s: float, waited_s: float):
+    # The rank took the error, and stayed in the cell. A wait beyond its timeout has no known limit.
+    waits = PerRank(
+        0, "running", Predicate(RankVerb.WAITS, " in barrier #1"), since_s=since_s, limit_s=5.0
+    )
+    verdict = VerdictReached("r", replace(report(), ranks={0: waits}), acted=False, views={})
+    outcome = RunOutcome("r", {0: RankResult(0, "ok", 8.0)}, 9.0)
+    judged = at_end(verdict, outcome, judged_s=2.0, now_s=9.0)
+    assert judged.report.ranks[0].since_s == waited_s
 
 
 def test_a_deadlock():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.state.outcome import RankResult
 from nbddp.errors import CellError, CellInterruptedError, CellTimeoutError
 from nbddp.wire.flight_recorder.schema import ExceptionLine
@@ -167,3 +168,21 @@ def test_an_error_before_the_interrupt_is_that_of_the_cell():
     )
     assert type(error) is CellError
     assert text(error).endswith("CellError: rank 1 raised ValueError: bad")
+
+
+def test_a_catch_up_that_was_stopped_is_to_run_again():
+    of_cell = CellInterruptedError("CellInterruptedError: cell [5] was interrupted\n  next  ...")
+    of_cell.headline = "CellInterruptedError: cell [5] was interrupted"
+    error = interrupted_catch_up(of_cell, RankSet.of([1]), ["step", "slow"], "%ddp catchup")
+    assert str(error) == (
+        "CellInterruptedError: %ddp catchup was interrupted: rank 1 still lacks step, slow\n"
+        "  where     cell [5]\n"
+        "  kept      every variable that a rank had before\n"
+        "  next      run %ddp catchup again"
+    )
+    assert error.headline == str(error).partition("\n")[0]
+    names = [f"n{number}" for number in range(9)]
+    many = interrupted_catch_up(of_cell, RankSet.of([1, 2]), names, "%ddp catchup -r 1-2")
+    assert "ranks 1-2 still lack n0, n1, n2, n3, n4, n5, n6, n7 and more\n" in str(many)
+    none = interrupted_catch_up(of_cell, RankSet.of([1, 2]), [], "%ddp catchup -r 1-2")
+    assert "interrupted: ranks 1-2 have their variables as before\n" in str(none)

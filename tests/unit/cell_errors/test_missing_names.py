@@ -3,9 +3,10 @@
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.cell_errors import restarted_text
 from nbddp.controller.state import LeftOut, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import GroupMark, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import cell_error, ok, raised, text
@@ -58,6 +59,26 @@ def test_all_ranks_are_fresh():
         "likely    ranks 0-2 are fresh processes since cell [5]: they have not run cell [4], which "
         "defines v\nnext      run the cells again that define what they lack"
     )
+
+
+def test_a_loop_with_collectives_is_named_at_once():
+    history = CellHistory()
+    history.begin("4", PastCell(4, "v = 1\nfor x in range(3): dist.all_reduce(x)", 1, ALL))
+    marks = (GroupMark(pg_id="0", collective_seq_id=3, digest=0),)
+    results = {rank: RankResult(rank, "ok", marks=marks) for rank in ALL}
+    history.end(RunOutcome("4", results, 0.0))
+    history.note_restart(ONE)
+    run(history, 6, "print(v)", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: it has not run cell [4], which defines v\n"
+        "next      %ddp catchup -r 1 --cells 4 runs such cells there; this is a loop with "
+        "collectives, which may have to be named"
+    )
+
+
+def test_a_restart_does_not_promise_the_names_of_loops():
+    leaves = restarted_text(RankSet.of([2]), RankSet.of([0]), leaves_loops=True)
+    assert "Next: %ddp catchup makes most of its variables again: it runs the cells" in leaves
 
 
 def after_restart(*cells: tuple[int, str]) -> CellHistory:
@@ -231,6 +252,51 @@ def test_the_cells_before_attach_are_not_known():
     )
 
 
+@pytest.mark.parametrize("has_caught_up", [False, True])
+def test_a_name_that_no_cell_and_no_push_has_given_to_the_rank_is_perhaps_a_typo(
+    has_caught_up: bool,
+):
+    history = CellHistory()
+    run(history, 3, "step = 0")
+    history.note_restart(ONE)
+    history.note_push(["v"], RankSet.of([0, 2]))
+    if has_caught_up:
+        history.replaced.note_catch_up([(1, 11)], is_whole=True)
+    run(history, 5, "if rank == 1: y = v\ndist.barrier()", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == ""
+
+
+def test_a_name_that_was_pushed_to_the_rank_before():
+    history = CellHistory()
+    history.note_push(["v"], ALL)
+    history.note_restart(ONE)
+    run(history, 5, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: v was pushed before\n"
+        "next      %ddp push v -r 1, if this notebook has it"
+    )
+
+
+def test_a_name_that_an_import_of_all_has_perhaps_defined():
+    history = CellHistory()
+    run(history, 3, "from math import *")
+    history.note_restart(ONE)
+    run(history, 5, "v", status="error", pids={1: 11})
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: it has not run cell [3], perhaps with v in its "
+        "`import *`\nnext      %ddp catchup -r 1 runs such cells there"
+    )
+    history.replaced.note_catch_up([(1, 11)], is_whole=True)
+    assert hint(history, ONE, ONE) == ""
+
+
+def test_a_name_from_before_the_restart_of_all_on_a_rank_that_was_replaced_since():
+    history = after_restart((4, "v = 2"))
+    history.note_restart(ONE)
+    run(history, 7, "v", status="error", pids={1: 11})
+    assert "fresh process since %ddp restart: cell [4], which made v" in hint(history, ONE, ONE)
+
+
 _STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
 
 
@@ -278,6 +344,17 @@ def test_what_has_no_state_is_not_to_be_synced(definitions: tuple[str, ...], ste
     lacks = raised(2, "NameError", "name 'os' is not defined", name="os")
     message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
     assert message.endswith(f"\n  next      {step}")
+
+
+def test_the_loop_that_a_left_out_cell_needs_is_named():
+    history = CellHistory()
+    left = LeftOut(("v",), Reason.NEEDS, 5, uses=("mean",), loops=(3,))
+    history.note_left_out(ONE, [left])
+    assert hint(history, ONE, ONE) == (
+        "likely    rank 1 is a fresh process: %ddp catchup did not make v, as cell [5], which "
+        "defines it, uses mean, for which cell [3] would have to run again, a loop with "
+        "collectives\nnext      %ddp catchup -r 1 --cells 3, to run it again"
+    )
 
 
 @pytest.mark.parametrize(

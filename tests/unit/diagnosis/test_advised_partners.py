@@ -381,30 +381,3 @@ def test_a_rank_that_receives_more_often_than_others_send():
         "Rank 0 has called recv (line 2) 3 times, and 2 sends were called for it, by ranks 1-2. "
         "Let it receive as often as others send to it, or let another rank send."
     )
-
-
-@pytest.mark.parametrize("others", [1, 2])
-@pytest.mark.parametrize("tag", ["", ", tag=0"])
-def test_a_call_that_differs_in_the_tag_only_gets_the_tag_of_the_other_end(tag: str, others: int):
-    code = (
-        "if rank == 0:\n    for dst in range(1, world_size): dist.send(x, dst, tag=dst)\n"
-        f"else:\n    dist.recv(y, 0{tag})"
-    )
-    pool = pool_of(code, 1 + others)
-    pool[0].blocked("send", peer=1, tag=1, line=2)
-    for rank in range(1, 1 + others):
-        pool[rank].blocked("recv", peer=0, line=4)
-    finding = only(pool)
-    assert finding.next_step == (
-        "Give recv `tag=1` on rank 1 (line 4), since rank 0 sends with tag 1 (line 2)."
-    )
-
-
-def test_a_send_that_has_ended_with_another_tag_gets_that_of_its_receiver():
-    pool = pool_of("if rank == 0:\n    dist.send(x, 1)\nelse:\n    dist.recv(y, 0, tag=5)", 2)
-    pool[0].done("send", peer=1, line=2)
-    pool[0].finished()
-    pool[1].blocked("recv", peer=0, tag=5, line=4)
-    assert only(pool).next_step == (
-        "Give send `tag=5` on rank 0 (line 2), since rank 1 receives with tag 5 (line 4)."
-    )

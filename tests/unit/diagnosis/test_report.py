@@ -223,6 +223,8 @@ def test_the_earliest_timeout():
     pool[2].finished()
     report = pool.diagnose()
     assert (report.earliest_timeout_ms, report.earliest_timeout_left_ms) == (5_000, 2_000)
+    limits = [report.ranks[rank].limit_s for rank in range(3)]
+    assert limits == [pytest.approx(9.0), pytest.approx(5.0), None]
 
 
 def test_a_timeout_that_is_over_and_one_that_is_not_known():

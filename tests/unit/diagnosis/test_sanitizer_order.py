@@ -5,7 +5,7 @@ import pytest
 
 from nbddp.controller.diagnosis import Finding
 from nbddp.wire.flight_recorder import SanitizerFault, SanitizerFaultKind, SanitizerReport
-from tests.support.looks import Ranks, site
+from tests.support.looks import CELL, Ranks, site
 
 
 def fault(pool: Ranks, rank: int, kind: SanitizerFaultKind, line: int, at: int) -> SanitizerFault:
@@ -31,6 +31,23 @@ def test_the_wait_and_the_use_may_stand_in_one_line():
         ),
     ):
         assert next_step(pool, seen) == step
+
+
+@pytest.mark.parametrize(
+    ("begin", "step"),
+    [
+        ("for i in (1, 2):", "the handle that line 3 makes before line 2 runs again"),
+        ("if rank == 0:", "the handle that line 3 makes before line 2"),
+    ],
+)
+def test_a_line_above_that_uses_the_tensor_in_a_loop_runs_again(begin: str, step: str):
+    kept = "handles.append(dist.isend(x, i))"
+    pool = Ranks(1)
+    pool.code[CELL] = f"{begin}\n    x.fill_(i)\n    {kept}\n"
+    operation = pool[0].operations[pool[0].done("send", peer=1, line=3) - 1]
+    operation = msgspec.structs.replace(operation, site=site(3, kept))
+    use = SanitizerFault(kind="write", operation=operation, site=site(2, "x.fill_(i)"))
+    assert next_step(pool, use) == f"Call `wait()` on {step}, or give the operation a copy."
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])

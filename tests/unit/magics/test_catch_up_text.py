@@ -153,6 +153,12 @@ def test_random_numbers_that_are_drawn_again_are_told():
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
+            {"left_out": (LeftOut(("x",), Reason.NEEDS, 5, uses=("y",), loops=(2, 3)),)},
+            "It still lacks x: cell [5] uses y, for which cells [2], [3] would have to run again, "
+            "loops with collectives. Next: %ddp catchup -r 1 --cells 2,3, to run them again",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
             {"left_out": (LeftOut(("x",), Reason.LOOP, 2),)},
             "It still lacks x: cell [2] runs a loop with collectives, and makes no model or "
             "function. Next: %ddp catchup -r 1 --cells 2, to run it again",
@@ -307,7 +313,7 @@ def test_the_answer_is_short_and_folds_what_was_done():
 def test_generators_in_variables_and_values_without_a_seed_are_told():
     assert said(restarted=("g",), drawn=("perm", "xs")).lines[1:3] == [
         "Its generator g begins again, as its cell makes it.",
-        "perm and xs have other random numbers than before: no seed comes before them.",
+        "perm and xs may have other random numbers than before: no seed comes before them.",
     ]
     assert said(restarted=("g", "h")).lines[1] == (
         "Its generators g and h begin again, as their cells make them."

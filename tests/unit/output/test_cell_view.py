@@ -378,7 +378,7 @@ def test_a_card_that_nobody_acted_upon_has_the_time_since_its_own_verdict():
         report = replace(verdict(), findings=(found,))
         view.show(VerdictReached("r", report, acted=False))
     now[0] = 30.0
-    view.end(RunOutcome("r", {rank: RankResult(rank, "ok") for rank in range(2)}, 30.0))
+    view.end(RunOutcome("r", {rank: RankResult(rank, "ok", 30.0) for rank in range(2)}, 30.0))
     first, second = page.plain.split("rank 0 waits in all_reduce")
     assert "for 31.0 s" in first
     assert "for 11.0 s" in second

@@ -12,7 +12,7 @@ from nbddp.controller.state.stimuli import (
 )
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import Site
-from nbddp.wire.messages import InputReply, InputRequest
+from nbddp.wire.messages import ImportChanged, InputReply, InputRequest
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, outcome_in
 
@@ -51,6 +51,19 @@ def test_open_questions_end_with_the_cell_that_is_given_up():
     assert ended(actions) == [(run_id, 0, 1), (run_id, 2, 1), (run_id, 2, 2)]
     asked = "last seen at a prompt, which now ends"
     assert [result.stuck for result in outcome_in(actions).results.values()] == [asked, "", asked]
+
+
+def test_ranks_that_import_a_library_when_the_cell_is_given_up_are_said_to():
+    pool = make()
+    run_id = pool.run()
+    pool.feed(ImportChanged(run_id=run_id, rank=0, module="scipy"))
+    for module in ("torch._dynamo", ""):
+        pool.feed(ImportChanged(run_id=run_id, rank=1, module=module))
+    pool.feed(ImportChanged(run_id="an earlier cell", rank=2, module="scipy"))
+    pool.feed(InterruptRequested(run_id))
+    results = outcome_in(pool.feed(AbandonRequested(run_id))).results
+    imports = "last seen importing scipy, which an interrupt waits for"
+    assert [result.stuck for result in results.values()] == [imports, "", ""]
 
 
 def test_a_question_that_comes_later_ends_at_once():

@@ -46,6 +46,7 @@ from nbddp.controller.diagnosis.words.one_sided_messages import (
     give_tag,
     let_do_its_part,
     with_other_tag,
+    without_call,
     without_other_ends,
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
@@ -238,7 +239,7 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
     elsewhere = None if is_known else _in_collective(cause, reports)
     places: Places = ()
     if operation is not None and tagged is not None:
-        step = give_tag(cause.owner, operation, tagged)
+        step = give_tag(cause.owner, operation, tagged, reports)
     elif other is not None:
         step = _give_partner(other, assigned)
     elif operation is not None and left_out is not None:
@@ -252,7 +253,11 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         meet = _meet_before(cause.owner, operation, elsewhere, kept_away)
         step = f"{meet} {differing_lines(places)}"
     elif operation is not None and step == GIVE_EACH_ITS_RECV:
-        step = let_do_its_part(cause.owner, operation, partners, reports) or step
+        step = (
+            let_do_its_part(cause.owner, operation, partners, reports)
+            or without_call(cause.owner, operation, reports)
+            or step
+        )
     return Words(
         f"Rank {cause.owner} waits in {name(cause, reports)}, and {partners.describe()} never "
         f"{does} it{now}.",

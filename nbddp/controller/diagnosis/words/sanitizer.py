@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     opened, ranks = fault.operation, cause.culprits
     name = _name(rank, opened, reports)
     issued = f"{name} was issued at {line_of(opened.site)}, and nothing had waited for its end"
-    waits = f"Call `wait()` on what {line_of(opened.site)} returns"
+    waits = f"Call `wait()` on {_handle(opened.site)}"
     if fault.kind == "not-awaited":
         called = f"Nothing has waited for {name}, which {ranks.describe()} called"
         if fault.has_handle:
@@ -42,7 +43,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             "forever."
             if is_message
             else "torch fills or reads the tensors at some time, and the code cannot know when.",
-            f"Keep what {line_of(opened.site)} returns, and call its `wait()`.",
+            f"Keep {_handle(opened.site)}, and call its `wait()`.",
             code=code_of((opened.site, ranks)),
             ranks=_rows(cause, reports, f"called {name}"),
             begins_with_ranks=False,
@@ -58,7 +59,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
             f"{issued} when {line_of(fault.site)} called {other}, and one of the two writes to the "
             "memory of the other.",
-            f"{waits} {_before(opened.site, fault.site)}{own}.",
+            f"{waits} {_before(opened.site, fault.site, reports)}{own}.",
             code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
@@ -68,7 +69,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
         f"{issued} when {line_of(fault.site)} {does} its memory; {ending}.",
-        f"{waits} {_before(opened.site, fault.site)}{copy}.",
+        f"{waits} {_before(opened.site, fault.site, reports)}{copy}.",
         code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
@@ -172,6 +173,8 @@ def _crossed_messages(crossed: CrossedLines, reports: RankReports) -> Words:
     )
 
 
+#: A line that adds what the call returns to a list, and returns None itself.
+_KEEPS_HANDLE = re.compile(r"\.append\(.*\b(isend|irecv|async_op)\b")
 #: Operations that read a tensor on some ranks, and write it on others.
 _IN_PLACE = ("broadcast", "reduce")
 _ACCESSES: Mapping[str, tuple[str, str]] = {
@@ -191,10 +194,26 @@ def _use(fault: SanitizerFault) -> str:
     return "writes" if fault.kind == "read" else "uses"
 
 
-def _before(opened: Site, used: Site) -> str:
-    """``before line 5``, where the tensor is used."""
-    is_one = opened.position == used.position
-    return "before the line uses the tensor again" if is_one else f"before {line_of(used)}"
+def _handle(opened: Site) -> str:
+    """``what line 5 returns``, or the handle of a call whose line adds it to a list."""
+    if _KEEPS_HANDLE.search(opened.source):
+        return f"the handle that {line_of(opened)} makes"
+    return f"what {line_of(opened)} returns"
+
+
+def _before(opened: Site, used: Site, reports: RankReports) -> str:
+    """``before line 5``, where the tensor is used; in a loop the call may stand below that line."""
+    if opened.position == used.position:
+        return "before the line uses the tensor again"
+    is_above = used.position[:2] == opened.position[:2] and 0 < used.line < opened.line
+    if is_above and used.function == opened.function and _is_in_loop(used, reports):
+        return f"before {line_of(used)} runs again"
+    return f"before {line_of(used)}"
+
+
+def _is_in_loop(site: Site, reports: RankReports) -> bool:
+    code = reports.sources(site)
+    return code is not None and any(each.kind == "loop" for each in code.branches(site.line))
 
 
 def _rows(cause: Cause, reports: RankReports, does: str) -> Mapping[Rank, PerRank]:
