@@ -155,4 +155,8 @@ def _admission(
         if reason := uplink.lost_reason():
             raise AgentJoinError(f"not joined: {reason}")
         if lifeline_fd in ready and not os.read(lifeline_fd, 4096):
-            raise AgentJoinError("not joined: the program that has started this agent has ended")
+            raise AgentJoinError(
+                "not joined: standard input has ended, as it does when the program that started "
+                "this agent ends. Next, if you have started it: nbddp agent --connect - < FILE, or "
+                "--connect FILE"
+            )

@@ -4,6 +4,7 @@ Runs in: the agent process on another machine, its main thread.
 """
 
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 from nbddp.errors import AgentJoinError
 from nbddp.wire.launch_specs import Invitation
 
-#: The source of the invitation that is a line on standard input, whose end then ends the agent.
+#: The source of the invitation that is a line on standard input; see `ends_with_starter`.
 STDIN = "-"
 #: The source that is the variable `CONNECT_ENV`.
 ENVIRONMENT = "env"
@@ -50,6 +51,14 @@ def read_invitation(source: str) -> Invitation:
             f"--connect {source}: this is no invitation of %ddp listen"
             f"{'' if text else '; it is empty'}. Next: {_next_step(source)}"
         ) from None
+
+
+def ends_with_starter(fd: int) -> bool:
+    """Whether the end of an input tells that the program that holds its other end has ended.
+
+    Engines give the agent a pipe. The end of a file is where its text ends.
+    """
+    return not stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def _next_step(source: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nbddp.agent import own_session
 from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
-from nbddp.agent.invitation import STDIN, read_invitation
+from nbddp.agent.invitation import STDIN, ends_with_starter, read_invitation
 from nbddp.agent.node_facts import node_facts
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
@@ -178,9 +178,10 @@ def serve(source: str) -> NoReturn:
         PoolStartError: there is no folder for sockets.
     """
     invitation = read_invitation(source)
-    if source == STDIN and invitation.keep_s and process_tree.IS_LINUX:
+    has_lifeline = source == STDIN and ends_with_starter(sys.stdin.fileno())
+    if has_lifeline and invitation.keep_s and process_tree.IS_LINUX:
         own_session.enter()
-    lifeline_fd = _take_stdin() if source == STDIN else -1
+    lifeline_fd = _take_stdin() if has_lifeline else -1
     address, own = reach(invitation)
     facts, started_with = node_facts(own, invitation.cwd), dict(os.environ)
     for name in step_variables(os.environ):

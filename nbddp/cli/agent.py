@@ -19,7 +19,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         required=True,
         metavar="FILE",
         help="the file that %%ddp listen has written; -: a line on standard input, whose end ends "
-        f"the agent; env: the variable {CONNECT_ENV}",
+        f"the agent unless it is a file; env: the variable {CONNECT_ENV}",
     )
     parser.add_argument(
         "--check", action="store_true", help="say whether this machine could join, and end"

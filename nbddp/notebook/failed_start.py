@@ -1,12 +1,17 @@
 """The last start or attach of the user, if it has failed: no cell starts another pool instead.
 
-Runs in: the notebook's process.
+Also what is said where no pool is running. Runs in: the notebook's process.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import note_ended_jobs
 from nbddp.errors import NoPoolError
+from nbddp.system.kept_pools import detached_pools
+
+_DEFAULT = "-n 2"
 
 
 class FailedStart:
@@ -47,3 +52,17 @@ class FailedStart:
                 "no other pool in its place. Next: %ddp start with the options that you need"
                 f"{attach}"
             )
+
+
+def no_pool_text(last: PoolOptions | None) -> str:
+    """Say that no pool is running, and how to start one or take one back.
+
+    Args:
+        last: the options of the last pool; None: there was none.
+    """
+    note_ended_jobs()
+    free = [each.pool_id for each in detached_pools()]
+    back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
+    line = _DEFAULT if last is None else last.describe()
+    python = ", or nbddp.start(2)" if line == _DEFAULT else " (the last options)"
+    return f"no pool is running. Next: %ddp start {line}{python}{back}"

@@ -19,13 +19,13 @@ from IPython.core.getipython import get_ipython
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import LINE_OPTIONS, PoolOptions
-from nbddp.controller.pool import KeptPool, Pool, note_ended_jobs
+from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
-from nbddp.notebook.failed_start import FailedStart
+from nbddp.notebook.failed_start import FailedStart, no_pool_text
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -50,7 +50,6 @@ from nbddp.notebook.output import (
 from nbddp.notebook.render import rank_strip, status_table, step_panel
 from nbddp.notebook.widgets import Relay, StepPanel
 from nbddp.settings import LIVE_PREFIX, Settings, is_rank
-from nbddp.system.kept_pools import detached_pools
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
 
@@ -101,10 +100,7 @@ def pool() -> Pool:
     await_start()
     living = current_pool()
     if living is None:
-        note_ended_jobs()
-        free = [each.pool_id for each in detached_pools()]
-        back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
-        raise NoPoolError(f"no pool is running. Next: %ddp start -n 2, or nbddp.start(2){back}")
+        raise NoPoolError(no_pool_text(last_options()))
     return living
 
 

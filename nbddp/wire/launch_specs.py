@@ -79,10 +79,10 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.json.encode(self).decode()
 
     def write(self, path: Path) -> None:
-        """Write it to a file that only its owner can read; the file must not exist."""
+        """Write it, as a line, to a file that only its owner can read; the file must not exist."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(self.text())
+            file.write(f"{self.text()}\n")
 
     @classmethod
     def parse(cls, text: str | bytes) -> "Invitation":

@@ -61,7 +61,7 @@ def start_in_background(options: PoolOptions) -> list[Pool | Exception]:
 def test_agents_join_by_a_file_standard_input_and_a_variable(
     home: Path, agents: list["subprocess.Popen[bytes]"]
 ):
-    options = PoolOptions.checked(1, nnodes=3, launcher="listen", address="127.0.0.1")
+    options = PoolOptions.checked(1, nnodes=4, launcher="listen", address="127.0.0.1")
     results = start_in_background(options)
     path = invitation_file(home)
     assert oct(path.stat().st_mode)[-3:] == "600"
@@ -70,15 +70,17 @@ def test_agents_join_by_a_file_standard_input_and_a_variable(
     agents.append(subprocess.Popen([*AGENT, "-"], stdin=subprocess.PIPE))
     stdin = agents[-1].stdin
     assert stdin is not None
-    stdin.write(text.encode() + b"\n")
+    stdin.write(text.encode())
     stdin.flush()
+    with path.open() as file:
+        agents.append(subprocess.Popen([*AGENT, "-"], stdin=file))
     agents.append(subprocess.Popen([*AGENT, "env"], env={**os.environ, "NBDDP_CONNECT": text}))
     pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
     try:
         pool.run("import os\nt = torch.ones(1) * rank\ndist.all_reduce(t)")
-        assert pool.pull("t.item()") == [3.0] * 3
-        assert pool.pull("'NBDDP_CONNECT' in os.environ") == [False] * 3
+        assert pool.pull("t.item()") == [6.0] * 4
+        assert pool.pull("'NBDDP_CONNECT' in os.environ") == [False] * 4
         # The end of its input ends the agent on standard input; the others are told.
         stdin.close()
         poll_until(lambda: len(pool._processes.snapshot.lost_agents) == 1)
@@ -101,6 +103,10 @@ def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
     first.send_signal(signal.SIGINT)
     assert first.wait(20) == 1
     assert b"not joined: it was ended by SIGINT" in first.stderr.read()
+    content = path.read_bytes()
+    piped = subprocess.run([*AGENT, "-"], check=False, input=content, stderr=subprocess.PIPE)
+    assert piped.returncode == 1
+    assert b"not joined: standard input has ended" in piped.stderr
     agents += [subprocess.Popen(words), subprocess.Popen(words)]
     pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)

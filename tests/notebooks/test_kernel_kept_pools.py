@@ -63,6 +63,8 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         kernel.wait_text(begun, "in")
         kernel.ok("left = _")
         detached = kernel.ok("%ddp detach")
+        kernel.wait_text(begun, "let go by %ddp detach")
+        assert "CellError" not in kernel.cells[begun].text
         assert "cell [" in flat(detached.text)
         assert "(2h), then it ends" in flat(detached.text)
         # A cell starts another pool, and says that this one waits.
@@ -74,11 +76,18 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
         assert re.search(r"Next: %ddp stop, then %ddp attach \w+ takes it back; or run", lacks)
         assert "which defines" not in flat(kernel.run("%%ddp\nnobodys").text)
         kernel.ok("%ddp stop")
-        poll_until(lambda: "goes on without this kernel" in kernel.ok("print(left)").text)
+        poll_until(lambda: "let go by %ddp detach after" in kernel.ok("print(left)").text)
+        assert "handle that %ddp attach gives" in flat(kernel.run("left.wait()").error)
         again = kernel.ok("%ddp start -n 1").text  # a reader may have forgotten the pool
         assert "goes on without a kernel until" in flat(again)
         kernel.ok("%ddp stop")
-        assert "attached" in kernel.ok("h = %ddp attach").text
+        attached = kernel.ok("%ddp attach")
+        assert "] of this kernel, with" in attached.text
+        its_handle = f"Next: Out[{attached.number}].wait(), or %ddp interrupt"
+        assert its_handle in flat(kernel.run("%%ddp\nrank").error)
+        kernel.ok("%ddp detach")
+        assert "] of this kernel, with" in kernel.ok("h = %ddp attach").text
+        assert "Next: h.wait(), or %ddp interrupt" in flat(kernel.run("%%ddp\nrank").error)
         assert "running" in kernel.ok("print(h)").text
         kernel.ok("%ddp interrupt")
         assert "CellInterruptedError" in kernel.run("h.wait()").error

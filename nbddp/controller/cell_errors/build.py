@@ -137,7 +137,10 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
         late = outcome.ranks("unfinished").describe()
         ending = f"was ended by {outcome.ended_by} before {late} had finished"
         if outcome.goes_on:
-            ending = f"goes on on {late} without this kernel. Next: %ddp attach shows its end"
+            ending = (
+                f"was let go by {outcome.ended_by} while it ran on {late}. Next: the handle that "
+                "%ddp attach gives shows its end"
+            )
         return _text(CellError, f"{cell_name} {ending}", body)
     others = [*evidence.consequence_lines(outcome), *_states(outcome)]
     quitters = evidence.ranks_that_left_debugger(outcome)

@@ -11,7 +11,7 @@ from nbddp.controller.cell_errors.exit_headline import own_error
 from nbddp.controller.cell_errors.lines import Line, displayed_text, labelled, plain_text
 from nbddp.controller.state import RunOutcome, is_of_mismatch, other_agents, silent_steps
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.message_types import LostAgent
+from nbddp.wire.message_types import KillRequest, LostAgent
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _MAX_NAMES = 8
@@ -199,6 +199,8 @@ def _changes(outcome: RunOutcome, fresh: RankSet) -> str:
     removal = _removal(outcome, fresh)
     if not raised:
         return removal
+    if not removal:
+        return f"Fix {raised}."
     return f"Fix {raised}, and {removal[:1].lower()}{removal[1:]}"
 
 
@@ -220,10 +222,16 @@ def _raised_before(outcome: RunOutcome, fresh: RankSet) -> str:
 
 
 def _removal(outcome: RunOutcome, fresh: RankSet) -> str:
-    """The sentence on what to change, so that ranks do not end again."""
-    ends = [outcome.results[rank].exited for rank in fresh if rank in outcome.results]
+    """The sentence on what to change, so that ranks do not end again; empty: %ddp restart did."""
+    end_by_rank = {rank: outcome.results[rank].exited for rank in fresh if rank in outcome.results}
+    ends = end_by_rank.values()
+    asked = RankSet.of(
+        rank for rank, end in end_by_rank.items() if end and isinstance(end.cause, KillRequest)
+    )
+    if asked and asked == fresh:
+        return ""
     if not ends or not all(end is not None and is_of_mismatch(end) for end in ends):
-        return f"Remove what ended {fresh.describe()}."
+        return f"Remove what ended {(fresh - asked).describe()}."
     findings = () if outcome.report is None else outcome.report.findings
     for finding in findings:
         if finding.kind == "mismatched-collective" and finding.next_step:

@@ -5,6 +5,7 @@ command line, file or environment. The input ends with the notebook, which ends 
 """
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -18,6 +19,8 @@ from nbddp.wire.launch_specs import Invitation
 
 _LOG_BYTES = 4000
 _LAST_LINES = 8
+#: A warning of torch in a rank, whose output is that of its agent: ``[W1127 09:12:33.1 a.cpp:7]``.
+_TORCH_WARNS = re.compile(r"(\[rank\d+\]:)?\[?[WI]\d{4} \d\d:\d\d")
 _ASK_S = 5.0
 #: For a program to end after SIGTERM.
 _LEAST_S = 1.0
@@ -38,7 +41,9 @@ def last_words(output: bytes) -> str:
     lines = output[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
     # What agents and the relay say while all is well is no reason.
     marks = (AGENT_SAYS, RELAY_SAYS)
-    text = "\n".join([line for line in lines if not line.startswith(marks)][-_LAST_LINES:])
+    said = [line for line in lines if not line.startswith(marks)]
+    reasons = [line for line in said if not _TORCH_WARNS.match(line)]
+    text = "\n".join((reasons or said)[-_LAST_LINES:])
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1]  # the sentence around it has a full stop of its own
     return f" and said: {text}" if text else ", and said nothing"

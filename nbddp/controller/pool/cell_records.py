@@ -5,7 +5,7 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import ranks_to_debug
@@ -34,6 +34,7 @@ class CellRecords:
         self.last_run: Run | None = None
         self.last_name = NO_NAME  #: how messages name the last cell
         self.last_number = 0  #: its execution count
+        self._wait_of_left: Callable[[], str] | None = None
         self.failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._failed = NO_RANKS  # in the last cell that failed
         self._history = CellHistory(is_partial=is_attached, before=before)
@@ -54,7 +55,7 @@ class CellRecords:
         self, run: Run, code: str, options: CellOptions, infos: Iterable[RankInfo] = ()
     ) -> None:
         """Note a cell that has begun."""
-        self.last_run = run
+        self.last_run, self._wait_of_left = run, None
         self.last_name, self.last_number = options.cell_name, options.execution_count
         if options.replay is None and options.execution_count:
             past = PastCell(options.execution_count, code, options.first_line, options.ranks)
@@ -66,9 +67,19 @@ class CellRecords:
         """The end of the last cell; None: it runs, or there was none."""
         return None if self.last_run is None else self.last_run.outcome
 
+    def wait_by(self, how_to_wait: Callable[[], str]) -> None:
+        """Note how the user waits for the end of the last cell, which another notebook has begun.
+
+        Args:
+            how_to_wait: returns the command.
+        """
+        self._wait_of_left = how_to_wait
+
     @property
     def how_to_wait(self) -> str:
         """How the user waits for the end of the last cell."""
+        if self._wait_of_left is not None:
+            return self._wait_of_left()
         if self.last_name == NO_NAME:
             return "wait for it"
         return f"Out[{self.last_number}].wait() if it has --async"

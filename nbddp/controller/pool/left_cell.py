@@ -3,6 +3,7 @@
 Runs in: the notebook's process.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbddp.controller.hub import Run
@@ -13,13 +14,15 @@ from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.messages import Execute
 
 
-@dataclass(frozen=True)
+@dataclass
 class LeftCell:
     """A cell of another notebook, which still runs or has ended meanwhile."""
 
     run: Run  #: gives its output from its beginning on, as far as it was kept
     execute: Execute  #: the request with its code
     began: float  #: by `time.monotonic` of this process
+    #: Returns what waits for its end. Its Out[N] is of the notebook that has begun it.
+    how_to_wait: Callable[[], str] = lambda: "nbddp.pool().rejoin()"
 
     @property
     def name(self) -> str:
@@ -38,3 +41,4 @@ class LeftCell:
             cell_name=self.name,
         )
         cells.begin(self.run, execute.code, options)
+        cells.wait_by(lambda: self.how_to_wait())  # noqa: PLW0108 - it may change

@@ -146,7 +146,7 @@ class CellHandle:
         ended_by = "" if outcome is None else outcome.ended_by
         state = f"ended by {ended_by}" if ended_by else self.state
         if outcome is not None and outcome.goes_on:
-            state = f"goes on without this kernel, since {ended_by}"
+            state = f"let go by {ended_by}"
         if state == "failed" and isinstance(self._error(), CellInterruptedError):
             state = "interrupted"
         return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
@@ -163,7 +163,7 @@ class CellHandle:
             self._show_state(session.background_sink(), update=False)
 
     def _show_state(self, sink: Sink, *, update: bool) -> None:
-        error = self._error() if self._has_ended else None
+        error = self._error_to_show() if self._has_ended else None
         ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
         bundle = failure_bundle(repr(self), error, is_expected=ended_by != "")
         if update:
@@ -178,7 +178,7 @@ class CellHandle:
         try:
             with self._display_lock:
                 self._has_ended = True
-                if self._displayed or self._error() is not None:
+                if self._displayed or self._error_to_show() is not None:
                     self._show_state(self._sink, update=self._displayed)
                     self._error_shown_in = "" if self._displayed else self._parent_id
         finally:
@@ -189,6 +189,11 @@ class CellHandle:
             return self._failure
         outcome = self._run.outcome
         return None if outcome is None else self._pool.error_of(outcome, self._cell_name)
+
+    def _error_to_show(self) -> BaseException | None:
+        """The error for which nobody has waited; a cell that goes on as asked has none."""
+        outcome = self._run.outcome
+        return None if outcome is not None and outcome.goes_on else self._error()
 
     def _result(self) -> RunOutcome:
         if self._updated_in and self._updated_in != front_end_request.parent_id():

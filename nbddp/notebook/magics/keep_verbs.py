@@ -5,7 +5,9 @@ Runs in: the notebook's process, thread of the running cell.
 
 import os
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -14,7 +16,7 @@ from nbddp.controller.state import RunOutcome, gone_text
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import keeping, let_go_pools, session
+from nbddp.notebook import front_end_request, keeping, let_go_pools, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table
@@ -42,7 +44,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     exited = gone_text(pool.snapshot)
     gone = f" ({exited})" if exited else ""
     keep_s = pool.detach(keep)
-    let_go_pools.note(pool)
+    let_go_pools.note(pool, None if running is None else running[1].run_id)
     own = pool_folder.own_parent()
     kernels = f"on this machine with {POOLS_DIR_ENV}={own}" if own else "on this machine"
     goes_on = "" if running is None else f"; {running[0]} goes on"
@@ -59,7 +61,7 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
     """Take back a pool, and show the cell that ran when its last kernel ended.
 
     Args:
-        shell: not used.
+        shell: has the names of the user.
         name: of the pool, or its beginning; None: the only one.
         wait: show that cell in the foreground, until it ends.
 
@@ -82,15 +84,36 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
     left = pool.left_cell
     if left is None:
         return None
+    of = "this kernel" if let_go_pools.has_begun(left.run.run_id) else "the last kernel"
     # Another thread shows the output, which would come before text that waits in a buffer.
-    print(f"{left.name} of the last kernel, with the output that was kept:", flush=True)
+    print(f"{left.name} of {of}, with the output that was kept:", flush=True)
     if wait:
         _wait_for(pool, left)
         return None
     with pool.given_up_on_failure(left.run):
         view = session.make_view(pool, left.run, background=True, cell=left.execute.execution_count)
         when = partial(when_text, left, time.monotonic())
-        return CellHandle(pool, left.run, view, left.name, when)
+        handle = CellHandle(pool, left.run, view, left.name, when)
+    number = front_end_request.execution_count(shell)
+    left.how_to_wait = lambda: how_to_wait(handle, number, shell.user_ns, pool.pool_id)
+    return handle
+
+
+def how_to_wait(handle: object, number: int, names: Mapping[str, Any], pool_id: str) -> str:
+    """Return what waits for the end of a cell that was taken back.
+
+    Args:
+        handle: of that cell.
+        number: of the cell that has given the handle.
+        names: the variables of the notebook.
+        pool_id: names the pool, since others may wait for a kernel.
+    """
+    if dict(names.get("_oh", {})).get(number) is handle:
+        return f"Out[{number}].wait()"
+    for name, value in names.items():
+        if value is handle and not name.startswith("_"):
+            return f"{name}.wait()"
+    return f"%ddp detach, then %ddp attach {pool_id} --wait"
 
 
 def pools(shell: InteractiveShell) -> None:

@@ -101,6 +101,13 @@ def test_the_last_words_of_an_engine_are_its_own_and_few():
     polite = EngineProcess(["echo", "Permission denied (publickey)."], _invitation("p", "h", 1, 1))
     assert poll_until(polite.end).endswith(" and said: Permission denied (publickey)")
     polite.stop(1.0)
+    warning = "[W1127 00:12:33.123456789 socket.cpp:207] [c10d] The hostname cannot be retrieved"
+    closed = EngineProcess(["echo", f"{warning}\nConnection to n1 closed"], None)
+    assert poll_until(closed.end).endswith(" 0 and said: Connection to n1 closed")
+    closed.stop(1.0)
+    warned = EngineProcess(["echo", warning], None)
+    assert poll_until(warned.end).endswith(f" and said: {warning}")
+    warned.stop(1.0)
     silent = EngineProcess(["false"], _invitation("p", "h", 1, 1))
     assert poll_until(silent.end) == "ended with exit code 1, and said nothing"
     silent.stop(1.0)

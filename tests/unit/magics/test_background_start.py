@@ -34,8 +34,9 @@ def test_a_cell_that_needs_the_pool_waits_until_the_start_has_ended(gate: thread
     assert options.world_size == 3
     assert session.last_options() == options
     threading.Timer(0.05, gate.set).start()
-    with pytest.raises(NoPoolError):  # not before: the start has failed, and the next cell tells
+    with pytest.raises(NoPoolError) as caught:  # not before: the start has failed
         session.pool()
+    assert "Next: %ddp start -n 3 (the last options)" in str(caught.value)
     assert gate.is_set()
 
 

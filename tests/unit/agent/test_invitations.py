@@ -1,0 +1,32 @@
+"""Invitations on standard input: their line, and which inputs end with the starter of an agent."""
+
+import os
+from pathlib import Path
+
+from nbddp.agent.invitation import ends_with_starter
+from nbddp.wire.launch_specs import Invitation
+
+_INVITATION = Invitation(
+    pool_id="ab12",
+    addresses=("tcp://10.0.0.1:5555",),
+    token="t",
+    server_key="s",
+    public_key="p",
+    secret_key="k",
+)
+
+
+def test_the_file_is_one_line_since_an_agent_reads_one_from_an_open_pipe(tmp_path: Path):
+    path = tmp_path / "ab12.json"
+    _INVITATION.write(path)
+    text = path.read_text()
+    assert text == f"{_INVITATION.text()}\n"
+    assert "\n" not in text[:-1]
+    assert Invitation.parse(text) == _INVITATION
+
+
+def test_the_end_of_a_pipe_tells_of_its_writer_and_the_end_of_a_file_nothing(tmp_path: Path):
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w"), (tmp_path / "file").open("w") as file:
+        assert ends_with_starter(read)
+        assert not ends_with_starter(file.fileno())
