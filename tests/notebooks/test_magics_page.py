@@ -20,7 +20,6 @@ def debugging_kernel() -> Iterator[Kernel]:
     yield from magics_page.running()
 
 
-@pytest.mark.full
 def test_every_example_succeeds_and_shows_what_the_page_quotes(page_kernel: Kernel):
     wrong = []
     for magic, text in magics_page.sections().items():
