@@ -374,8 +374,9 @@ class RecoveryMachine:
             actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
         elif is_unreported or (damage.scope is not None and not is_broken):
             compared = partial(self._compared, scope=damage.scope or "all")
-            # All have left the cell: on a busy machine they answer late, and all the same.
-            limit_s = None if is_broken else self.settings.compare_timeout_s
+            # Idle ranks answer, on a busy machine late. Others may be in C code for as long as it is.
+            is_any_deaf = self.pool.ranks.in_state(RankState.BUSY) or self.silent.ranks
+            limit_s = None if is_broken or is_any_deaf else self.settings.compare_timeout_s
             last = damage.record_count
             actions += self._probes.look(now, compared, last=last, limit_s=limit_s)[1]
         return actions

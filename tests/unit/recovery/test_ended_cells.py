@@ -3,6 +3,7 @@
 import pytest
 
 from nbddp.controller.state.actions import Action
+from nbddp.controller.state.stimuli import AbandonRequested
 from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, Operation, Signature
 from nbddp.wire.messages import DescribeRank
 from tests.support.examples import plain_example
@@ -42,6 +43,19 @@ def test_a_cell_ends_though_a_rank_does_not_send_its_records():
         mark = GroupMark(pg_id=WORLD, collective_seq_id=3, digest=rank)
         pool.finished(rank, run_id, marks=(mark,))
     assert kinds(pool.tick(5.1)) == ["EndRun"]
+
+
+def test_a_rank_beside_the_cell_that_does_not_answer_is_not_waited_for():
+    """It is in an old cell, perhaps in C code for as long as it likes."""
+    pool = Pool(3)
+    old = pool.run("2")
+    pool.feed(AbandonRequested(old))
+    run_id = pool.run("0,1")
+    for rank in (0, 1):
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=3, digest=rank)
+        look = pool.finished(rank, run_id, marks=(mark,))
+    assert "DescribeRank 0-2" in kinds(look)
+    assert "EndRun" in kinds(pool.tick(0.5))
 
 
 def test_ranks_at_different_places_after_a_good_cell_are_no_fault():

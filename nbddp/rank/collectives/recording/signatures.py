@@ -41,7 +41,7 @@ class CallSignature:
 
 
 class Signatures:
-    """The signatures of one rank. ``root`` in a key is a rank of the group."""
+    """The signatures of one rank. ``root`` in a key is a global rank."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], CallSignature] = {}
