@@ -7,6 +7,7 @@ import math
 import time
 
 from nbddp.controller.launch import Engine
+from nbddp.controller.state import Phase
 from nbddp.errors import PoolStartError
 
 #: Agents that have not come after this time may have a reason that only they know.
@@ -49,14 +50,18 @@ class JoiningAgents:
             return f"{state}\n{self._late_text(joined, since)}"
         return state
 
-    def interrupted_text(self) -> str:
-        """Return what is to be said when the user ends the wait, with the next step."""
+    def interrupted_text(self, phase: Phase) -> str:
+        """Return what is to be said when the user ends the start, with the next step.
+
+        Args:
+            phase: of the pool. All agents may have come, and the ranks still start.
+        """
         if self._check:  # the user has started them
             return (
                 "The file that its lines name is gone. Next: run the cell again, and start the "
                 "agents with the lines that it shows then, which name another file"
             )
-        if not self._said or self._joined >= self._nnodes:
+        if phase is not Phase.AGENTS or not self._said or self._joined >= self._nnodes:
             return "Next: run the cell again"
         step = "run the cell again"
         if "never starts" in self._said:

@@ -113,7 +113,7 @@ class PoolProcesses:
                 kept=kept,
             )
             if kept is None:
-                with self._stopped_on_failure(interrupts, "start", self._start_again):
+                with self._stopped_on_failure(interrupts, "start", self._startup.interrupted_text):
                     self._use(self._startup.start(interrupts.have_come))
             else:
                 self._take_back(interrupts)
@@ -136,10 +136,6 @@ class PoolProcesses:
     def left_cell(self) -> LeftCell | None:
         """The cell that ran while the pool had no notebook; None: there was none."""
         return self._startup.left_cell
-
-    def _start_again(self) -> str:
-        joining = self._startup.joining
-        return "Next: run the cell again" if joining is None else joining.interrupted_text()
 
     # --- start and end -------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class PoolStartup:
         self._remote: list[RemoteAgent] = []
         self._engine: Engine | None = None
         self._engine_agents: EngineAgents | None = None
-        self.joining: JoiningAgents | None = None  #: the wait for agents of other machines
+        self._joining: JoiningAgents | None = None  #: the wait for agents of other machines
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
@@ -163,6 +163,12 @@ class PoolStartup:
         self._wait_until_up(self._hub, is_interrupted)
         self._record.write(self._folder, self._local, options.keep)
         return self._hub
+
+    def interrupted_text(self) -> str:
+        """Return what is to be said when the user ends the start, before `end`."""
+        if self._hub is None or self._joining is None:
+            return "Next: run the cell again"
+        return self._joining.interrupted_text(self._hub.snapshot.phase)
 
     def _take_back(self, kept: KeptPool, is_interrupted: Callable[[], bool]) -> HubThread:
         """Serve a pool that another notebook has started.
@@ -302,7 +308,7 @@ class PoolStartup:
         )
         self._engine_agents = EngineAgents(engine, options.launcher, invitation, options)
         engine.start(invitation)
-        self.joining = JoiningAgents(
+        self._joining = JoiningAgents(
             engine,
             options.nnodes,
             f"the relay on {options.via}" if options.via else f"{address}:{channel.port}",
@@ -444,7 +450,7 @@ class PoolStartup:
             self._local.pop().close()
         self._remote.clear()
         engine, self._engine = self._engine, None
-        self._engine_agents = self.joining = None
+        self._engine_agents = self._joining = None
         if engine is not None:
             engine.stop()
 
@@ -481,8 +487,8 @@ class PoolStartup:
             is_served = hub.is_alive
             if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
                 self.on_progress(self._progress(hub))
-            if self.joining is not None and hub.snapshot.phase is Phase.AGENTS:
-                self.joining.check(hub.nodes.joined)
+            if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
+                self._joining.check(hub.nodes.joined)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
@@ -499,10 +505,10 @@ class PoolStartup:
     def _progress(self, hub: HubThread) -> PoolSnapshot:
         """Return the state of the pool, with what is known of agents that have not come."""
         snapshot = hub.snapshot
-        if self.joining is None or snapshot.phase is not Phase.AGENTS:
+        if self._joining is None or snapshot.phase is not Phase.AGENTS:
             return snapshot
         joined = hub.nodes.joined
-        return replace(snapshot, joined=joined, waits_for=self.joining.state(joined))
+        return replace(snapshot, joined=joined, waits_for=self._joining.state(joined))
 
 
 def _user_paths(paths: Iterable[str]) -> list[str]:

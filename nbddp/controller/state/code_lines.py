@@ -4,6 +4,7 @@ Runs in: the hub thread, or the thread of the running cell. Pure.
 """
 
 import ast
+import warnings
 from types import CodeType
 
 
@@ -39,14 +40,20 @@ def why_not_at_line(number: int, code: str, first_line: int) -> str:
 
 
 def _lines_that_run(code: str, first_line: int) -> set[int] | None:
-    """The numbers of lines with code, also in functions; None: IPython's syntax is not known."""
+    """The numbers of lines with code, also in functions; None: they are not known.
+
+    Python cannot compile IPython's syntax, or code that is nested too deeply.
+    """
     try:
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        compiled = compile(code, "<cell>", "exec", flags, dont_inherit=True)
-        nodes = list(ast.walk(ast.parse(code)))
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks print warnings, once
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            tree = compile(code, "<cell>", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+            compiled = compile(tree, "<cell>", "exec", flags, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     # A coroutine begins in line 1, with or without code there.
+    nodes = ast.walk(tree)
     first = min((node.lineno for node in nodes if isinstance(node, ast.expr | ast.stmt)), default=0)
     return {first_line - 1 + line for line in _lines_of(compiled) if 0 < first <= line}
 

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import PurePath
 from typing import assert_never
@@ -122,11 +122,9 @@ def exit_phrase(exited: RankExited, alike: Sequence[RankExited] = ()) -> ExitPhr
     """
     if exited.cause is not None:
         begin = ":" if exited.was_lost else "exited,"
-        how, cause = describe_cause(exited.cause), exited.cause
-        nodes = sorted({end.cause.node for end in alike if isinstance(end.cause, LostAgent)})
-        if isinstance(cause, LostAgent) and len(nodes) > 1:
-            numbers = " and ".join(map(str, nodes))
-            how = f"{_loss_of(cause, several=True).format(numbers)} ({_agent_end(cause.end)})"
+        lost = [end.cause for end in alike if isinstance(end.cause, LostAgent)]
+        nodes = {each.node for each in lost if not each.never_came}
+        how = describe_cause(exited.cause, nodes)
         return ExitPhrase(f"{begin} {how}", was_lost=exited.was_lost)
     if exited.exit_code >= 0:
         return ExitPhrase(f"exited with code {exited.exit_code}")
@@ -143,8 +141,13 @@ def describe_code(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
-def describe_cause(cause: ExitCause) -> str:
-    """``the fork server ended (SIGKILL)``, ``node 1 was given up (nothing was heard of ...)``."""
+def describe_cause(cause: ExitCause, nodes: Collection[int] = ()) -> str:
+    """``the fork server ended (SIGKILL)``, ``node 1 was given up (nothing was heard of ...)``.
+
+    Args:
+        cause: of an exit.
+        nodes: the nodes whose agents ended in the same way as the one of the cause, if it came.
+    """
     match cause:
         case UnknownStatus():
             return "its exit status is not known"
@@ -154,7 +157,9 @@ def describe_cause(cause: ExitCause) -> str:
         case KillRequest():
             return "%ddp restart -r"
         case LostAgent(never_came="", node=node):
-            return f"{_loss_of(cause).format(node)} ({_agent_end(cause.end)})"
+            ended = sorted({node, *nodes})
+            loss = _loss_of(cause, several=len(ended) > 1)
+            return f"{loss.format(' and '.join(map(str, ended)))} ({_agent_end(cause.end)})"
         case LostAgent(never_came=machine, end=AgentEnd(cause="engine", text=text, advice=advice)):
             next_step = f". Next: {advice}" if advice else ""
             return f"the agent on {machine} never came: {text}{next_step}"
@@ -334,7 +339,7 @@ def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
     return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file
 
 
-def too_slow(limit_s: float, waiting: str) -> str:
+def slow_start_text(limit_s: float, waiting: str) -> str:
     """Return the reason of a failed start.
 
     Args:

@@ -30,7 +30,7 @@ from nbddp.controller.state.exit_text import (
     describe_exit,
     describe_store_exit,
     exited_text,
-    too_slow,
+    slow_start_text,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -488,7 +488,7 @@ class PoolMachine:
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
                 self.phase, waiting = Phase.STORE, ""
-            return self._fail(too_slow(self._settings.start_timeout_s, waiting))
+            return self._fail(slow_start_text(self._settings.start_timeout_s, waiting))
         run = self.run
         if run is None:
             return []

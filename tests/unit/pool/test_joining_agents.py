@@ -9,6 +9,7 @@ import pytest
 from nbddp.controller.launch import Engine
 from nbddp.controller.launch.slurm import job_state
 from nbddp.controller.pool.joining_agents import JoiningAgents
+from nbddp.controller.state import Phase
 from nbddp.errors import PoolStartError
 
 
@@ -70,20 +71,23 @@ def waiting_for(state: str, *, check: str = "") -> JoiningAgents:
 def test_the_stop_button_keeps_what_the_start_waited_for():
     queued = "Slurm job 6: PENDING (Priority)"
     said = f"It waited for {queued}. Next: run the cell again"
-    assert waiting_for(queued).interrupted_text() == said
+    assert waiting_for(queued).interrupted_text(Phase.AGENTS) == said
     never = job_state("6|PENDING|PartitionNodeLimit|N/A")
     said = f"It waited for {never}. Next: run the cell again with other options"
-    assert waiting_for(never).interrupted_text() == said
+    assert waiting_for(never).interrupted_text(Phase.AGENTS) == said
     all_came = waiting_for(never)
     all_came.state(2)
-    assert all_came.interrupted_text() == "Next: run the cell again"
-    assert waiting_for("").interrupted_text() == "Next: run the cell again"
+    assert all_came.interrupted_text(Phase.AGENTS) == "Next: run the cell again"
+    # The agents come between two looks at them, and the ranks import torch.
+    assert waiting_for(queued).interrupted_text(Phase.RANKS) == "Next: run the cell again"
+    assert waiting_for("").interrupted_text(Phase.AGENTS) == "Next: run the cell again"
 
 
 def test_the_stop_button_says_that_the_file_of_the_agents_is_gone():
     joining = waiting_for("Start one agent\n  on each node", check="python --check")
-    said = joining.interrupted_text()
+    said = joining.interrupted_text(Phase.AGENTS)
     assert said.startswith("The file that its lines name is gone. Next: run the cell again, and")
+    assert joining.interrupted_text(Phase.RANKS) == said
 
 
 def test_late_agents_are_checked_with_the_command_of_the_lines(at: Callable[[float], None]):

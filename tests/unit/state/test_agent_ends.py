@@ -67,6 +67,28 @@ def test_a_node_that_was_given_up_may_still_run():
         assert Predicate.of_end(exit_phrase(exited)).describe(2) == f"were lost: {words}"
 
 
+def lost(rank: int, agent: LostAgent) -> RankExited:
+    return RankExited(
+        rank=rank, pid=7, exit_code=-9, out_of_memory=False, last_output="", cause=agent
+    )
+
+
+def test_the_agents_of_several_nodes_ended_alike():
+    end = AgentEnd("exited", -9)
+    ends = [lost(node, LostAgent(node, end)) for node in (2, 1)]
+    assert str(exit_phrase(ends[0], ends)) == "exited, the agents of nodes 1 and 2 ended (SIGKILL)"
+    never = lost(3, LostAgent(3, end, never_came="c"))
+    assert exit_phrase(ends[0], [*ends, never]) == exit_phrase(ends[0], ends)
+
+
+def test_agents_that_never_came_have_not_ended():
+    end = AgentEnd("engine", text="ssh said no")
+    ends = [lost(node, LostAgent(node, end, never_came="host")) for node in (1, 2)]
+    phrase = exit_phrase(ends[0], ends)
+    assert str(phrase) == "exited, the agent on host never came: ssh said no"
+    assert phrase == exit_phrase(ends[0])
+
+
 def test_the_end_of_a_job_is_the_end_of_all_of_its_agents():
     for cause in get_args(AgentEndCause):
         is_of_job = AgentEnd(cause, 15, "4711").is_of_job("4711")

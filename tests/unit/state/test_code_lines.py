@@ -1,5 +1,7 @@
 """Lines of a cell at which no code begins."""
 
+import warnings
+
 import pytest
 
 from nbddp.controller.state import why_not_at_line
@@ -42,3 +44,15 @@ def test_a_line_above_the_line_of_the_magic():
 def test_the_lines_of_code_that_is_no_python_are_not_known():
     assert not why_not_at_line(2, "%time x = 1\n!ls", 2)
     assert why_not_at_line(4, "%time x = 1\n!ls", 2) == "the cell has 3 lines"
+
+
+def test_the_warnings_about_code_are_left_to_the_ranks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        why = why_not_at_line(3, "x = 1 is 1\n# more", 2)
+    assert why == "line 3 is a comment; no later line runs"
+
+
+def test_the_lines_of_code_that_is_nested_too_deeply_are_not_known():
+    assert not why_not_at_line(2, f"{'(' * 9000}{')' * 9000}\n", 2)
+    assert not why_not_at_line(2, f"x = {'-' * 100_000}1\n", 2)
