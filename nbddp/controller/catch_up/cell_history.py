@@ -103,10 +103,13 @@ class CellHistory:
     def __init__(self, *, is_partial: bool = False, before: "CellHistory | None" = None) -> None:
         self.is_partial = is_partial
         self._before: list[PastCell] = []  #: cells from before the last restarts of all ranks
-        self._pushed_before: set[str] = set()  #: names that were pushed then
+        self._pushed_before: dict[str, RankSet] = {}  #: names that were pushed then, and to which
         if before is not None:
             self._before = [*before._before, *before._cells][-_MAX_CELLS:]
-            self._pushed_before = {*before._pushed_before, *before._pushed}
+            self._pushed_before = dict(before._pushed_before)
+            for name, pushes in before._pushed.items():
+                known = self._pushed_before.get(name, NO_RANKS)
+                self._pushed_before[name] = RankSet.of(set(known).union(*pushes))
         self._cells: deque[PastCell] = deque(maxlen=_MAX_CELLS)
         self._open: tuple[str, PastCell] | None = None
         self._replaced: frozenset[_Process] = frozenset()  # in the open cell
@@ -219,15 +222,17 @@ class CellHistory:
             ranks: all of them have run the cell.
 
         Returns:
-            Its number; 0: the name was pushed then. None: it was not there, or a cell since then
-            has bound it, too.
+            Its number; 0: the name was pushed to them then. None: it was not there, or a cell has
+            deleted it before the restart, or bound it, too, since then.
         """
         if any(name in cell.names_run.binds for cell in self._cells):
             return None
         for cell in reversed(self._before):
+            if name in cell.names_run.deletes and not set(ranks).isdisjoint(cell.ranks):
+                return None
             if name in cell.names_run.binds and not set(ranks) - set(cell.ranks):
                 return cell.number
-        return 0 if name in self._pushed_before else None
+        return None if set(ranks) - set(self._pushed_before.get(name, NO_RANKS)) else 0
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
@@ -350,7 +355,7 @@ class CellHistory:
             before = [each for each in self._pushed.get(name, ()) if set(each) - set(ranks)]
             self._pushed[name] = [*before, ranks]
 
-    def was_pushed(self, name: str, ranks: RankSet) -> bool:
+    def has_same_push(self, name: str, ranks: RankSet) -> bool:
         """Whether one value was pushed to all of some ranks, and none to a part of them since."""
         last = next(
             (each for each in reversed(self._pushed.get(name, ())) if set(each) & set(ranks)), None

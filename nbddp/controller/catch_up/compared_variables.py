@@ -75,7 +75,7 @@ class ComparedVariables:
             and not (own.type and whole.type in _OF_GROUPS)
         )
 
-    def untold(self, plan: CatchUpPlan, copied: Collection[str]) -> frozenset[str]:
+    def stale_values(self, plan: CatchUpPlan, copied: Collection[str]) -> frozenset[str]:
         """Names with values of old cells of which the answer would not tell.
 
         Args:

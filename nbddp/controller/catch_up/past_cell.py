@@ -11,7 +11,7 @@ from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_br
 from nbddp.controller.diagnosis import Code
 from nbddp.wire.rank_set import RankSet
 
-_MAX_KNOWN = 4000
+_MAX_CACHED = 8000
 #: ``%time`` runs the rest of its line in the namespace of the cell.
 _TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
 
@@ -67,7 +67,7 @@ class PastCell:
         )
         return known, possible - known
 
-    def names_beside(self, rank: int, world_size: int) -> CellNames:
+    def names_on(self, rank: int, world_size: int) -> CellNames:
         """The names of the cell, without those of branches that a rank of it does not take.
 
         Of a cell that ran on other ranks only, these are all names: perhaps the rank was to run it.
@@ -77,7 +77,7 @@ class PastCell:
         return _names_of_branches(self.python, self.first_line, rank, world_size, unknown=True)
 
 
-@lru_cache(maxsize=2 * _MAX_KNOWN)
+@lru_cache(maxsize=_MAX_CACHED)
 def _names_of_branches(
     python: str, first_line: int, rank: int, world_size: int, *, unknown: bool
 ) -> CellNames:

@@ -171,9 +171,9 @@ class _Planner:
     def leaves_loops(self) -> bool:
         """See the function of this name."""
         return any(
-            self._is_long_loop(index)
+            any(self._maker(name) == index for name in cell.names.binds)
             for index, cell in enumerate(self._cells)
-            if cell.is_ok and any(self._maker(name) == index for name in cell.names.binds)
+            if cell.is_ok and self._is_long_loop(index)
         )
 
     def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
@@ -199,7 +199,7 @@ class _Planner:
                 makers.update(dict.fromkeys(cell.names.assigns, index))
         rebound: set[str] = set()
         touched: set[str] = set()
-        parts = [self._names_beside(cell) for cell in self._cells]
+        parts = [self._names_on(cell) for cell in self._cells]
         later = {name for names in parts for part in names for name in part.later}
         rebound_later = {
             name for names in parts for part in names for name in part.binds & part.later
@@ -219,13 +219,13 @@ class _Planner:
                 touched.add(name)
         return frozenset(rebound), frozenset(touched)
 
-    def _names_beside(self, cell: PastCell) -> list[CellNames]:
+    def _names_on(self, cell: PastCell) -> list[CellNames]:
         """The names of a cell, without branches that a fresh rank does not take, for each of them.
 
         A rank whose branch leaves a name alone keeps the value that the name had before.
         """
         size = self._world_size
-        return [cell.names_beside(rank, size) for rank in self._fresh] if size else [cell.names]
+        return [cell.names_on(rank, size) for rank in self._fresh] if size else [cell.names]
 
     def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
         """The names that chosen cells bind, and that are deleted at the end of all cells."""

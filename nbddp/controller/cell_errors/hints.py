@@ -26,7 +26,8 @@ class NameOrigins(Protocol):
     def before_restart(self, name: str, ranks: RankSet) -> int | None:
         """The last cell that bound a name on ``ranks`` before the user restarted all ranks.
 
-        Its number; 0: the name was pushed then; None: it was not there, or it was made since.
+        Its number; 0: the name was pushed to them then; None: it was not there at the end, or it
+        was made since.
         """
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:

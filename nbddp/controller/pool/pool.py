@@ -642,7 +642,8 @@ class Pool:
         self._processes.check_alive()
         restarted, last_run = self.rank_set(ranks), self._cells.last_run
         history = self._cells.history
-        knows, leaves = not history.is_partial, history.leaves_loops(restarted)
+        knows = not history.is_partial
+        leaves = restarted != self.all_ranks and history.leaves_loops(restarted)
         text = self._processes.restart(restarted, knows_cells=knows, leaves_loops=leaves)
         # Another thread may have begun a cell since the new ranks are ready.
         if restarted == self.all_ranks and self._cells.last_run is last_run:

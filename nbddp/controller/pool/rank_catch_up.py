@@ -142,7 +142,7 @@ def catch_up(
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
-        _drop(compared.untold(plan, (*copied, *synced)), fresh, had, now, run)
+        _drop(compared.stale_values(plan, (*copied, *synced)), fresh, had, now, run)
     lacks = {rank: names - now[rank].keys() - {*copied} for rank, names in expected.items()}
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
@@ -367,7 +367,7 @@ def _bring(
         name: RankSet.of(rank for rank in roles.fresh if name not in had[rank])
         for name in names
         if compared.is_alike(name)
-        or pool.history.was_pushed(name, RankSet.of([roles.source, *roles.fresh]))
+        or pool.history.has_same_push(name, RankSet.of([roles.source, *roles.fresh]))
     }
     return _copied(pool, alike, roles, say)
 

@@ -121,6 +121,27 @@ def test_the_restart_does_not_explain_a_name_that_was_made_since_or_never_was_th
     assert hint(history, ALL, NO_RANKS) == ""
 
 
+def test_the_restart_does_not_explain_a_name_that_was_deleted_before_it():
+    history = CellHistory()
+    run(history, 4, "v = 1")
+    run(history, 5, "del v", ranks=ONE)
+    history = CellHistory(before=history)
+    run(history, 7, "print(v)", status="error")
+    assert hint(history, ONE, NO_RANKS) == hint(history, ALL, NO_RANKS) == ""
+    assert hint(history, RankSet.of([0, 2]), NO_RANKS).endswith("next      run cell [4] again")
+
+
+def test_a_name_that_was_pushed_to_other_ranks_was_not_there_before_the_restart():
+    history = CellHistory()
+    history.note_push(["v"], RankSet.of([0]))
+    again = CellHistory(before=history)
+    again.note_push(["v"], RankSet.of([2]))
+    again = CellHistory(before=again)
+    run(again, 7, "print(v)", status="error")
+    assert hint(again, ONE, NO_RANKS) == hint(again, ALL, NO_RANKS) == ""
+    assert "v was pushed before it" in hint(again, RankSet.of([0, 2]), NO_RANKS)
+
+
 def test_another_rank_has_the_variable_though_all_were_replaced():
     history = CellHistory()
     run(history, 4, "v = 1")
