@@ -68,8 +68,12 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
     scope = _Scope()
     scope.read_all(statements)
     reads = _needed(statements, set())
+    binds = scope.binds | scope.declared
+    perhaps: set[str] = set()
+    if not reads.isdisjoint(binds):
+        perhaps = reads - _needed(statements, set(), all_run=True)
     return CellNames(
-        frozenset(scope.binds | scope.declared),
+        frozenset(binds),
         frozenset(scope.changes),
         frozenset(reads),
         scope.has_star,
@@ -78,7 +82,7 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
         frozenset(scope.touches),
         frozenset(scope.declared | scope.later),
         frozenset(scope.binds),
-        frozenset(reads - _needed(statements, set(), all_run=True)),
+        frozenset(perhaps),
         frozenset(scope.defines),
     )
 

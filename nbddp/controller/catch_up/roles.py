@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nbddp.controller.catch_up.cell_history import CellHistory
-from nbddp.controller.state import RankInfo
+from nbddp.controller.state import RankInfo, catch_up_command
 from nbddp.errors import BadOptionError
 from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -117,7 +117,7 @@ def _without_others(history: CellHistory, had: Mapping[int, Collection[str]]) ->
         return _NOTHING_LACKS
     return (
         "no rank is left that could give its variables to those that you name. Next: name only "
-        f"ranks that lack some, %ddp catchup -r {lacking}"
+        f"ranks that lack some, {catch_up_command(lacking)}"
     )
 
 
@@ -130,5 +130,5 @@ def _without_fresh(living: RankSet, lacks: Mapping[int, Collection[str]]) -> str
         f"{living.describe()} {living.verb('lacks', 'lack')} {some}, and "
         f"{living.verb('has', 'have')} values of cells that ran since "
         f"{living.verb('it was', 'they were')} replaced: {living.verb('it is', 'they are')} "
-        f"changed only if you name {living.verb('it', 'them')}. Next: %ddp catchup -r {living}"
+        f"changed only if you name {living.verb('it', 'them')}. Next: {catch_up_command(living)}"
     )

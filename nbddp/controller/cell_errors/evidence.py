@@ -223,11 +223,13 @@ def at_line(errors: Iterable[ErrorInfo | None]) -> str:
 
 def ranks_that_left_debugger(outcome: RunOutcome) -> RankSet:
     """Ranks where the user left the cell with ``q`` in the debugger: that is not their error."""
-    return RankSet.of(
-        rank
-        for rank, result in outcome.results.items()
-        if result.error is not None and result.error.ename == LEFT_DEBUGGER and not result.was_freed
-    )
+    return RankSet.of(rank for rank, each in outcome.results.items() if has_left_debugger(each))
+
+
+def has_left_debugger(result: RankResult) -> bool:
+    """Whether the user left the cell with ``q`` in the debugger on a rank."""
+    error = result.error
+    return error is not None and error.ename == LEFT_DEBUGGER and not result.was_freed
 
 
 def is_consequence(outcome: RunOutcome, rank: Rank) -> bool:

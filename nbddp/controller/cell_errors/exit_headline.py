@@ -51,9 +51,10 @@ def end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
 
 def own_error(outcome: RunOutcome, rank: Rank) -> ErrorInfo | None:
     """The error that the user's code raised on a rank before its process ended; None: none."""
-    error = outcome.results[rank].error
-    is_left = rank in evidence.ranks_that_left_debugger(outcome)
-    return None if is_left or evidence.is_consequence(outcome, rank) else error
+    result = outcome.results[rank]
+    if evidence.has_left_debugger(result) or evidence.is_consequence(outcome, rank):
+        return None
+    return result.error
 
 
 def ended_as(outcome: RunOutcome, rank: Rank) -> tuple[str, Site | None]:
@@ -80,10 +81,9 @@ def before_end(outcome: RunOutcome, ranks: Sequence[Rank]) -> str:
 
 def _after_part(outcome: RunOutcome, ranks: RankSet, end: str, cell_name: str) -> str:
     """The headline on ranks that had all ended the cell."""
-    errors = [own_error(outcome, rank) for rank in ranks]
-    names = {"" if error is None else error.ename for error in errors}
-    name = names.pop() if len(names) == 1 else ""
-    if not name:
+    errors = [error for rank in ranks if (error := own_error(outcome, rank)) is not None]
+    names = {error.ename for error in errors}
+    if len(names) != 1 or len(errors) < len(ranks):
         is_ok = all(outcome.results[rank].error is None for rank in ranks)
         had = "had finished" if is_ok else "had left"
         return f"{ranks.describe()} {end} after {ranks.verb('it', 'they')} {had} {cell_name}"
@@ -91,9 +91,9 @@ def _after_part(outcome: RunOutcome, ranks: RankSet, end: str, cell_name: str) -
     whose = ranks.verb("its process", "their processes")
     if all(each.exited is not None and each.exited.was_lost for each in results):
         whose = ranks.verb("it", "they")
-    place = evidence.at_line([error for error in errors if error is not None])
+    raised = f"raised {names.pop()}{evidence.at_line(errors)}"
     return (
-        f"{ranks.describe()} raised {name}{place}; {whose} {end} {_later(results)}, after "
+        f"{ranks.describe()} {raised}; {whose} {end} {_later(results)}, after "
         f"{ranks.verb('its', 'their')} part of the cell"
     )
 

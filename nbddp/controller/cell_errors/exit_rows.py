@@ -32,7 +32,11 @@ def exit_rows(outcome: RunOutcome) -> dict[Rank, PerRank]:
     for ranks in alike.values():
         times = [outcome.results[rank].elapsed_s for rank in ranks]
         is_folded = max(times) - min(times) <= _TOGETHER_S
-        rows |= {rank: _row(outcome, rank, list(ranks) if is_folded else [rank]) for rank in ranks}
+        if is_folded:
+            row = _row(outcome, ranks.ranks[0], ranks.ranks)
+            rows |= {rank: replace(row, rank=rank) for rank in ranks}
+        else:
+            rows |= {rank: _row(outcome, rank, [rank]) for rank in ranks}
     return rows
 
 

@@ -8,7 +8,15 @@ from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence
 from nbddp.controller.cell_errors.lines import Line, labelled
-from nbddp.controller.state import LeftOut, MissedCell, Reason, RunOutcome
+from nbddp.controller.state import (
+    LeftOut,
+    MissedCell,
+    Reason,
+    RunOutcome,
+    catch_up_command,
+    run_loops_text,
+    used_text,
+)
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
@@ -242,7 +250,7 @@ def _of_fresh_ranks(
             left, name, ranks, others
         )
     they, have = ranks.verb("it", "they"), ranks.verb("has", "have")
-    catch_up = f"%ddp catchup -r {ranks} runs such cells there"
+    catch_up = f"{catch_up_command(ranks)} runs such cells there"
     if not origins.origin(name):
         return _without_cell(name, ranks, others, origins)
     missed = origins.missed(name, ranks)
@@ -258,15 +266,10 @@ def _of_fresh_ranks(
     elif missed.loops:
         loops = "these are loops" if len(missed.loops) > 1 else "this is a loop"
         catch_up = (
-            f"%ddp catchup -r {ranks} --cells {_numbers(missed.loops)} runs such cells there; "
+            f"{catch_up_command(ranks, missed.loops)} runs such cells there; "
             f"{loops} with collectives, which may have to be named"
         )
     return likely, catch_up
-
-
-def _numbers(cells: Iterable[int]) -> str:
-    """``2,5``, as an option takes them."""
-    return ",".join(map(str, cells))
 
 
 def _without_cell(
@@ -278,7 +281,7 @@ def _without_cell(
     if cell := origins.missed_star(ranks):
         they_have = ranks.verb("it has", "they have")
         likely = f"{they_have} not run {cell_name(cell)}, perhaps with {name} in its `import *`"
-        return likely, f"%ddp catchup -r {ranks} runs such cells there"
+        return likely, f"{catch_up_command(ranks)} runs such cells there"
     if origins.is_partial:
         copy = f"{_definition(name, ranks)}{_or_copy(name, ranks, others)}"
         return f"{_NO_CELL_SINCE_ATTACH} {name}", copy
@@ -334,30 +337,18 @@ def _why(left: LeftOut) -> str:
         case Reason.LOOP:
             return f"{cell} runs a loop with collectives"
         case Reason.NEEDS:
-            return f"{cell} {_uses(left)}"
-
-
-def _uses(left: LeftOut) -> str:
-    """The names that the cell of others uses and that were not made."""
-    if not left.loops:
-        return "uses names that were not made again"
-    loops = "loops" if len(left.loops) > 1 else "a loop"
-    return (
-        f"uses {' and '.join(left.uses)}, for which {' and '.join(map(cell_name, left.loops))} "
-        f"would have to run again, {loops} with collectives"
-    )
+            return f"{cell} {used_text(left)}"
 
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
     if left.reason is Reason.LOOP:
-        return f"%ddp catchup -r {ranks} --cells {left.cell}, to run it again"
+        return f"{catch_up_command(ranks, [left.cell])}, to run it again"
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
         has_state = name in left.with_state
         return _made_on_all(name, left.joint, ranks, others, has_state=has_state)
     if left.loops:
-        them = "them" if len(left.loops) > 1 else "it"
-        return f"%ddp catchup -r {ranks} --cells {_numbers(left.loops)}, to run {them} again"
+        return run_loops_text(left, ranks)
     step = _definition(name, ranks)
     if name not in left.copyable:
         return _made_there(left, name, ranks, others)
@@ -404,12 +395,12 @@ def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> st
     its = ranks.verb("it", "them")
     if left.reason is Reason.FAILS_NOW:
         return (
-            f"give {its} what {cell_name(left.cell)} needs, then %ddp catchup -r {ranks}: it makes "
-            f"{name} there, {_STATES}"
+            f"give {its} what {cell_name(left.cell)} needs, then {catch_up_command(ranks)}: it "
+            f"makes {name} there, {_STATES}"
         )
     if left.reason is Reason.NEEDS:
         return (
-            f"%ddp catchup -r {ranks} --cells {left.cell}, when what this cell uses is there: it "
+            f"{catch_up_command(ranks, [left.cell])}, when what this cell uses is there: it "
             f"makes {name} there, {_STATES}"
         )
     if name in left.definitions:

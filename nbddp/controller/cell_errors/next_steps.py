@@ -201,7 +201,13 @@ def _changes(outcome: RunOutcome, fresh: RankSet) -> str:
         return removal
     if not removal:
         return f"Fix {raised}."
-    return f"Fix {raised}, and {removal[:1].lower()}{removal[1:]}"
+    return f"Fix {raised}, and {_continued(removal)}"
+
+
+def _continued(sentence: str) -> str:
+    """A sentence as it goes on after a comma: ``Make ...`` in lower case, not ``DDP ...``."""
+    is_word = sentence[1:2].islower()
+    return f"{sentence[0].lower()}{sentence[1:]}" if is_word else sentence
 
 
 def _raised_before(outcome: RunOutcome, fresh: RankSet) -> str:

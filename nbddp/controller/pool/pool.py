@@ -641,12 +641,11 @@ class Pool:
         """
         self._processes.check_alive()
         restarted, last_run = self.rank_set(ranks), self._cells.last_run
-        history = self._cells.history
-        knows = not history.is_partial
-        leaves = restarted != self.all_ranks and history.leaves_loops(restarted)
+        history, is_whole = self._cells.history, restarted == self.all_ranks
+        knows, leaves = not history.is_partial, not is_whole and history.leaves_loops(restarted)
         text = self._processes.restart(restarted, knows_cells=knows, leaves_loops=leaves)
         # Another thread may have begun a cell since the new ranks are ready.
-        if restarted == self.all_ranks and self._cells.last_run is last_run:
+        if is_whole and self._cells.last_run is last_run:
             self._cells = CellRecords(before=self._cells.history)
         else:
             self._cells.history.note_restart(restarted)

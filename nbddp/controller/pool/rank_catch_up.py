@@ -41,6 +41,7 @@ from nbddp.controller.pool.replayed_cells import (
     give_states,
     replay,
 )
+from nbddp.controller.state import catch_up_command
 from nbddp.errors import (
     BadOptionError,
     CellInterruptedError,
@@ -104,7 +105,7 @@ def catch_up(
         roles,
         run,
         _gone(lacking, copied),
-        _command(NO_RANKS if ranks is None else fresh, cells),
+        catch_up_command(NO_RANKS if ranks is None else fresh, cells),
     ):
         replayed = replay(pool, plan, fresh, make_view, run, say=say)
         now = _names(pool)
@@ -285,12 +286,6 @@ def _gone(lacking: Mapping[str, NameKind], copied: Collection[str]) -> list[str]
     """The names that fresh ranks lack until cells make them: modules and functions come last."""
     names = [name for name in lacking if name not in copied]
     return sorted(names, key=lambda name: lacking[name] == "definition")
-
-
-def _command(named: RankSet, cells: Sequence[int]) -> str:
-    """The command that asks for a catch-up of these ranks, with these cells."""
-    numbers = ",".join(map(str, cells))
-    return f"%ddp catchup{f' -r {named}' if named else ''}{f' --cells {numbers}' if cells else ''}"
 
 
 @contextmanager

@@ -51,11 +51,7 @@ from nbddp.errors import BadOptionError, PoolAttachError, PoolStartError
 from nbddp.settings import Settings
 from nbddp.system import network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
-from nbddp.wire.channels import (
-    HubChannel,
-    RemoteHubChannel,
-    ipc_address,
-)
+from nbddp.wire.channels import HubChannel, RemoteHubChannel, ipc_address
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import PoolSpec
 

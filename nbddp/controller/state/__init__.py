@@ -46,7 +46,15 @@ from nbddp.controller.state.exit_text import (
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
-from nbddp.controller.state.lost_names import LeftOut, LostNames, MissedCell, Reason
+from nbddp.controller.state.lost_names import (
+    LeftOut,
+    LostNames,
+    MissedCell,
+    Reason,
+    catch_up_command,
+    run_loops_text,
+    used_text,
+)
 from nbddp.controller.state.node_clocks import NodeClock
 from nbddp.controller.state.outcome import (
     DETACHED,
@@ -155,6 +163,7 @@ __all__ = [
     "Tick",
     "VerdictReached",
     "awaited_text",
+    "catch_up_command",
     "checks_of",
     "config_error",
     "crash_site",
@@ -179,9 +188,11 @@ __all__ = [
     "other_agents",
     "results_of",
     "resumed_pool",
+    "run_loops_text",
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "used_text",
     "why_not_at_line",
     "with_changes",
 ]

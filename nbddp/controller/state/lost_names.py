@@ -3,10 +3,14 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+#: Names that a sentence about a cell gives.
+_MAX_USED = 8
 
 
 class Reason(Enum):
@@ -40,6 +44,46 @@ class LeftOut:
     #: numbers of the loops that make them, if the user names these cells.
     uses: tuple[str, ...] = field(default=(), compare=False)
     loops: tuple[int, ...] = field(default=(), compare=False)
+
+
+def used_text(left: LeftOut) -> str:
+    """``uses y, for which cell [2] would have to run again, a loop with collectives``.
+
+    Args:
+        left: the names of a cell that was left out for what it uses.
+    """
+    if not left.loops:
+        return "uses names that were not made again"
+    *most, last = left.uses[:_MAX_USED]
+    rest = len(left.uses) - _MAX_USED
+    if rest > 0:
+        most, last = [*most, last], f"{rest} more"
+    names = f"{', '.join(most)} and {last}" if most else last
+    cells, loops = ("cells", "loops") if len(left.loops) > 1 else ("cell", "a loop")
+    numbers = ", ".join(f"[{number}]" for number in left.loops)
+    return (
+        f"uses {names}, for which {cells} {numbers} would have to run again, {loops} with "
+        "collectives"
+    )
+
+
+def run_loops_text(left: LeftOut, ranks: RankSet) -> str:
+    """``%ddp catchup -r 1 --cells 2,3, to run them again``: the loops for which names were left."""
+    them = "them" if len(left.loops) > 1 else "it"
+    return f"{catch_up_command(ranks, left.loops)}, to run {them} again"
+
+
+def catch_up_command(ranks: RankSet = NO_RANKS, cells: Iterable[int] = ()) -> str:
+    """``%ddp catchup -r 1 --cells 2,5``.
+
+    Args:
+        ranks: the ranks that the user names; none: all fresh ones.
+        cells: the numbers of the cells that run again in any case.
+    """
+    numbers = ",".join(map(str, cells))
+    return (
+        f"%ddp catchup{f' -r {ranks}' if ranks else ''}{f' --cells {numbers}' if numbers else ''}"
+    )
 
 
 @dataclass(frozen=True)

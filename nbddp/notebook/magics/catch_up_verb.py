@@ -12,6 +12,7 @@ from IPython.display import display
 from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
+from nbddp.controller.state import catch_up_command, run_loops_text, used_text
 from nbddp.notebook import front_end_request, session
 from nbddp.notebook.render.answer import Answer
 from nbddp.notebook.render.html import words
@@ -173,7 +174,7 @@ def _problems(result: CatchUp) -> list[str]:
             f"{over.describe().capitalize()} {over.verb('lacks', 'lack')} names, too, and "
             f"{over.verb('has', 'have')} values of cells that ran since "
             f"{over.verb('it was', 'they were')} replaced: nothing was changed there. "
-            f"Next: %ddp catchup -r {over}"
+            f"Next: {catch_up_command(over)}"
         )
     return lines
 
@@ -186,7 +187,7 @@ def _after_failure(result: CatchUp, cell: int) -> str:
             "run it again on all ranks"
         )
     them = ranks.verb("it", "them")
-    return f"Next: give {them} what the cell needs, then %ddp catchup -r {ranks}"
+    return f"Next: give {them} what the cell needs, then {catch_up_command(ranks)}"
 
 
 def _unrepeated(result: CatchUp) -> str:
@@ -250,7 +251,7 @@ def _still_lacks(left: LeftOut, ranks: RankSet, *, is_first: bool = False) -> st
 
 def _missing(left: LeftOut, ranks: RankSet) -> str:
     names, cell = _names(left.names), cell_name(left.cell)
-    again = f"%ddp catchup -r {ranks} --cells {left.cell}"
+    again = catch_up_command(ranks, [left.cell])
     if left.reason is Reason.NO_CELL and left.joint:
         return (
             f"{names}: no cell defines this. Next: make it in a cell on all ranks, with what is "
@@ -278,15 +279,8 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
 
 def _unmade(left: LeftOut, ranks: RankSet) -> str:
     """The names that a cell uses and that were not made, and the next step."""
-    if not left.loops:
-        again = f"%ddp catchup -r {ranks} --cells {left.cell}"
-        return f"uses names that were not made again. Next: {again}, when these are there"
-    loops, it = ("loops", "them") if len(left.loops) > 1 else ("a loop", "it")
-    return (
-        f"uses {_names(left.uses)}, for which {_cells(left.loops)} would have to run again, "
-        f"{loops} with collectives. Next: %ddp catchup -r {ranks} --cells "
-        f"{','.join(map(str, left.loops))}, to run {it} again"
-    )
+    step = f"{catch_up_command(ranks, [left.cell])}, when these are there"
+    return f"{used_text(left)}. Next: {run_loops_text(left, ranks) if left.loops else step}"
 
 
 def _failed_before(result: CatchUp) -> str:
