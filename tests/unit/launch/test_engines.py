@@ -335,6 +335,10 @@ def test_processors_that_the_user_asks_for_are_the_ones(own: str):
             "Slurm job 6: PENDING (PartitionNodeLimit): perhaps it never starts: it asks for more "
             "nodes than its partition gives, or nodes that it needs are down",
         ),
+        (
+            "6|PENDING|PartitionConfig|2026-11-25T14:20:00\n",
+            "Slurm job 6: PENDING (PartitionConfig), starts about 2026-11-25 14:20",
+        ),
         ("17|COMPLETING|None|2026-11-25T14:20:00\n", "Slurm job 17: COMPLETING"),
     ],
 )
