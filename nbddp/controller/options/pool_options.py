@@ -455,17 +455,24 @@ class PoolOptions:
         names = [name for name in self.differences(PoolOptions()) if name not in _NOT_DESCRIBED]
         return " ".join(self.words(["nproc_per_node", *names]))
 
-    def start_words(self) -> str:
+    def start_words(self, *, with_env: bool = False) -> str:
         """Write the words behind ``%ddp start`` for a pool like this one, as a shell quotes them.
 
-        Variables of the ranks are left out: they are long, or perhaps secret. So is a folder of
-        this machine that is the current one.
+        A folder of this machine that is the current one is left out.
+
+        Args:
+            with_env: also write the variables of the ranks, which are long, or perhaps secret.
+
+        Returns:
+            The words of the command line.
 
         Example:
             >>> pool.options.start_words()
             '-n 2'
         """
-        names = {"nproc_per_node", *self.differences(PoolOptions())} - {"env"}
+        names = {"nproc_per_node", *self.differences(PoolOptions())}
+        if not with_env:
+            names.discard("env")
         with suppress(FileNotFoundError):  # the current folder was deleted
             if not self.has_machines and self.cwd == str(Path.cwd().resolve()):
                 names.discard("cwd")

@@ -169,11 +169,11 @@ class EngineAgents:
             which = f", which goes to {' and '.join(lost)} in turn"
         others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
         options = with_options(self._options, hosts=others)
-        env = " and the --env that the pool has" if options.env else ""
+        words = options.start_words(with_env=True)
         return (
             f"; then {command} again{which}. If {' and '.join(lost)} cannot come back: %ddp stop, "
             "which ends all ranks with their variables, and "
-            f"%ddp start {options.start_words()}, with another host in the place of {_OTHER}{env}"
+            f"%ddp start {words}, with another host in the place of {_OTHER}"
         )
 
 

@@ -235,12 +235,12 @@ def test_a_folder_that_nobody_typed_is_no_difference(monkeypatch: pytest.MonkeyP
 
 def test_a_folder_of_other_machines_is_in_the_words_even_if_it_is_the_current_one():
     here = str(Path.cwd().resolve())
-    options = PoolOptions.checked(2, launcher="ssh", hosts=["a", "b"], cwd=here, env={"A": "b"})
+    options = PoolOptions.checked(2, launcher="ssh", hosts=["a", "b"], cwd=here)
     assert f"-n 2 --nnodes 2 --cwd {here} --launcher" in options.start_words()
     engine = SimpleNamespace(join_timeout_s=None, mark="a,b")
     agents = EngineAgents(cast("Engine", engine), "ssh", cast("Invitation", None), options)
     said = f"--cwd {here} --launcher ssh --hosts a,OTHER, with another host in the place of OTHER"
-    assert f"{said} and the --env that the pool has" in agents.way_out([1], "%ddp restart")
+    assert said in agents.way_out([1], "%ddp restart")
 
 
 def test_the_words_of_a_start_have_what_is_not_the_default_but_variables(tmp_path: Path):
@@ -248,6 +248,8 @@ def test_the_words_of_a_start_have_what_is_not_the_default_but_variables(tmp_pat
     (folder := tmp_path / "a b").mkdir()
     options = PoolOptions.checked(2, cwd=str(folder), env={"TOKEN": "secret"})
     assert options.start_words() == f"-n 2 --cwd '{folder}'"
+    with_env = f"-n 2 --env TOKEN=secret --cwd '{folder}'"
+    assert options.start_words(with_env=True) == with_env
 
 
 def test_no_pool_names_the_last_options_with_the_folder_and_says_what_is_left_out(tmp_path: Path):
