@@ -274,7 +274,7 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
         current.options.cwd,
         options.cwd,
     ):
-        differences.remove("cwd")
+        differences = [name for name in differences if name != "cwd"]
     flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
     raise PoolExistsError(
         f"a pool is running with other options: it has {current.options.describe()}, you asked for "
