@@ -270,10 +270,8 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     if not differences:
         return current
     # Without --cwd, ranks of this machine have the current folder, those of other ones have none.
-    if current.options.has_machines != options.has_machines and "" in (
-        current.options.cwd,
-        options.cwd,
-    ):
+    is_untyped = "" in (current.options.cwd, options.cwd)
+    if is_untyped and current.options.has_machines != options.has_machines:
         differences = [name for name in differences if name != "cwd"]
     flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
     raise PoolExistsError(
