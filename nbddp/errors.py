@@ -146,7 +146,7 @@ class NoPoolError(NbddpError):
         >>> nbddp.pool()
         Traceback (most recent call last):
             ...
-        nbddp.errors.NoPoolError: no pool is running. Next: %ddp start -n 2, or nbddp.start(2)
+        nbddp.errors.NoPoolError: no pool is running. Next: %ddp start -n 2 (the last options)
     """
 
 

@@ -61,6 +61,24 @@ def ends_with_starter(fd: int) -> bool:
     return not stat.S_ISREG(os.fstat(fd).st_mode)
 
 
+def take_lifeline(fd: int) -> int:
+    """Put an empty input in the place of the one that has given the invitation.
+
+    So ranks and their children do not get a file with the secrets of the pool.
+
+    Args:
+        fd: the input.
+
+    Returns:
+        A descriptor whose end says that the engine's client has ended; -1: the input was none.
+    """
+    lifeline_fd = os.dup(fd) if ends_with_starter(fd) else -1  # not inheritable
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, fd)
+    os.close(empty)
+    return lifeline_fd
+
+
 def _next_step(source: str) -> str:
     file = "the file whose path %ddp listen has printed"
     if source == STDIN:

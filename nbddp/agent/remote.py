@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nbddp.agent import own_session
 from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
-from nbddp.agent.invitation import STDIN, ends_with_starter, read_invitation
+from nbddp.agent.invitation import STDIN, ends_with_starter, read_invitation, take_lifeline
 from nbddp.agent.node_facts import node_facts
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
@@ -178,10 +178,11 @@ def serve(source: str) -> NoReturn:
         PoolStartError: there is no folder for sockets.
     """
     invitation = read_invitation(source)
-    has_lifeline = source == STDIN and ends_with_starter(sys.stdin.fileno())
+    is_stdin = source == STDIN
+    has_lifeline = is_stdin and ends_with_starter(sys.stdin.fileno())
     if has_lifeline and invitation.keep_s and process_tree.IS_LINUX:
         own_session.enter()
-    lifeline_fd = _take_stdin() if has_lifeline else -1
+    lifeline_fd = take_lifeline(sys.stdin.fileno()) if is_stdin else -1
     address, own = reach(invitation)
     facts, started_with = node_facts(own, invitation.cwd), dict(os.environ)
     for name in step_variables(os.environ):
@@ -221,16 +222,3 @@ def serve(source: str) -> NoReturn:
         sys.stderr.flush()
         # sys.exit would let multiprocessing look for files in the folder.
         os._exit(1)
-
-
-def _take_stdin() -> int:
-    """Return a descriptor whose end says that the engine's client has ended.
-
-    Ranks and their children get an empty standard input.
-    """
-    lifeline_fd = os.dup(sys.stdin.fileno())
-    os.set_inheritable(lifeline_fd, False)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, sys.stdin.fileno())
-    os.close(empty)
-    return lifeline_fd

@@ -11,8 +11,6 @@ from nbddp.controller.pool import note_ended_jobs
 from nbddp.errors import NoPoolError
 from nbddp.system.kept_pools import detached_pools
 
-_DEFAULT = "-n 2"
-
 
 class FailedStart:
     """Knows whether the user's last start, or attach, has failed."""
@@ -63,6 +61,9 @@ def no_pool_text(last: PoolOptions | None) -> str:
     note_ended_jobs()
     free = [each.pool_id for each in detached_pools()]
     back = f"; %ddp attach takes back {' or '.join(free)}" if free else ""
-    line = _DEFAULT if last is None else last.describe()
-    python = ", or nbddp.start(2)" if line == _DEFAULT else " (the last options)"
-    return f"no pool is running. Next: %ddp start {line}{python}{back}"
+    if last is None:
+        start = "-n 2, or nbddp.start(2)"
+    else:
+        without = ", without --env" if last.env else ""
+        start = f"{last.start_words()} (the last options{without})"
+    return f"no pool is running. Next: %ddp start {start}{back}"

@@ -8,10 +8,8 @@ from nbddp.controller.pool import Pool
 from nbddp.system import kept_pools
 
 _histories_by_pool: dict[str, list[CellHistory]] = {}
-
-
 #: The runs of the cells that went on; several notebooks may take a pool back in turn.
-_runs: set[str] = set()
+_own_runs: set[str] = set()
 
 
 def note(pool: Pool, run_id: str | None = None) -> None:
@@ -22,14 +20,14 @@ def note(pool: Pool, run_id: str | None = None) -> None:
         run_id: of the cell that goes on, whichever kernel has begun it; None: none does.
     """
     if run_id is not None and (pool.left_cell is None or pool.left_cell.run.run_id != run_id):
-        _runs.add(run_id)
+        _own_runs.add(run_id)
     # At the end, since `owner` looks at the last one first.
     _histories_by_pool[pool.pool_id] = [*_histories_by_pool.pop(pool.pool_id, []), pool.history]
 
 
 def has_begun(run_id: str) -> bool:
     """Whether this kernel has begun that run, and let it go."""
-    return run_id in _runs
+    return run_id in _own_runs
 
 
 def owner(name: str) -> tuple[int, str] | None:

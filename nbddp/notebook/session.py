@@ -269,6 +269,10 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     differences = current.options.differences(options)
     if not differences:
         return current
+    # Without --cwd, ranks of this machine have the current folder, those of other ones have none.
+    is_untyped = "" in (current.options.cwd, options.cwd)
+    if is_untyped and current.options.has_machines != options.has_machines:
+        differences = [name for name in differences if name != "cwd"]
     flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
     raise PoolExistsError(
         f"a pool is running with other options: it has {current.options.describe()}, you asked for "
@@ -358,13 +362,13 @@ def _note_start_progress(snapshot: PoolSnapshot) -> None:
 def start_display() -> StartDisplay:
     """Return what shows the progress of a start, or of a restart, in the running cell."""
     sink = _foreground_sink()
-    return StartDisplay(sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
+    return StartDisplay(sink, has_live=_shows_live(sink))
 
 
 def step_line(verb: str) -> StepLine:
     """Return what shows, in the running cell, what a verb does now."""
     sink = _foreground_sink()
-    return StepLine(verb, sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
+    return StepLine(verb, sink, has_live=_shows_live(sink))
 
 
 def _connect_listeners(pool: Pool) -> None:
@@ -558,6 +562,11 @@ def _goes_to_front_end(sink: Sink) -> bool:
     if isinstance(sink, CellSink):
         return hasattr(sys.stdout, "pub_thread")  # an attribute of ipykernel's streams
     return isinstance(sink, EarlierCellSink)
+
+
+def _shows_live(sink: Sink) -> bool:
+    """Whether what is shown may change later: in a front end, or on the terminal itself."""
+    return _goes_to_front_end(sink) or isinstance(sink, TerminalSink)
 
 
 def _blocks(run: Run, sink: Sink, labels: Labels) -> WidgetBlocks | None:

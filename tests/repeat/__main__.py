@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 _ROOT = Path(__file__).parents[2]
@@ -64,17 +65,21 @@ def main() -> int:
         print("--resume needs a clean checkout: commit what `git status` lists")
         return 2
     target = "test-full" if arguments.full else "test"
-    noted = _noted(commit, target) if arguments.resume else []
+    before = _noted()
+    others = [run for run in before if run.get("target") != target]
+    own = [run for run in before if (run.get("commit"), run.get("target")) == (commit, target)]
+    noted = [SuiteRun(**run) for run in own] if arguments.resume else []
     runs = []
     for number, busy in enumerate(loads, 1):
         earlier = next((run for run in noted if run.busy == busy), None)
         if earlier is not None:
             noted.remove(earlier)
-        run = earlier or _suite(number, busy, (commit, target), arguments.tests)
+        run = earlier or _suite(number, busy, commit, target, arguments.tests)
         print(f"run {number}/{len(loads)}, {run}", flush=True)
         runs.append(run)
         if commit and not arguments.tests:
-            _NOTED.write_text(json.dumps([asdict(run) for run in (*runs, *noted)], indent=1))
+            all_runs = [*others, *map(asdict, (*runs, *noted))]
+            _NOTED.write_text(json.dumps(all_runs, indent=1))
     return 0 if all(run.is_green for run in runs) else 1
 
 
@@ -92,17 +97,14 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def _noted(commit: str, target: str) -> list[SuiteRun]:
-    """Return the runs of a commit and a target that earlier calls have noted."""
-    if not _NOTED.exists():
-        return []
-    runs = [SuiteRun(**run) for run in json.loads(_NOTED.read_text())]
-    return [run for run in runs if (run.commit, run.target) == (commit, target)]
+def _noted() -> list[dict[str, Any]]:
+    """Return the runs that earlier calls have noted; old ones may lack fields of `SuiteRun`."""
+    runs: list[dict[str, Any]] = json.loads(_NOTED.read_text()) if _NOTED.exists() else []
+    return runs
 
 
-def _suite(number: int, busy: int, of: tuple[str, str], tests: list[str]) -> SuiteRun:
+def _suite(number: int, busy: int, commit: str, target: str, tests: list[str]) -> SuiteRun:
     """Run a target of make for a commit, as in `SuiteRun`."""
-    commit, target = of
     report = _REPORTS / f"run-{number}.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()

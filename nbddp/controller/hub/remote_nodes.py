@@ -47,9 +47,9 @@ _LOOK_S = 0.5
 #: The user waits for the end of a cell that was interrupted, or has failed on some rank: a node
 #: that has missed some pings is silent for them. Its ranks do not leave the cell.
 _SILENT_FOR_END_S = 2.5
-#: A node is behind when a question waits for its answer for so long: two further ones were sent.
+#: A node is behind if it has not answered a question for this long; two more were sent since.
 _BEHIND_S = 2.5
-#: Something that comes so long after such a question came after the cut.
+#: A message that arrives this long after the question shows that the node is heard.
 _HEARD_S = 1.0
 
 
@@ -367,9 +367,9 @@ class RemoteNodes:
             self.view = replace(self.view, silent=now_silent, behind=behind)
         return notices
 
-    def _behind(self, now: float, but: Collection[int]) -> Iterator[BehindNode]:
+    def _behind(self, now: float, excluded: Collection[int]) -> Iterator[BehindNode]:
         for node, facts in sorted(self._lobby.nodes.items()):
-            since = None if node in but else self._channel.unanswered_since(node)
+            since = None if node in excluded else self._channel.unanswered_since(node)
             if since is not None and now - since >= _BEHIND_S:
                 is_heard = self._channel.heard_at(node) - since >= _HEARD_S
                 yield BehindNode(node, facts.host, is_heard)

@@ -140,7 +140,7 @@ class WaitingCommands:
 
     def when_whole(self, command: Callable[[], object]) -> None:
         """Call ``command`` now, or after the waiting ones when the pool is repaired."""
-        if self._waiting or not self._is_whole:
+        if self._waiting or not self._is_whole():
             self._waiting.append(command)
         else:
             command()
@@ -157,7 +157,6 @@ class WaitingCommands:
             self._late = RankSet.of({*self._late, *late})
             self._settles_until = now + _LATE_S
             self._way_ends_at = now + _ON_ITS_WAY_S
-            self._wait_for_interrupts(now)
         self.when_whole(command)
 
     def remove(self, command: Callable[[], object]) -> bool:
@@ -169,7 +168,7 @@ class WaitingCommands:
 
     def call_due(self) -> None:
         """Call those that may be called now."""
-        while self._waiting and self._is_whole:
+        while self._waiting and self._is_whole():
             self._waiting.pop(0)()
 
     def _ending(self) -> RankSet:
@@ -178,6 +177,8 @@ class WaitingCommands:
 
     def _wait_for_interrupts(self, now: float) -> None:
         """Wait for longer while interrupts are on their way to ranks that are in an old cell."""
+        if not self._late:
+            return
         silent = self._recovery.silent
         self._late -= silent.ranks
         on_way = RankSet.of(set(self._machine.late(self._late)).intersection(silent.behind))
@@ -189,13 +190,13 @@ class WaitingCommands:
                 f"interrupt is on its way there. {_STOP}"
             )
 
-    @property
     def _is_whole(self) -> bool:
+        """Whether commands may be called; the wait for late ranks ends or goes on with it."""
         now = time.monotonic()
         self._wait_for_interrupts(now)
         if self._recovery.is_rebuilding:
             return False
         if now < self._settles_until:
             return not self._machine.late(self._late) and not self._ending()
-        self._late = RankSet()
+        self._late, self.reason = RankSet(), _WAITS
         return True

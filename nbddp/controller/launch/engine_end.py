@@ -14,7 +14,7 @@ class EngineEnd(str):
 
     It is a text, since `Engine.end` returns one: engines of packages return a plain text, and those
     of nbddp mostly pass on the words of another process, such as ssh or a driver. So nothing
-    changes for engines, and only `of` parts a text.
+    changes for engines, and only `of` splits a text.
 
     Args:
         what: the reason.
@@ -37,12 +37,12 @@ class EngineEnd(str):
 
     @classmethod
     def of(cls, text: str, advice: str = "") -> "EngineEnd":
-        """Part a text.
+        """Split a text.
 
         Args:
             text: of an engine, or of another process, which may have an advice of its own: what
                 has said it knows more.
-            advice: where the text has none.
+            advice: where the text has none; it is dropped if the text has its own.
 
         >>> EngineEnd.of("ssh ended and said: a is full. Next: empty it", "try `ssh a`").advice
         'empty it'

@@ -42,6 +42,15 @@ _KEPT_ENV = "SLURM_CONF"
 _TASK_END = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): .+")
 #: States of a node that can run a step now; a star behind them means that it does not respond.
 _WELL = frozenset({"allocated", "mixed", "idle", "completing"})
+#: Reasons for which a job is queued that time alone does not change, mostly; in words.
+_LASTING_REASONS = {
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives, or nodes that it needs "
+    "are down",
+    "PartitionTimeLimit": "its time limit is longer than its partition allows",
+    "PartitionConfig": "it asks for more than a node of its partition has, or than the partition "
+    "allows",
+    "BadConstraints": "no node can have what it asks for",
+}
 
 
 class SlurmEngine:
@@ -272,18 +281,6 @@ def agent_words(options: EngineOptions, source: str = "-") -> list[str]:
     return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
-#: Reasons for which a job is queued that time alone does not change, mostly; in words.
-_NEVER = {
-    "PartitionNodeLimit": "perhaps it never starts: it asks for more nodes than its partition "
-    "gives, or nodes that it needs are down",
-    "PartitionTimeLimit": "perhaps it never starts: its time limit is longer than its partition "
-    "allows",
-    "PartitionConfig": "perhaps it never starts: it asks for more than a node of its partition "
-    "has, or than the partition allows",
-    "BadConstraints": "perhaps it never starts: no node can have what it asks for",
-}
-
-
 def job_state(answer: str) -> str:
     """Return what the queue says of a job.
 
@@ -300,6 +297,9 @@ def job_state(answer: str) -> str:
         return ""
     if state != "PENDING":
         return f"Slurm job {job}: {state}"
-    when = "" if start in ("", "N/A") else f", starts about {start[:16].replace('T', ' ')}"
-    why = f": {_NEVER[reason]}" if reason in _NEVER else ""
-    return f"Slurm job {job}: {state} ({reason}){when}{why}"
+    more = ""
+    if start not in ("", "N/A"):
+        more = f", starts about {start[:16].replace('T', ' ')}"
+    elif lasting := _LASTING_REASONS.get(reason):
+        more = f": perhaps it never starts: {lasting}"
+    return f"Slurm job {job}: {state} ({reason}){more}"

@@ -8,7 +8,7 @@ has ended, the agent ends as well. With ``--via LOGIN`` it is the ssh of a login
 import shlex
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
@@ -62,7 +62,7 @@ class SshEngine:
             return "127.0.0.1"
         host = self._options.hosts[0]
         try:
-            return network.address_towards(_host_name(host))
+            return network.address_towards(_host_name(host, _configuration(host)))
         except OSError:
             return network.own_address()  # behind a jump host, perhaps
 
@@ -231,21 +231,26 @@ def _port(invitation: Invitation) -> int:
 
 def _is_elsewhere(host: str) -> bool:
     """Return whether a host is surely another machine, whose loopback leads nowhere else."""
-    lines = ask(["ssh", "-G", host]).splitlines()
-    if any(line.startswith("remoteforward ") for line in lines):
+    configuration = _configuration(host)
+    if any(line.startswith("remoteforward ") for line in configuration):
         return False
-    name = _host_name(host)
+    name = _host_name(host, configuration)
     if network.is_loopback(name):
         return False
     try:
         address = socket.gethostbyname(name)
-        return network.address_towards(address) not in (address, "127.0.0.1")
+        own = network.address_towards(address)
     except OSError:
         return False  # a name that only a jump host knows
+    return own != address and not network.is_loopback(own)
 
 
-def _host_name(host: str) -> str:
+def _configuration(host: str) -> list[str]:
+    """Return what ssh would use for a host, an option on each line."""
+    return ask(["ssh", "-G", host]).splitlines()
+
+
+def _host_name(host: str, configuration: Iterable[str]) -> str:
     """Return the address that ssh would use for a host of its configuration."""
-    lines = ask(["ssh", "-G", host]).splitlines()
-    names = [line.split()[1] for line in lines if line.startswith("hostname ")]
+    names = [line.split()[1] for line in configuration if line.startswith("hostname ")]
     return names[0] if names else host.rpartition("@")[2]

@@ -7,7 +7,9 @@ compares, and, if ranks have to know it, a field of `PoolSpec` that `PoolOptions
 Runs in: the notebook's process.
 """
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -425,11 +427,7 @@ class PoolOptions:
             >>> pool.options.differences(PoolOptions.checked(3))  # imported as above
             ['nproc_per_node']
         """
-        names = [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
-        # Without --cwd, ranks of this machine have the current folder, those of others none.
-        if {self.cwd, other.cwd} == {"", str(Path.cwd())}:
-            names.remove("cwd")
-        return names
+        return [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
 
     def words(self, names: Collection[str]) -> list[str]:
         """Write options as ``%ddp start`` reads them.
@@ -456,6 +454,29 @@ class PoolOptions:
         """
         names = [name for name in self.differences(PoolOptions()) if name not in _NOT_DESCRIBED]
         return " ".join(self.words(["nproc_per_node", *names]))
+
+    def start_words(self, *, with_env: bool = False) -> str:
+        """Write the words behind ``%ddp start`` for a pool like this one, as a shell quotes them.
+
+        A folder of this machine that is the current one is left out.
+
+        Args:
+            with_env: also write the variables of the ranks, which are long, or perhaps secret.
+
+        Returns:
+            The words of the command line.
+
+        Example:
+            >>> pool.options.start_words()
+            '-n 2'
+        """
+        names = {"nproc_per_node", *self.differences(PoolOptions())}
+        if not with_env:
+            names.discard("env")
+        with suppress(FileNotFoundError):  # the current folder was deleted
+            if not self.has_machines and self.cwd == str(Path.cwd().resolve()):
+                names.discard("cwd")
+        return shlex.join(self.words(names))
 
     def spec(
         self,

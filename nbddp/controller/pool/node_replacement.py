@@ -7,7 +7,6 @@ ranks keep processes and variables.
         AgentHello --> the node is no longer lost --> `RestartRanksRequested`, `RestartRequested`
 """
 
-import shlex
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace as with_options
@@ -170,11 +169,11 @@ class EngineAgents:
             which = f", which goes to {' and '.join(lost)} in turn"
         others = tuple(_OTHER if node in nodes else host for node, host in enumerate(hosts))
         options = with_options(self._options, hosts=others)
-        words = options.words(["nproc_per_node", *options.differences(PoolOptions())])
+        words = options.start_words(with_env=True)
         return (
             f"; then {command} again{which}. If {' and '.join(lost)} cannot come back: %ddp stop, "
             "which ends all ranks with their variables, and "
-            f"%ddp start {shlex.join(words)}, with another host in the place of {_OTHER}"
+            f"%ddp start {words}, with another host in the place of {_OTHER}"
         )
 
 

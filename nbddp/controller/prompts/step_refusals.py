@@ -58,14 +58,15 @@ def absent_text(ranks: RankSet, present: RankSet, members: RankSet, *, are_stopp
         members: ranks that run the cell.
         are_stopped: the ranks that can have stopped before operations.
     """
-    late = RankSet.of(set(ranks) & set(members))
-    can, cannot, what = present.verb("is", "are"), late.verb("is", "are"), " stopped"
-    if not are_stopped:
-        can, cannot, what = "can", "can", " be asked"
-    lacks = f"{late.describe()} {cannot}{' not' if are_stopped else 'not'}{what}"
+    inside = RankSet.of(set(ranks) & set(members))
+    can, cannot, what = "can", "cannot", "be asked"
+    if are_stopped:
+        can, cannot, what = present.verb("is", "are"), inside.verb("is not", "are not"), "stopped"
     has = f"{present.describe()} {can}"
     texts = outside_texts(ranks, members)
-    return "; ".join([*texts, lacks, has] if late else [*texts, has + what])
+    if not inside:
+        return "; ".join([*texts, f"{has} {what}"])
+    return "; ".join([*texts, f"{inside.describe()} {cannot} {what}", has])
 
 
 def outside_texts(ranks: RankSet, members: RankSet) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from nbddp.controller.state import why_not_at_line
 from nbddp.errors import BadOptionError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
+from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.wire.break_points import BreakEvent, BreakPoint, group_names
@@ -122,7 +123,7 @@ def _no_line(shell: InteractiveShell, point: BreakPoint) -> str:
         is_ddp = head.startswith("%%ddp")
         why = why_not_at_line(point.line, code if is_ddp else cells[point.cell], 1 + is_ddp)
         return f"no rank stops there: in cell [{point.cell}] {why}" if why else ""
-    if point.line == 1 and not point.cell:
+    if point.line == 1 and not point.cell and auto_mode.current(shell).options is None:
         return (
             "line 1 of a cell with %%ddp is the line of %%ddp: no rank stops there; the code "
             "begins at line 2"

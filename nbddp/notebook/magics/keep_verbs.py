@@ -108,7 +108,7 @@ def how_to_wait(handle: object, number: int, names: Mapping[str, Any], pool_id: 
         names: the variables of the notebook.
         pool_id: names the pool, since others may wait for a kernel.
     """
-    if dict(names.get("_oh", {})).get(number) is handle:
+    if names.get("_oh", {}).get(number) is handle:
         return f"Out[{number}].wait()"
     for name, value in names.items():
         if value is handle and not name.startswith("_"):

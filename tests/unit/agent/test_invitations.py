@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nbddp.agent.invitation import ends_with_starter
+from nbddp.agent.invitation import ends_with_starter, take_lifeline
 from nbddp.wire.launch_specs import Invitation
 
 _INVITATION = Invitation(
@@ -30,3 +30,24 @@ def test_the_end_of_a_pipe_tells_of_its_writer_and_the_end_of_a_file_nothing(tmp
     with os.fdopen(read), os.fdopen(write, "w"), (tmp_path / "file").open("w") as file:
         assert ends_with_starter(read)
         assert not ends_with_starter(file.fileno())
+
+
+def test_a_file_with_the_invitation_is_left_to_no_process_that_follows(tmp_path: Path):
+    path = tmp_path / "ab12.json"
+    _INVITATION.write(path)
+    with path.open() as file:
+        assert take_lifeline(file.fileno()) == -1
+        assert os.path.samestat(os.fstat(file.fileno()), Path(os.devnull).stat())
+
+
+def test_a_pipe_stays_as_a_descriptor_that_ranks_do_not_get():
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as starter:
+        lifeline_fd = take_lifeline(read)
+        try:
+            assert os.path.samestat(os.fstat(read), Path(os.devnull).stat())
+            assert not os.get_inheritable(lifeline_fd)
+            starter.close()
+            assert os.read(lifeline_fd, 1) == b""
+        finally:
+            os.close(lifeline_fd)

@@ -1,10 +1,16 @@
 """The facts about a machine: whether ranks can enter their folder."""
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nbddp.agent.node_facts import node_facts
+
+_NOBODY = 65534
 
 
 def test_a_folder_that_ranks_cannot_enter_is_known_before_torch_is_imported(tmp_path: Path):
@@ -16,9 +22,34 @@ def test_a_folder_that_ranks_cannot_enter_is_known_before_torch_is_imported(tmp_
         assert node_facts("10.0.0.1", folder).cwd_problem == f"{folder}: {why}"
 
 
-def test_a_folder_without_permission_cannot_be_entered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    problem = node_facts("10.0.0.1", str(tmp_path)).cwd_problem
-    assert problem == f"{tmp_path}: Permission denied"
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@contextmanager
+def as_a_user() -> Iterator[None]:
+    """Be no root, who can enter all folders."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [(0o666, "{}: Permission denied"), (0o000, "{}: Permission denied"), (0o111, "")],
+)
+def test_a_folder_without_permission_cannot_be_entered(open_folder: Path, mode: int, said: str):
+    open_folder.chmod(mode)
+    try:
+        with as_a_user():
+            problem = node_facts("10.0.0.1", str(open_folder)).cwd_problem
+        assert problem == said.format(open_folder)
+    finally:
+        open_folder.chmod(0o700)

@@ -179,6 +179,20 @@ def test_loopback_is_no_address_for_other_hosts():
 
 
 @pytest.mark.usefixtures("routes")
+def test_ssh_is_asked_once_for_what_it_would_do(monkeypatch: pytest.MonkeyPatch):
+    asked: list[list[str]] = []
+
+    def ask(words: list[str]) -> str:
+        asked.append(words)
+        return "hostname 10.0.0.9\n"
+
+    monkeypatch.setattr("nbddp.controller.launch.ssh.ask", ask)
+    engine = make_engine("ssh", EngineOptions(2, 1, hosts=("a", "b")))
+    assert notebook_address(engine, "127.0.0.1") == "127.0.0.1"
+    assert asked == [["ssh", "-G", "a"], ["ssh", "-G", "b"]]
+
+
+@pytest.mark.usefixtures("routes")
 @pytest.mark.parametrize(
     "options",
     [
@@ -334,6 +348,10 @@ def test_processors_that_the_user_asks_for_are_the_ones(own: str):
             "6|PENDING|PartitionNodeLimit|N/A\n",
             "Slurm job 6: PENDING (PartitionNodeLimit): perhaps it never starts: it asks for more "
             "nodes than its partition gives, or nodes that it needs are down",
+        ),
+        (
+            "6|PENDING|PartitionConfig|2026-11-25T14:20:00\n",
+            "Slurm job 6: PENDING (PartitionConfig), starts about 2026-11-25 14:20",
         ),
         ("17|COMPLETING|None|2026-11-25T14:20:00\n", "Slurm job 17: COMPLETING"),
     ],

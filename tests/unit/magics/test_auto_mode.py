@@ -9,7 +9,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from nbddp.controller.prompts import BreakPoints
 from nbddp.errors import BadOptionError
+from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.magics.verbs import VERBS, help_page
 
@@ -283,3 +285,18 @@ def test_a_refusal_without_cells(shell: InteractiveShell, code: str, words: str)
 def test_the_help_tells_of_it():
     assert "%ddp auto on [options]" in help_page()
     assert "%%local" in help_page()
+
+
+def test_line_1_of_a_cell_is_code_while_the_mode_is_on(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(session, "break_points", BreakPoints())
+    VERBS["break"].run(shell, "line 1")
+    assert "line 1 of a cell with %%ddp is the line of %%ddp" in capsys.readouterr().out
+    switch(shell, "on")
+    assert shell.history_manager is not None
+    shell.history_manager.input_hist_raw.append("%ddp break line 1")
+    VERBS["break"].run(shell, "line 1")
+    assert capsys.readouterr().out.splitlines() == [
+        "break point 2: ranks of later cells stop before each operation at line 1"
+    ]
