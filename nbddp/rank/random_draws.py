@@ -1,8 +1,8 @@
 """The random numbers in the values of cells that run again for `%ddp catchup`.
 
 A cell that runs again draws again. Numbers of a seeded generator are those of before; others are
-not. Generators are compared before and after each statement, so a draw in a library counts, too;
-the seed that a loop over a `DataLoader` draws for workers, and has none, does not.
+not. Generators are compared before and after each statement, so a draw in a library counts, too.
+The seed that a `DataLoader` without workers draws for workers does not count.
 
 Runs in: the rank process, main thread. Cells of `%ddp catchup` call `share` by name.
 """

@@ -60,8 +60,9 @@ def with_sampler(code: Code, line: int, *, is_imported: bool = False) -> tuple[C
 def has_sampler(site: Site, sources: Sources) -> bool:
     """Return whether the ranks have surely imported `DistributedSampler` in an earlier cell.
 
-    A cell before a restart says nothing. The cell of a loader uses the name ``DataLoader``, so a
-    cell that has imported that since the restart is the newest that did, or an earlier one.
+    A cell before a restart says nothing. The search ends at the newest cell that imports
+    `DataLoader`: that cell ran after the restart, and so did every cell between. If none of the
+    last `_CELLS` cells imports it, the answer is False.
 
     Args:
         site: a line of a cell that uses a name which an earlier cell has imported.

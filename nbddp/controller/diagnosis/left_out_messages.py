@@ -7,7 +7,6 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.code_places import called, is_communication
@@ -16,6 +15,7 @@ from nbddp.controller.diagnosis.message_calls import message_calls
 from nbddp.controller.diagnosis.message_simulation import may_communicate
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import other_kind
 from nbddp.wire.rank_set import Rank
 
 #: Functions of torch.distributed on groups, and reads of their ranks: they exchange no message.
@@ -160,9 +160,8 @@ def _messages(
     message: Operation, rank: Rank, peer: Rank, reports: RankReports
 ) -> Sequence[Operation]:
     """The messages of a rank with another one, in the direction in which a message goes."""
-    kind = message.signature.kind
-    other: Literal["send", "recv"] = "recv" if kind == "send" else "send"
-    wanted = other if rank == message.peer else kind
+    is_other_end = rank == message.peer
+    wanted = other_kind(message.signature) if is_other_end else message.signature.kind
     return [
         each
         for each in reports.graph.histories[rank].operations.values()

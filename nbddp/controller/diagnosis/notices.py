@@ -12,7 +12,7 @@ from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, ThreadLook
-from nbddp.wire.flight_recorder.matching import MESSAGES
+from nbddp.wire.flight_recorder.matching import MESSAGES, other_kind
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.
@@ -254,12 +254,11 @@ def other_end(graph: WaitForGraph, rank: Rank, operation: Operation) -> Operatio
         rank: the rank.
         operation: of the rank.
     """
-    kind = operation.signature.kind
     history = graph.histories.get(operation.peer)
-    if history is None or (kind != "send" and kind != "recv"):  # noqa: PLR1714 - for mypy
+    if history is None or operation.signature.kind not in MESSAGES:
         return None
     place = operation.pg_id, rank, operation.tag
-    ends = history.messages("recv" if kind == "send" else "send", *place)
+    ends = history.messages(other_kind(operation.signature), *place)
     return next((each for each in ends if each.p2p_seq_id == operation.p2p_seq_id), None)
 
 

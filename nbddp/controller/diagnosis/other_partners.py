@@ -7,7 +7,6 @@ are played to their end with it.
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from nbddp.controller.diagnosis.callers import frames
 from nbddp.controller.diagnosis.causes import Cause
@@ -27,6 +26,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.suggested_change import bound
 from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.wire.flight_recorder import Operation, Site
+from nbddp.wire.flight_recorder.matching import other_kind
 from nbddp.wire.rank_set import Rank
 
 
@@ -52,7 +52,7 @@ def other_partner(cause: Cause, reports: RankReports) -> OtherPartner | None:
     operation, owner = cause.operation, cause.owner
     if operation is None or operation.peer < 0:
         return None
-    wanted = _other_kind(operation)
+    wanted = other_kind(operation.signature)
     ready = {rank for rank in _ready(operation, owner, reports) if rank != operation.peer}
     if len(ready) == 1:
         (rank,) = ready
@@ -102,7 +102,7 @@ def lacks_other_end(cause: Cause, reports: RankReports) -> bool:
 
 def _calls_none(message: Operation, owner: Rank, site: Site, reports: RankReports) -> bool:
     """Whether no call of the function of a site is the other end of a message."""
-    code, wanted = reports.sources(site) if site.line else None, _other_kind(message)
+    code, wanted = reports.sources(site) if site.line else None, other_kind(message.signature)
     calls = message_calls(site, [message.peer], reports.graph, reports.run_id, reports.sources)
     if code is None or not calls:
         return False
@@ -130,13 +130,9 @@ def _is_repeated(call: MessageCall, code: Code) -> bool:
     return not names_in(call.peer).isdisjoint(changed)
 
 
-def _other_kind(operation: Operation) -> Literal["send", "recv"]:
-    return "recv" if operation.signature.kind == "send" else "send"
-
-
 def _ready(operation: Operation, owner: Rank, reports: RankReports) -> list[Rank]:
     """The ranks that have called the other end of such a message with a rank."""
-    wanted = _other_kind(operation)
+    wanted = other_kind(operation.signature)
     return [
         rank
         for rank, history in reports.graph.histories.items()
@@ -162,14 +158,14 @@ def _checked(
         _calls_none(each, right, message.site, reports)
         for each in reports.graph.histories[right].operations.values()
         if each.peer == owner and each.state == "scheduled"
-        if each.signature.kind == _other_kind(message)
+        if each.signature.kind == other_kind(message.signature)
     )
     return OtherPartner(message, owner, right, wrong, is_shown, may_stay)
 
 
 def _with_other_end(simulation: Simulation, message: Operation, owner: Rank) -> Simulation:
     """Let the rank at the other end of a message call it."""
-    kind = _other_kind(message)
+    kind = other_kind(message.signature)
     return simulation.with_message(Message(kind, message.peer, owner, message.pg_id, message.tag))
 
 

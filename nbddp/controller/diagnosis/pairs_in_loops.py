@@ -9,8 +9,9 @@ where all messages meet when they are played.
 import ast
 import builtins
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.code_places import called, communicates, find_place
@@ -22,10 +23,11 @@ from nbddp.controller.diagnosis.message_simulation import Message, Script, Simul
 from nbddp.controller.diagnosis.message_swaps import in_two_orders
 from nbddp.controller.diagnosis.rank_conditions import value_of
 from nbddp.controller.diagnosis.report import CodeChange
+from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import Rank
 
-#: Messages of all ranks that are played.
-_MAX_MESSAGES = 4096
+#: Iterations and messages of all ranks that are played: the notebook waits meanwhile.
+_MAX_STEPS = 6144
 #: Expressions in front of which ``rank < `` needs no parentheses.
 _PLAIN = ast.Name | ast.BinOp | ast.Attribute | ast.Subscript
 
@@ -68,10 +70,8 @@ def lower_first(cause: Cause, sources: Sources, world_size: int) -> CodeChange |
     if ast.dump(peer) != ast.dump(other) or not isinstance(loop, ast.For):
         return None
     try:
-        calls_by_rank = {
-            rank: list(_calls(loop, rank, world_size, Scope(site, code, sources)))
-            for rank in range(world_size)
-        }
+        runs = _LoopRuns(loop, world_size, Scope(site, code, sources))
+        calls_by_rank = {rank: runs.calls(rank) for rank in range(world_size)}
     except _UnknownError:
         return None
     pair = place.statement, second.statement
@@ -85,8 +85,6 @@ def lower_first(cause: Cause, sources: Sources, world_size: int) -> CodeChange |
 
 def _ends(calls_by_rank: Mapping[Rank, Sequence[_Call]], pair: tuple[ast.stmt, ast.stmt]) -> bool:
     """Whether all messages meet if the lower rank of each pair does its second call first."""
-    if sum(map(len, calls_by_rank.values())) > _MAX_MESSAGES:
-        return False
     scripts = {}
     for rank, calls in calls_by_rank.items():
         order = [*calls]
@@ -102,64 +100,98 @@ def _peer(statement: ast.stmt) -> ast.expr | None:
     """The other end of a statement that is one blocking message; None: it is another one."""
     if not isinstance(statement, ast.Expr | ast.Assign):
         return None
-    return (
-        kind_and_peer(statement.value)[1] if called(statement.value) in ("send", "recv") else None
-    )
+    return kind_and_peer(statement.value)[1] if called(statement.value) in MESSAGES else None
 
 
-def _calls(loop: ast.For, rank: Rank, size: int, scope: Scope) -> Iterator[_Call]:
-    """The messages of a rank in a loop, in their order.
+class _LoopRuns:
+    """A loop that is run for one rank after another, as far as its messages go.
 
-    Raises:
-        _UnknownError: the code does not show them.
+    Args:
+        loop: the loop.
+        size: the number of ranks.
+        scope: the place from which its names are looked for.
     """
-    names = {"rank": rank, "world_size": size}
-    items = value_of(expanded(loop.iter, scope), names)
-    if not isinstance(loop.target, ast.Name) or not isinstance(items, range | list) or loop.orelse:
-        raise _UnknownError
-    for item in items[:_MAX_MESSAGES]:
-        yield from _run(loop.body, names | {loop.target.id: item}, scope)[0]
 
+    def __init__(self, loop: ast.For, size: int, scope: Scope) -> None:
+        self._loop = loop
+        self._size = size
+        self._scope = scope
+        self._steps = 0  #: of all ranks until now
+        # What the code says is the same on all ranks and in all iterations.
+        self._expanded: dict[ast.expr, ast.expr] = {}
+        self._matters: dict[ast.stmt, bool] = {}
 
-def _run(
-    body: Sequence[ast.stmt], names: Mapping[str, int], scope: Scope
-) -> tuple[list[_Call], bool]:
-    """The messages of some statements, and whether ``continue`` ended them."""
-    calls: list[_Call] = []
-    for statement in body:
-        match statement:
-            case ast.Continue():
-                return calls, True
-            case ast.If(test=test, body=then, orelse=otherwise) if _matters(statement):
-                value = value_of(expanded(test, scope), names)
-                if value is None:
-                    raise _UnknownError
-                inner, is_over = _run(then if value else otherwise, names, scope)
-                calls += inner
-                if is_over:
+    def calls(self, rank: Rank) -> list[_Call]:
+        """The messages of a rank in the loop, in their order.
+
+        Raises:
+            _UnknownError: the code does not show them, or there are too many.
+        """
+        loop, names = self._loop, {"rank": rank, "world_size": self._size}
+        items = self._value(loop.iter, names)
+        if not isinstance(loop.target, ast.Name) or loop.orelse:
+            raise _UnknownError
+        if not isinstance(items, range | list):
+            raise _UnknownError
+        calls: list[_Call] = []
+        for item in items:
+            self._count()
+            calls += self._run(loop.body, names | {loop.target.id: item})[0]
+        return calls
+
+    def _run(self, body: Sequence[ast.stmt], names: Mapping[str, int]) -> tuple[list[_Call], bool]:
+        """The messages of some statements, and whether ``continue`` ended them."""
+        calls: list[_Call] = []
+        for statement in body:
+            match statement:
+                case ast.Continue():
                     return calls, True
-            case ast.Expr() | ast.Assign() if (peer := _peer(statement)) is not None:
-                calls.append(_Call(statement, _message(statement, peer, names, scope)))
-            case _ if _matters(statement):
-                raise _UnknownError
-            case _:
-                pass
-    return calls, False
+                case ast.If(test=test, body=then, orelse=other) if self._may_matter(statement):
+                    value = self._value(test, names)
+                    if value is None:
+                        raise _UnknownError
+                    inner, is_over = self._run(then if value else other, names)
+                    calls += inner
+                    if is_over:
+                        return calls, True
+                case ast.Expr() | ast.Assign() if (peer := _peer(statement)) is not None:
+                    self._count()
+                    calls.append(_Call(statement, self._message(statement, peer, names)))
+                case _ if self._may_matter(statement):
+                    raise _UnknownError
+                case _:
+                    pass
+        return calls, False
 
+    def _message(
+        self, statement: ast.Expr | ast.Assign, peer: ast.expr, names: Mapping[str, int]
+    ) -> Message:
+        """One message with two arguments: no tag and no group."""
+        call = statement.value
+        there = self._value(peer, names)
+        named = {each.arg for each in call.keywords} if isinstance(call, ast.Call) else {None}
+        is_plain = named <= {"tensor", "dst", "src"} and isinstance(call, ast.Call)
+        is_plain = is_plain and len(getattr(call, "args", ())) + len(named) == 2
+        kind = kind_and_peer(call)[0]
+        if not is_plain or kind is None or not isinstance(there, int):
+            raise _UnknownError
+        return Message(kind, names["rank"], there, "")
 
-def _message(
-    statement: ast.Expr | ast.Assign, peer: ast.expr, names: Mapping[str, int], scope: Scope
-) -> Message:
-    """One message with two arguments: no tag and no group."""
-    call = statement.value
-    there = value_of(expanded(peer, scope), names)
-    named = {each.arg for each in call.keywords} if isinstance(call, ast.Call) else {None}
-    is_plain = named <= {"tensor", "dst", "src"} and isinstance(call, ast.Call)
-    is_plain = is_plain and len(getattr(call, "args", ())) + len(named) == 2
-    kind = kind_and_peer(call)[0]
-    if not is_plain or kind is None or not isinstance(there, int):
-        raise _UnknownError
-    return Message(kind, names["rank"], there, "")
+    def _count(self) -> None:
+        """Count an iteration or a message."""
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise _UnknownError
+
+    def _value(self, node: ast.expr, names: Mapping[str, int]) -> Any:
+        if node not in self._expanded:
+            self._expanded[node] = expanded(node, self._scope)
+        return value_of(self._expanded[node], names)
+
+    def _may_matter(self, statement: ast.stmt) -> bool:
+        if statement not in self._matters:
+            self._matters[statement] = _matters(statement)
+        return self._matters[statement]
 
 
 def _matters(statement: ast.stmt) -> bool:

@@ -16,7 +16,6 @@ from nbddp.controller.diagnosis.common_steps import (
 )
 from nbddp.controller.diagnosis.replica_comparison import (
     PartedReplicas,
-    classes_of,
     clusters_of,
     differing,
     first_parting,
@@ -340,10 +339,7 @@ def _explained_at_end(
     longest = max((each for steps in steps_of.values() for each in steps), key=made)
     last = {rank: max(steps, key=length) for rank, steps in steps_of.items()}
     parted = replace(
-        parted,
-        steps=longest,
-        classes=classes_of([longest]),
-        step=length(longest) - 1,
+        parted.of_steps(longest, length(longest) - 1),
         is_late=True,
         was_equal=True,
         sites={rank: site_of(each, length(each) - 1) for rank, each in last.items()},
@@ -417,8 +413,7 @@ def _with_own_lines(
         own = [n for n in range(1, length(replica)) if site_of(replica, n) not in common]
         if own and common:
             sites = {**parted.sites, rank: site_of(replica, own[0])}
-            classes = classes_of([replica])
-            parted = replace(parted, steps=replica, classes=classes, step=own[0], sites=sites)
+            parted = replace(parted.of_steps(replica, own[0]), sites=sites)
     return parted
 
 

@@ -43,12 +43,8 @@ def holds(test: ast.expr | None, rank: int, world_size: int) -> bool | None:
     >>> holds(ast.parse("rank % 2 == 0 and ready", mode="eval").body, 1, 4)
     False
     """
-    if test is None:
-        return None
-    try:
-        return bool(_value(test, {"rank": rank, "world_size": world_size}))
-    except (_UnknownError, ArithmeticError, TypeError, ValueError, RecursionError):
-        return None
+    value = None if test is None else value_of(test, {"rank": rank, "world_size": world_size})
+    return None if value is None else bool(value)
 
 
 def number(node: ast.expr, rank: int, world_size: int) -> int | None:
@@ -57,10 +53,7 @@ def number(node: ast.expr, rank: int, world_size: int) -> int | None:
     >>> number(ast.parse("8 + 4 * rank", mode="eval").body, 1, 4)
     12
     """
-    try:
-        value = _value(node, {"rank": rank, "world_size": world_size})
-    except (_UnknownError, ArithmeticError, TypeError, ValueError, RecursionError):
-        return None
+    value = value_of(node, {"rank": rank, "world_size": world_size})
     return value if isinstance(value, int) else None
 
 

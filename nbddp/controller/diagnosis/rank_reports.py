@@ -83,14 +83,6 @@ class RankReports:
                 timeouts.append((operation, max(0, left)))
         return timeouts
 
-    def _limit_s(self, waiting: Waiting) -> float | None:
-        """The longest that a wait for one operation can take; None: it is not known."""
-        timeouts = self.timeouts(waiting)
-        since_s = self.since_s(waiting.rank)
-        if since_s is None or len(waiting.operations) != 1 or not timeouts:
-            return None
-        return since_s + timeouts[0][1] / 1e3
-
     def time_ns(self, rank: Rank) -> int:
         """The time on the rank's own clock: another machine has another clock."""
         look = self.graph.views[rank].look
@@ -167,8 +159,15 @@ class RankReports:
         waits = self.graph.waits[rank]
         stack = waits[0].thread.stack if waits else ()
         waits_at = next((line for line in stack if line.cell), None)
-        limit_s = self._limit_s(waits[0]) if waits and since_s is not None else None
+        limit_s = self._limit_s(waits[0], since_s) if waits and since_s is not None else None
         return PerRank(rank, view.state, predicate, site, since_s, waits_at, limit_s=limit_s)
+
+    def _limit_s(self, waiting: Waiting, since_s: float) -> float | None:
+        """The longest that a wait for one operation can take; None: it is not known."""
+        timeouts = self.timeouts(waiting)
+        if len(waiting.operations) != 1 or not timeouts:
+            return None
+        return since_s + timeouts[0][1] / 1e3
 
     def _predicate(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
         match view.state:

@@ -4,7 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nbddp.controller.diagnosis.common_steps import StepAlone, optimizer_at, part_of, start_of
@@ -32,7 +32,7 @@ class PartedReplicas:
     is_late: bool  #: the hashes of single tensors were not kept for this many steps
     clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
     #: The classes of the optimizers that any of the ranks has stepped; empty: there is none.
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...]
     #: The tensors that differ, in several parts if other ranks differ in each; empty: not known.
     parts: tuple[DifferingTensors, ...] = ()
     #: The tensor is a buffer, or a state of the optimizer; the parameters are equal.
@@ -71,6 +71,10 @@ class PartedReplicas:
     is_unpaired: bool = False  #: nothing tells which steps are the same: ``tensor`` is of the end
     was_equal: bool = False  #: a DDP model whose replicas were equal when gradients were sent first
     lost_by: RankSet = NO_RANKS  #: ranks whose optimizers have lost the state ``tensor``
+
+    def of_steps(self, steps: ReplicaSteps, step: int) -> "PartedReplicas":
+        """Return the same with other steps, and the classes of the optimizers of these."""
+        return replace(self, steps=steps, classes=classes_of([steps]), step=step)
 
     @property
     def culprits(self) -> RankSet:
@@ -291,7 +295,10 @@ def unequal(names: Sequence[str], hashes: Mapping[Rank, bytes]) -> list[str]:
 
 
 def classes_of(each_steps: Iterable[ReplicaSteps]) -> tuple[str, ...]:
-    """Return the classes of optimizers, each once, by their first steps on the first rank."""
+    """Return the classes of optimizers, each once, by their first steps on the first rank.
+
+    Classes that only other ranks have follow in the order of ranks.
+    """
     return tuple(dict.fromkeys(name for steps in each_steps for name in steps.optimizers))
 
 

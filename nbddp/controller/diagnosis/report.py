@@ -213,17 +213,17 @@ class PerRank:
         """
         return _with_place(self.what, self.site)
 
-    def after(self, seconds: float) -> "PerRank":
+    def after(self, later_s: float) -> "PerRank":
         """Return the same some seconds later: the rank has waited as much longer.
 
         For the notebook layer.
 
         Args:
-            seconds: the time that has passed. No wait is longer than `limit_s`.
+            later_s: the time that has passed. No wait is longer than `limit_s`.
         """
         if self.since_s is None:
             return self
-        waited_s = self.since_s + seconds
+        waited_s = self.since_s + later_s
         if self.limit_s is not None and self.since_s < self.limit_s:
             waited_s = min(waited_s, self.limit_s)
         return replace(self, since_s=waited_s)

@@ -19,6 +19,7 @@ from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.similar_keys import similar_keys
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import other_kind
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
@@ -238,7 +239,7 @@ def _open_collectives(graph: WaitForGraph, rank: Rank) -> Iterator[Operation]:
 def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
     """A message of the other end that nearly matches, and met no other end."""
     owner, kind = cause.owner, operation.signature.kind
-    wanted: Literal["send", "recv"] = "send" if kind == "recv" else "recv"
+    wanted = other_kind(operation.signature)
     ranks = [operation.peer] if operation.peer >= 0 else list(cause.culprits)
     for rank in ranks:
         for other in unmet_messages(reports.graph, rank, wanted):

@@ -7,7 +7,9 @@ from nbddp.controller.recovery.damage import with_exit, with_late_ends, with_tor
 from nbddp.controller.state import RunOutcome
 from nbddp.wire.messages import GroupsRebuilt, RankExited
 
-#: Agents of several nodes often end together, and are seen one after another within this time.
+#: Agents of several nodes often end together, and are seen one after another within this time. The
+#: outcome waits for it, to name them all; `rebuild._SETTLE_S`, before a rebuild, is for ranks that
+#: exit together.
 AGENTS_END_S = 0.3
 
 
@@ -25,7 +27,7 @@ class HeldOutcome:
         return self._settles_until is not None
 
     def next_deadline(self) -> float | None:
-        """The time at which `settled` has something to do."""
+        """The time at which `end_settling` has something to do."""
         return self._settles_until
 
     def hold(self, outcome: RunOutcome, now: float, *, settle: bool) -> None:
@@ -39,8 +41,8 @@ class HeldOutcome:
         self.outcome, self._since = outcome, now
         self._settles_until = now + AGENTS_END_S if settle else None
 
-    def settled(self, now: float) -> bool:
-        """Whether such a moment is over just now."""
+    def end_settling(self, now: float) -> bool:
+        """End such a moment if its time is over; return whether it has ended just now."""
         if self._settles_until is None or now < self._settles_until:
             return False
         self._settles_until = None

@@ -105,7 +105,7 @@ class RecoveryMachine:
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
         self._second_interrupt = GivenUpCell(pool, self._questions, self.silent)
         self._cell: CellRecovery | None = None
-        self._held = HeldOutcome()  #: back until the pool is rebuilt
+        self._held = HeldOutcome()  #: the outcome of a cell that has ended, until the pool is whole
         self._is_rebuild_due = False  #: a rebuild begins as soon as nothing prevents it
         self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
@@ -316,7 +316,7 @@ class RecoveryMachine:
         actions += self._rebuild.tick(now)
         actions += self._restarts.tick(now)
         actions += self._second_interrupt.tick(now)
-        if self._held.settled(now):
+        if self._held.end_settling(now):
             actions += self._release_if_whole()
         if self._is_rebuild_due and self._is_idle:
             actions += self._start_rebuild(now)

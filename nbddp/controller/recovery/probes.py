@@ -191,17 +191,14 @@ class RankProbes:
             exited = result.exited  # the one whose place it takes ended in the cell
         last = None if exited is None else exited.last_operation
         lost = None if exited is None else exited.cause
-        if result is not None and result.exited is not None:
-            result = msgspec.structs.replace(
-                result, error=None, was_freed=False
-            )  # its end says more
-        error = result.error if result is not None else None
+        has_exited = result is not None and result.exited is not None  # its end says more
+        error = None if result is None or has_exited else result.error
         return RankView(
             rank=info.rank,
             state=_status(info, result, answers=look is not None or self._pool.spec.plain),
             look=look,
             error=exception_line(error) if error is not None else None,
-            was_freed=result is not None and result.was_freed,
+            was_freed=result is not None and result.was_freed and not has_exited,
             mismatches=result.mismatches if result is not None else (),
             sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",

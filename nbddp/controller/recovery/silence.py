@@ -49,7 +49,7 @@ class SilentRanks:
     @property
     def unheard(self) -> RankSet:
         """The ranks of both: nothing is known of them now."""
-        return RankSet.of({*self.ranks, *self.behind})
+        return self._on(self._behind.union(self._nodes))
 
     def _on(self, nodes: Collection[int]) -> RankSet:
         if not nodes:

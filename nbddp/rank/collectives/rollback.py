@@ -14,8 +14,8 @@ Messages are not copied: a receive that is aborted has got no data.
 import ctypes
 import itertools
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
 
 import torch
 
@@ -27,6 +27,8 @@ LIMIT_BYTES = 4 << 20
 #: backward, which copies would slow down, and after a failure they are computed again.
 ASYNC_LIMIT_BYTES = 1 << 16
 
+#: The format of a `memoryview` whose items have this many bytes.
+_UNITS: Final[Mapping[int, Literal["B", "H", "I", "Q"]]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _read = ctypes.string_at
 _restoring = threading.Lock()
 
@@ -50,9 +52,7 @@ class WrittenCopies:
                 if len(content) == tensor.nbytes and tensor.is_contiguous():
                     ctypes.memmove(address, content, len(content))
                     continue
-                for place in _runs(tensor):
-                    part = content[place.start : place.stop]
-                    ctypes.memmove(address + place.start, part, len(part))
+                _restore_elements(tensor, address, content)
             self.parts = []
 
 
@@ -79,29 +79,48 @@ def copy_written(written: Any, room: int = LIMIT_BYTES) -> WrittenCopies:
 
 def _span(tensor: torch.Tensor) -> int:
     """The bytes from the first element of a tensor in memory to the end of its last one."""
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    last = sum((size - 1) * stride for stride, size in _dimensions(tensor))
     return (last + 1) * tensor.itemsize
 
 
-def _runs(tensor: torch.Tensor) -> Iterator[range]:
-    """The bytes of a tensor, from its first one on, in parts that have no gap inside.
+def _restore_elements(tensor: torch.Tensor, address: int, content: bytes) -> None:
+    """Restore the elements of a tensor, and not what lies between them."""
+    unit = min(tensor.itemsize, 8)
+    memory = (ctypes.c_ubyte * len(content)).from_address(address)
+    there = memoryview(memory).cast("B").cast(_UNITS[unit])
+    kept = memoryview(content).cast(_UNITS[unit])
+    for place in _lines(tensor, unit):
+        there[place] = kept[place]
 
-    Elements that share a place, as those of ``expand``, are in one part or in several.
+
+def _lines(tensor: torch.Tensor, unit: int) -> Iterator[slice]:
+    """The places of the elements from the first one on: one slice with equal steps is one copy.
+
+    Elements that share a place, as those of ``expand``, are in one slice or in several.
+
+    Args:
+        tensor: a tensor in memory.
+        unit: the bytes that a slice counts: those of an element, or a part of them.
     """
-    length = tensor.itemsize
-    outer: list[range] = []
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        step = stride * tensor.itemsize
+    per_element = tensor.itemsize // unit
+    steps = [(stride * per_element, size) for stride, size in _dimensions(tensor)]
+    dimensions: list[tuple[int, int]] = []
+    for stride, size in sorted([(1, per_element), *steps]):
         if size == 1 or not stride:
             continue
-        if step == length and not outer:
-            length *= size
+        below = dimensions[-1] if dimensions else (0, 0)
+        if stride == below[0] * below[1]:
+            dimensions[-1] = below[0], below[1] * size
         else:
-            outer.append(range(0, step * size, step))
-    for place in itertools.product(*outer):
-        yield range(sum(place), sum(place) + length)
+            dimensions.append((stride, size))
+    *others, (step, count) = sorted(dimensions, key=lambda each: each[1]) or [(1, 1)]
+    for place in itertools.product(*(range(0, one * size, one) for one, size in others)):
+        yield slice(sum(place), sum(place) + step * (count - 1) + 1, step)
+
+
+def _dimensions(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """The stride and the size of each dimension of a tensor."""
+    return zip(tensor.stride(), tensor.shape, strict=True)
 
 
 def has_failed(work: Any) -> bool:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from nbddp.wire.flight_recorder.schema import Signature
 
@@ -203,6 +203,11 @@ def _rules(signature: Signature) -> tuple[Rule, ...]:
     if signature.kind in MESSAGES:
         return _MESSAGE
     return RULES.get(signature.op, _OTHERS)
+
+
+def other_kind(message: Signature) -> Literal["send", "recv"]:
+    """Return the kind of the message that meets a send or a receive at its other end."""
+    return "recv" if message.kind == "send" else "send"
 
 
 # --- uses of the table ---------------------------------------------------------------------------

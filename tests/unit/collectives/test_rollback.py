@@ -1,6 +1,7 @@
 """Copies of the buffers that an operation is about to write."""
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -67,18 +68,54 @@ def test_memory_that_was_exchanged_is_left_alone():
         lambda x: x[:1, :2].expand(3, 2),
         lambda x: x[0].unfold(0, 2, 1),
         lambda x: x.T[::2, 1:],
+        lambda x: x.t()[::3, ::2],
+        lambda x: x[::2].unfold(1, 2, 1),
+        lambda x: x.flatten().unfold(0, 4, 1)[::2],
     ],
 )
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.bfloat16, torch.float32, torch.int64, torch.complex128]
+)
 def test_tensors_of_any_strides_are_restored_and_nothing_beside_them(
-    view: Callable[[torch.Tensor], torch.Tensor],
+    view: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ):
-    whole = torch.arange(24.0).reshape(6, 4)
+    whole = torch.arange(24).reshape(6, 4).to(dtype)
     written = view(whole)
     expected = written.clone()
-    beside = torch.isin(whole, expected.flatten()).logical_not()
+    numbers = torch.arange(24).reshape(6, 4)
+    beside = torch.isin(numbers, view(numbers).flatten()).logical_not()
     kept = copy_written(written)
     assert kept.lost_bytes == 0
     whole.fill_(-1)
     kept.put_back()
     assert torch.equal(written, expected)
     assert bool(whole[beside].eq(-1).all())
+
+
+def test_two_million_elements_with_gaps_are_restored_by_few_copies(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A copy for each element takes seconds."""
+    copies: list[object] = []
+    memmove = ctypes.memmove
+    lines = rollback._lines
+
+    def counted(target: int, source: bytes, size: int) -> object:
+        copies.append(source)
+        return memmove(target, source, size)
+
+    def listed(tensor: torch.Tensor, unit: int) -> Iterator[slice]:
+        for line in lines(tensor, unit):
+            copies.append(line)
+            yield line
+
+    monkeypatch.setattr(ctypes, "memmove", counted)
+    monkeypatch.setattr(rollback, "_lines", listed)
+    whole = torch.zeros(1024, 2048, 2, dtype=torch.int8)
+    kept = copy_written([whole[..., 0], whole[:, :1000, 1]], room=8 << 20)
+    assert (len(kept.parts), kept.lost_bytes) == (2, 0)
+    whole.fill_(1)
+    kept.put_back()
+    assert (int(whole[..., 0].sum()), int(whole[:, 1000:, 1].min())) == (0, 1)
+    assert int(whole[:, :1000, 1].sum()) == 0
+    assert len(copies) <= 1 + 1024

@@ -6,7 +6,6 @@ Runs in: the notebook's process. Pure.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 
@@ -51,7 +50,7 @@ from nbddp.controller.diagnosis.words.one_sided_messages import (
 )
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.flight_recorder.matching import MESSAGES
+from nbddp.wire.flight_recorder.matching import MESSAGES, other_kind
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The group that a line names.
@@ -308,7 +307,7 @@ def _in_collective(cause: Cause, reports: RankReports) -> Operation | None:
     message = cause.operation
     if message is None:
         return None
-    wanted: Literal["send", "recv"] = "recv" if message.signature.kind == "send" else "send"
+    wanted = other_kind(message.signature)
     meant = unmet_messages(reports.graph, message.peer, wanted)
     if any(each.peer in (cause.owner, -1) for each in meant):
         return None
@@ -376,7 +375,7 @@ def _lines_of(
 def _has_other_ends(cause: Cause, reports: RankReports) -> bool:
     """Whether each rank of the circle has open sends and receives, which do not match."""
     for rank, waited, _ in cause.circle:
-        wanted = "recv" if waited.signature.kind == "send" else "send"
+        wanted = other_kind(waited.signature)
         operations = reports.graph.histories[rank].operations.values()
         if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
             return False

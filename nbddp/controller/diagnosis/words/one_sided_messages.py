@@ -15,6 +15,7 @@ from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder.matching import other_kind
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same tag, same order."
@@ -155,7 +156,7 @@ def with_other_tag(cause: Cause, reports: RankReports) -> Operation | None:
     message, owner = cause.operation, cause.owner
     if message is None or message.peer < 0:
         return None
-    wanted: Literal["send", "recv"] = "recv" if message.signature.kind == "send" else "send"
+    wanted = other_kind(message.signature)
     unmet = [
         each
         for each in unmet_messages(reports.graph, message.peer, wanted)
