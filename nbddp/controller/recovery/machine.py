@@ -374,7 +374,7 @@ class RecoveryMachine:
             actions += self._probes.look(now, partial(self._completed, partial_verdict))[1]
         elif is_unreported or (damage.scope is not None and not is_broken):
             compared = partial(self._compared, scope=damage.scope or "all")
-            # Idle ranks answer, on a busy machine late. Others may be in C code for as long as it is.
+            # Idle ranks answer, on a busy machine late. Others may be in C code as long as it is.
             is_any_deaf = self.pool.ranks.in_state(RankState.BUSY) or self.silent.ranks
             limit_s = None if is_broken or is_any_deaf else self.settings.compare_timeout_s
             last = damage.record_count

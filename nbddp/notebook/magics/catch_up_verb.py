@@ -103,7 +103,7 @@ def _headline(result: CatchUp) -> str:
         return f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
     if result.cells:
         return f"{ranks} ran {_cells(result.cells)} again."
-    other = "other " if result.left_out else ""
+    other = "other " if any(x.reason is not Reason.ALONE for x in result.left_out) else ""
     lacks = result.ranks.verb("lacks", "lack")
     if result.elsewhere:
         names, cells = _elsewhere(result)
@@ -268,11 +268,11 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
             f"{names}: no cell since %ddp attach defines this, and cells before it are not known "
             "here. Next: run those cells again, on all ranks"
         )
-    if left.reason is Reason.LOOP:
-        return (
-            f"{names}: {cell} runs a loop with collectives, and makes no model "
-            f"or function. Next: {again}, to run it again"
-        )
+    if left.reason in (Reason.ALONE, Reason.LOOP):
+        why = f": {cell} runs a loop with collectives, and makes no model or function"
+        if left.reason is Reason.ALONE:
+            why = f", which {cell} made on {ranks.describe()} alone"
+        return f"{names}{why}. Next: {again}, to run it again"
     return f"{names}: {cell} {_unmade(left, ranks)}"
 
 

@@ -57,6 +57,14 @@ def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
     ]
 
 
+def test_names_that_the_rank_alone_had_are_no_variables_of_the_source():
+    assert said(cells=(), left_out=(LeftOut(("x",), Reason.ALONE, 4),)).lines[:2] == [
+        "Rank 1 still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
+        "--cells 4, to run it again",
+        "Rank 1 lacks no variable of rank 0.",
+    ]
+
+
 def test_a_cell_that_failed_has_changed_names_since():
     given = {"regained": ("a", "q"), "makers_by_name": (("a", (2,)), ("q", (3,)))}
     result = said(overtaken=(("q", 4),), **given)
@@ -156,6 +164,12 @@ def test_random_numbers_that_are_drawn_again_are_told():
             {"left_out": (LeftOut(("x",), Reason.NEEDS, 5, uses=("y",), loops=(2, 3)),)},
             "It still lacks x: cell [5] uses y, for which cells [2], [3] would have to run again, "
             "loops with collectives. Next: %ddp catchup -r 1 --cells 2,3, to run them again",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x",), Reason.ALONE, 4),)},
+            "It still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
+            "--cells 4, to run it again",
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
