@@ -53,7 +53,8 @@ def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
         "Rank 1 lacks no other variable of rank 0.",
         "Rank 3 lacks names, too, and has values of cells that ran since it was replaced: nothing "
         "was changed there. Next: %ddp catchup -r 3",
-        "Then: run the next cell, or the interrupted one again.",
+        "Then: run the next cell, or the interrupted one again, if it does not use os and signal; "
+        "the NameError of a cell that does says how to make them.",
     ]
 
 
@@ -287,7 +288,8 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
         "Rank 1 has again: model and opt (from cell [2]).",
         "Not made again, since their cells had failed: os, signal, peer and 1 more "
         "(cells [4], [7]).",
-        "Next: run the next cell, or the interrupted one again.",
+        "Next: run the next cell, or the interrupted one again, if it does not use os, signal, "
+        "peer and 1 more; the NameError of a cell that does says how to make them.",
     ]
     # The folded lines have all of them.
     assert said(cells=(2,), left_out=FAILED).details[:2] == [
@@ -298,8 +300,15 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
     assert said(cells=(), left_out=FAILED[:1]).lines == [
         "Not made again, since their cell had failed: os and signal (cell [4]).",
         "Rank 1 lacks no other variable of rank 0.",
-        "Next: run the next cell, or the interrupted one again.",
+        "Next: run the next cell, or the interrupted one again, if it does not use os and signal; "
+        "the NameError of a cell that does says how to make them.",
     ]
+    one = LeftOut(("z",), Reason.FAILED, 4)
+    assert (
+        said(left_out=(one,))
+        .lines[-1]
+        .endswith("if it does not use z; the NameError of a cell that does says how to make it.")
+    )
 
 
 def test_modules_and_optimizers_of_cells_that_had_failed_come_first():
