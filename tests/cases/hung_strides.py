@@ -18,7 +18,12 @@ dist.broadcast(x, 0)
         waiting=None,
         fields=("strides",),
         error=MismatchError,
-        words=("strides=(1, 2)", "float32[2, 3], contiguous", "x.contiguous()"),
+        words=(
+            "strides=(1, 2)",
+            "float32[2, 3], contiguous",
+            "x.contiguous()",
+            "on rank 2 `x = x.contiguous()` before cell",
+        ),
     ),
     HungCell(
         name="strides after a call with the same shape",

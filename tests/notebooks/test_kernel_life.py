@@ -163,6 +163,7 @@ def test_stop_status_start_and_restart(living_kernel: Kernel, lasting_folder: Pa
     assert status.count("idle") == 2
     restart = living_kernel.ok("%ddp restart")
     assert "fresh ranks: 2 ranks" in restart.text
+    assert "All variables of the ranks are gone" in restart.text.replace("\n", " ")
     own = {message.display_id for message in restart.of("display_data")}
     # Its progress is shown in its own cell, and not in that of the start.
     assert {message.display_id for message in restart.of("update_display_data")} <= own

@@ -400,3 +400,16 @@ def test_the_value_of_an_old_cell_is_no_value_of_the_loop_that_is_left_out(pool:
     assert pool.pull("'mine' in globals()", ranks=1) is False
     result = pool.catch_up(1, cells=[2])
     assert pool.pull("(mine.tolist(), other)", ranks=1) == ([1, 1], [1])
+
+
+def test_a_name_that_the_rank_alone_had_is_told_and_made_again_if_its_cell_is_named(pool: Pool):
+    pool.run("keep = rank * 10")
+    pool.run("only = 10", ranks=[1])
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.regained, result.cells) == (("keep",), (1,))
+    assert result.left_out == (LeftOut(("only",), Reason.ALONE, 2),)
+    with pytest.raises(CellError, match=r"(?s)did so on no other rank.*catchup -r 1 --cells 2, to"):
+        pool.run("only", ranks=[1])
+    result = pool.catch_up(1, cells=[2])
+    assert (result.left_out, pool.pull("(keep, only)", ranks=1)) == ((), (10, 10))

@@ -17,7 +17,7 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
-from nbddp.controller.catch_up.names_of_ranks import expected_names, lacked
+from nbddp.controller.catch_up.names_of_ranks import alone_names, expected_names, lacked
 from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
 from nbddp.controller.catch_up.result import CatchUp
@@ -36,6 +36,7 @@ __all__ = [
     "Reason",
     "Roles",
     "Unfinished",
+    "alone_names",
     "choose_roles",
     "expected_names",
     "lacked",

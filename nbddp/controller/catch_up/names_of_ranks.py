@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping
 
 from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.roles import Roles
+from nbddp.controller.state import LeftOut, Reason
+from nbddp.settings import PREDEFINED_NAMES
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind
 
 
@@ -66,3 +69,60 @@ def lacked(
     """The names, with their kinds, that any of these ranks should have, and has not."""
     names = {name for rank, own in expected.items() for name in own if name not in has[rank]}
     return {name: kind for name, kind in kinds.items() if name in names}
+
+
+def alone_names(
+    history: CellHistory,
+    fresh: RankSet,
+    has: Mapping[int, Collection[str]],
+    failed: Collection[int],
+) -> tuple[LeftOut, ...]:
+    """The names that good cells have bound on fresh ranks only, and that these still lack.
+
+    No other rank tells that such a name was there at the end: one that other ranks may have bound
+    too, and lack, is gone everywhere, perhaps on purpose.
+
+    Args:
+        history: the cells so far.
+        fresh: the ranks that have caught up.
+        has: the user's names on each rank.
+        failed: numbers of cells that failed when they ran again.
+    """
+    size, others = len(has), set(has) - set(fresh)
+    known = {*PREDEFINED_NAMES, *(name for other in others for name in has[other])}
+    ranks_by_name: dict[tuple[str, int], list[int]] = {}
+    for rank in fresh:
+        for name, number in _bound_on(history, rank, size).items():
+            if not name.startswith("_") and name not in known and name not in has[rank]:
+                ranks_by_name.setdefault((name, number), []).append(rank)
+    names = {name for name, _ in ranks_by_name}
+    of_others: set[str] = set()
+    for cell in history:
+        if not names.isdisjoint(cell.names.binds):  # the branches of few cells are looked at
+            of_others = of_others.union(*(n for o in others for n in cell.binds_on(o, size)))
+    alike: dict[tuple[int, RankSet], list[str]] = {}
+    for (name, number), ranks in sorted(ranks_by_name.items()):
+        if name not in of_others:
+            alike.setdefault((number, RankSet.of(ranks)), []).append(name)
+    return tuple(
+        LeftOut(
+            tuple(names),
+            Reason.FAILS_NOW if number in failed else Reason.ALONE,
+            number,
+            NO_RANKS if set(ranks) == set(fresh) else ranks,
+        )
+        for (number, ranks), names in sorted(alike.items(), key=lambda each: each[0][0])
+    )
+
+
+def _bound_on(history: CellHistory, rank: int, world_size: int) -> dict[str, int]:
+    """The names that good cells have bound on a rank, each with the last of them."""
+    bound: dict[str, int] = {}
+    for cell in history:
+        if rank not in cell.ranks:
+            continue
+        if cell.is_ok:
+            bound |= dict.fromkeys(cell.binds_on(rank, world_size)[0], cell.number)
+        for name in cell.names.deletes:
+            bound.pop(name, None)
+    return bound

@@ -334,15 +334,17 @@ def _why(left: LeftOut) -> str:
             return f"{cell} had failed"
         case Reason.FAILS_NOW:
             return f"{cell} failed when it ran again"
-        case Reason.LOOP:
-            return f"{cell} runs a loop with collectives"
+        case Reason.LOOP | Reason.ALONE:
+            is_alone = left.reason is Reason.ALONE
+            did = "did so on no other rank" if is_alone else "runs a loop with collectives"
+            return f"{cell} {did}"
         case Reason.NEEDS:
             return f"{cell} {used_text(left)}"
 
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
-    if left.reason is Reason.LOOP:
+    if left.reason in (Reason.LOOP, Reason.ALONE):
         return f"{catch_up_command(ranks, [left.cell])}, to run it again"
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
         has_state = name in left.with_state

@@ -19,6 +19,7 @@ from nbddp.controller.catch_up import (
     Reason,
     Roles,
     Unfinished,
+    alone_names,
     choose_roles,
     expected_names,
     lacked,
@@ -152,9 +153,12 @@ def catch_up(
             key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
         )
     )
-    left_out = with_joint_names(
-        _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds),
-        pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
+    left_out = (
+        *with_joint_names(
+            _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds),
+            pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
+        ),
+        *alone_names(pool.history, fresh, now, dict(replayed.failed)),
     )
     # A cell that was changed at its prompt fails again each time: it matters if a name lacks.
     mattered = (replayed.failed_on_fresh - plan.changed) | {left.cell for left in left_out}

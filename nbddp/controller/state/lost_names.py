@@ -22,6 +22,7 @@ class Reason(Enum):
     FAILS_NOW = auto()  #: the cell that binds them failed when it ran again
     LOOP = auto()  #: the cell is a loop with collectives, such as a training loop
     NEEDS = auto()  #: the cell uses names that were not made again
+    ALONE = auto()  #: the cell has bound them on no rank but those that lack them
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def answer(result: CatchUp) -> Answer:
         its = f"if {result.ranks.verb('it needs', 'they need')} {names}"
         then = f"run {cells} on {result.ranks.describe()}, too, {its}; then the next cell, or the "
         then += "interrupted one again"
-    lines.append(f"{'Then' if problems else 'Next'}: {then}.")
+    lines.append(f"{'Then' if problems else 'Next'}: {then}{_unless_used(result)}.")
     return Answer(lines, _details(result), "what ran again, and what came from where")
 
 
@@ -104,7 +104,7 @@ def _headline(result: CatchUp) -> str:
         return f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
     if result.cells:
         return f"{ranks} ran {_cells(result.cells)} again."
-    other = "other " if result.left_out else ""
+    other = "other " if any(x.reason is not Reason.ALONE for x in result.left_out) else ""
     lacks = result.ranks.verb("lacks", "lack")
     if result.elsewhere:
         names, cells = _elsewhere(result)
@@ -269,11 +269,11 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
             f"{names}: no cell since %ddp attach defines this, and cells before it are not known "
             "here. Next: run those cells again, on all ranks"
         )
-    if left.reason is Reason.LOOP:
-        return (
-            f"{names}: {cell} runs a loop with collectives, and makes no model "
-            f"or function. Next: {again}, to run it again"
-        )
+    if left.reason in (Reason.ALONE, Reason.LOOP):
+        why = f": {cell} runs a loop with collectives, and makes no model or function"
+        if left.reason is Reason.ALONE:
+            why = f", which {cell} made on {ranks.describe()} alone"
+        return f"{names}{why}. Next: {again}, to run it again"
     return f"{names}: {cell} {_unmade(left, ranks)}"
 
 
@@ -283,25 +283,46 @@ def _unmade(left: LeftOut, ranks: RankSet) -> str:
     return f"{used_text(left)}. Next: {run_loops_text(left, ranks) if left.loops else step}"
 
 
+def _failed(result: CatchUp) -> list[LeftOut]:
+    return [left for left in result.left_out if left.reason is Reason.FAILED]
+
+
+def _failed_names(result: CatchUp) -> tuple[str, ...]:
+    """The names of cells that had failed before, in the order in which they are told."""
+    failed = _failed(result)
+    names = dict.fromkeys(name for left in failed for name in left.names)
+    # Modules and optimizers come first: a user misses them most.
+    states = frozenset[str]().union(*(left.with_state | left.joint for left in failed))
+    return tuple(sorted(names, key=lambda name: name not in states))
+
+
 def _failed_before(result: CatchUp) -> str:
     """A line on the names of cells that had failed before, if there are any."""
-    failed = [left for left in result.left_out if left.reason is Reason.FAILED]
+    failed, names = _failed(result), _failed_names(result)
     if not failed:
         return ""
-    names = tuple(dict.fromkeys(name for left in failed for name in left.names))
-    # Modules and optimizers come first: a user misses them most.
-    states = frozenset().union(*(left.with_state | left.joint for left in failed))
-    names = tuple(sorted(names, key=lambda name: name not in states))
     cells = tuple(sorted({left.cell for left in failed}))
     whose = "its" if len(names) == 1 else "their"
     had = f"{whose} {'cell' if len(cells) == 1 else 'cells'} had failed"
     return f"Not made again, since {had}: {_names(names, _MAX_FAILED_NAMES)} ({_cells(cells)})."
 
 
+def _unless_used(result: CatchUp) -> str:
+    """A condition for the next cell, if names of cells that had failed before were not made."""
+    names = _failed_names(result)
+    if not names:
+        return ""
+    it = "it" if len(names) == 1 else "them"
+    return (
+        f", if it does not use {_names(names, _MAX_FAILED_NAMES)}; the NameError of a cell that "
+        f"does says how to make {it}"
+    )
+
+
 def _all_failed(result: CatchUp) -> list[str]:
     """A line for each cell that had failed before, if `_failed_before` does not name all."""
-    failed = [left for left in result.left_out if left.reason is Reason.FAILED]
-    if len({name for left in failed for name in left.names}) <= _MAX_FAILED_NAMES:
+    failed = _failed(result)
+    if len(_failed_names(result)) <= _MAX_FAILED_NAMES:
         return []
     return [
         f"not made again, since {cell_name(left.cell)} had failed: "

@@ -215,7 +215,8 @@ def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
     try:
         if ranks is None:
             pool.restart()
-            answer = f"fresh ranks: {status_table.headline(pool)}"
+            size = status_table.headline(pool)
+            answer = f"fresh ranks: {size}. All variables of the ranks are gone"
         else:
             pool.expect_idle_beside(pool.rank_set(ranks))
             answer = pool.restart(ranks)

@@ -8,6 +8,7 @@ from nbddp.controller.catch_up import (
     PastCell,
     Reason,
     Roles,
+    alone_names,
     expected_names,
     lacked,
     make_plan,
@@ -100,3 +101,37 @@ def test_a_plan_makes_a_name_by_the_last_cell_that_binds_it_on_a_fresh_rank():
     assert [cell.number for cell in make_plan(cells, {"x": "plain"}, ONE, (), 3).cells] == [1]
     pushed = make_plan(cells[1:], {"x": "plain"}, ONE, (), 3)
     assert (pushed.cells, pushed.left_out) == ((), (LeftOut(("x",), Reason.NO_CELL),))
+
+
+def history_of_parts(*cells: tuple[str, RankSet]) -> CellHistory:
+    history = CellHistory()
+    for number, (code, ranks) in enumerate(cells, 1):
+        history.begin(code, PastCell(number, code, 1, ranks))
+        results = {rank: RankResult(rank, "ok") for rank in ranks}
+        history.end(RunOutcome(code, results, 0.0))
+    return history
+
+
+def test_names_that_a_fresh_rank_alone_had_are_told_with_their_cell():
+    history = history_of_parts(
+        ("keep = 1", ALL),
+        ("only = 1; _own = 2; torch = 3", ONE),
+        ("if rank == 1:\n  mine = 1", ALL),
+    )
+    has = {0: {"keep"}, 1: {"keep"}, 2: {"keep"}}
+    assert alone_names(history, ONE, has, ()) == (
+        LeftOut(("only",), Reason.ALONE, 2),
+        LeftOut(("mine",), Reason.ALONE, 3),
+    )
+    assert alone_names(history, ONE, has, (2,))[0].reason is Reason.FAILS_NOW
+    two = RankSet.of([1, 2])
+    assert alone_names(history, two, has, ())[0] == LeftOut(("only",), Reason.ALONE, 2, ONE)
+    assert alone_names(history, ONE, has | {1: {"only", "mine"}}, ()) == ()
+
+
+def test_names_that_are_gone_or_that_others_had_too_are_not_told_as_those_of_one_rank():
+    history = history_of_parts(
+        ("gone = both = held = 1", ONE), ("del gone", ONE), ("both = 1", RankSet.of([2]))
+    )
+    assert alone_names(history, ONE, {0: {"held"}, 1: set(), 2: set()}, ()) == ()
+    assert alone_names(history_of("x = 1", ok=False), ALL, {0: (), 1: (), 2: ()}, ()) == ()

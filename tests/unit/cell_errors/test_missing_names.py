@@ -339,6 +339,7 @@ _STATES = "and modules and optimizers get the state of the other ranks, as by nb
             "nbddp.sync(opt, src=0) in one on all ranks",
         ),
         (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+        (Reason.ALONE, "%ddp catchup -r 2 --cells 3, to run it again"),
     ],
 )
 def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):

@@ -65,6 +65,11 @@ def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
             "cell [3], which defines it, runs a loop with collectives",
             "%ddp catchup -r 2 --cells 3, to run it again",
         ),
+        (
+            Reason.ALONE,
+            "cell [3], which defines it, did so on no other rank",
+            "%ddp catchup -r 2 --cells 3, to run it again",
+        ),
     ],
 )
 def test_a_name_that_a_rank_lacks_after_it_has_caught_up(reason: Reason, why: str, step: str):

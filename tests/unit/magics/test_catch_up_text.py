@@ -53,7 +53,16 @@ def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
         "Rank 1 lacks no other variable of rank 0.",
         "Rank 3 lacks names, too, and has values of cells that ran since it was replaced: nothing "
         "was changed there. Next: %ddp catchup -r 3",
-        "Then: run the next cell, or the interrupted one again.",
+        "Then: run the next cell, or the interrupted one again, if it does not use os and signal; "
+        "the NameError of a cell that does says how to make them.",
+    ]
+
+
+def test_names_that_the_rank_alone_had_are_no_variables_of_the_source():
+    assert said(cells=(), left_out=(LeftOut(("x",), Reason.ALONE, 4),)).lines[:2] == [
+        "Rank 1 still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
+        "--cells 4, to run it again",
+        "Rank 1 lacks no variable of rank 0.",
     ]
 
 
@@ -156,6 +165,12 @@ def test_random_numbers_that_are_drawn_again_are_told():
             {"left_out": (LeftOut(("x",), Reason.NEEDS, 5, uses=("y",), loops=(2, 3)),)},
             "It still lacks x: cell [5] uses y, for which cells [2], [3] would have to run again, "
             "loops with collectives. Next: %ddp catchup -r 1 --cells 2,3, to run them again",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x",), Reason.ALONE, 4),)},
+            "It still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
+            "--cells 4, to run it again",
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
@@ -273,7 +288,8 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
         "Rank 1 has again: model and opt (from cell [2]).",
         "Not made again, since their cells had failed: os, signal, peer and 1 more "
         "(cells [4], [7]).",
-        "Next: run the next cell, or the interrupted one again.",
+        "Next: run the next cell, or the interrupted one again, if it does not use os, signal, "
+        "peer and 1 more; the NameError of a cell that does says how to make them.",
     ]
     # The folded lines have all of them.
     assert said(cells=(2,), left_out=FAILED).details[:2] == [
@@ -284,8 +300,15 @@ def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
     assert said(cells=(), left_out=FAILED[:1]).lines == [
         "Not made again, since their cell had failed: os and signal (cell [4]).",
         "Rank 1 lacks no other variable of rank 0.",
-        "Next: run the next cell, or the interrupted one again.",
+        "Next: run the next cell, or the interrupted one again, if it does not use os and signal; "
+        "the NameError of a cell that does says how to make them.",
     ]
+    one = LeftOut(("z",), Reason.FAILED, 4)
+    assert (
+        said(left_out=(one,))
+        .lines[-1]
+        .endswith("if it does not use z; the NameError of a cell that does says how to make it.")
+    )
 
 
 def test_modules_and_optimizers_of_cells_that_had_failed_come_first():

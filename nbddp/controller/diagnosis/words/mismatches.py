@@ -13,6 +13,7 @@ from nbddp.controller.diagnosis.calls_before_mismatches import (
     sole_call,
 )
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.contiguous_tensors import contiguous_step
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence import (
     Divergence,
@@ -442,10 +443,7 @@ def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
     if "split sizes" in names:
         return "A rank must expect from each other rank what that one sends: compare the splits."
     if names == ["strides"]:
-        return (
-            "Pass contiguous tensors on all ranks of the group, `x = x.contiguous()`: elements are "
-            "sent in the order of memory."
-        )
+        return contiguous_step(operations)
     is_message = next(iter(operations.values())).signature.kind in MESSAGES
     where = "at both ends of the message" if is_message else "on all ranks of the group"
     step = f"Use the same {' and '.join(names)} {where}"
