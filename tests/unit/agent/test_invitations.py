@@ -5,15 +5,9 @@ from pathlib import Path
 
 from nbddp.agent.invitation import ends_with_starter, take_lifeline
 from nbddp.wire.launch_specs import Invitation
+from tests.support.examples import plain_example
 
-_INVITATION = Invitation(
-    pool_id="ab12",
-    addresses=("tcp://10.0.0.1:5555",),
-    token="t",
-    server_key="s",
-    public_key="p",
-    secret_key="k",
-)
+_INVITATION = plain_example(Invitation)
 
 
 def test_the_file_is_one_line_since_an_agent_reads_one_from_an_open_pipe(tmp_path: Path):
