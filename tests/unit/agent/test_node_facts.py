@@ -24,8 +24,8 @@ def test_a_folder_that_ranks_cannot_enter_is_known_before_torch_is_imported(tmp_
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users reach."""
-    with tempfile.TemporaryDirectory() as name:
+    """A folder that other users reach: the temporary folder of a run of the tests is private."""
+    with tempfile.TemporaryDirectory(prefix="nbt-", dir="/tmp") as name:
         yield Path(name)
 
 
