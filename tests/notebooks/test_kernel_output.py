@@ -174,12 +174,15 @@ def _id_of(cell: Cell) -> str:
     return next(m.display_id for m in cell.messages if (m.display_id or "").startswith(_LIVE)) or ""
 
 
-def test_the_progress_line_disappears(kernel: Kernel):
+def test_the_progress_line_disappears(kernel: Kernel, tmp_path: Path):
+    inside = tmp_path / "inside"
     cell_id = kernel.execute(
-        "%%ddp\nimport time\nif rank == 1:\n"
-        "    try:\n        while True: time.sleep(0.02)\n    except KeyboardInterrupt: pass"
+        "%%ddp\nimport pathlib, time\nif rank == 1:\n    try:\n"
+        f"        pathlib.Path({str(inside)!r}).touch()\n"
+        "        while True: time.sleep(0.02)\n    except KeyboardInterrupt: pass"
     )
     cell = kernel.cells[cell_id]
+    kernel.wait_for(inside.exists)
     kernel.wait_for(lambda: any("1/2 ranks done" in text for text in _live_texts(cell)))
     assert any("waiting for rank 1" in text for text in _live_texts(cell))
     rows = [m.content["data"]["text/html"] for m in cell.messages if m.display_id == _id_of(cell)]

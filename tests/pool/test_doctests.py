@@ -6,6 +6,7 @@ The examples of a class share names: those of its docstring come first. All of t
 
 import doctest
 import inspect
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from traitlets.config import Config
 import nbddp
 from nbddp.controller.launch import Engine, ReplacingEngine
 from nbddp.controller.pool.pool import Pool
+from nbddp.settings import POOLS_DIR_ENV
 from tests.support.public_api import (
     CLASSES,
     ERRORS,
@@ -89,10 +91,12 @@ def shell(tmp_path: Path) -> Iterator[InteractiveShell]:
 
 
 @pytest.fixture
-def started(shell: InteractiveShell) -> Iterator[Pool]:
-    pool = nbddp.start(2)
-    yield pool
-    pool.stop()
+def started(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    with tempfile.TemporaryDirectory(prefix="nbt-") as folder:
+        monkeypatch.setenv(POOLS_DIR_ENV, folder)  # the examples know no pools of other programs
+        pool = nbddp.start(2)
+        yield pool
+        pool.stop()
 
 
 @pytest.mark.timeout(180)
