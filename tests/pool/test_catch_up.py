@@ -80,7 +80,10 @@ def test_the_next_steps_are_those_of_a_run_without_a_failure(pool: Pool):
     "hook",
     [
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
-        "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
+        pytest.param(
+            "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_hooks_of_gradients_are_kept(pool: Pool, hook: str):
@@ -152,6 +155,7 @@ def test_what_all_ranks_must_make_of_a_cell_that_failed(pool: Pool):
         pool.run("model(torch.ones(8, 6))")
 
 
+@pytest.mark.full
 def test_names_of_cells_of_other_ranks_after_a_restart_of_all(pool: Pool):
     pool.restart()
     run_cell(pool, "keep = [7]", ranks=[0])
@@ -184,6 +188,7 @@ def test_a_cell_that_fails_when_it_runs_again(pool: Pool):
     assert pool.pull("y") == [1, 1, 1]
 
 
+@pytest.mark.full
 def test_a_name_whose_cell_failed_when_it_ran_again_has_another_next_step(pool: Pool):
     run_cells(pool, "import os\nx = rank + 1 // (1 - int(os.environ.get('ONCE', 0)))")
     pool.restart(1)
@@ -285,7 +290,7 @@ def test_names_that_a_cell_has_deleted_are_deleted_again(pool: Pool):
 
 
 #: Ways to make groups, and an operation in one of them. Rank 1 is a member, and rank 0 is not
-#: always.
+#: always. The last four are made by different functions; the others are left to `make test-full`.
 GROUPS = {
     "two": ("g = dist.new_group([0, 1])", "if rank < 2: dist.all_reduce(t, group=g)"),
     "not the source": ("g = dist.new_group([1, 2])", "if rank: dist.all_reduce(t, group=g)"),
@@ -321,7 +326,13 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if number < len(GROUPS) - 4 else [])
+        for number, name in enumerate(GROUPS)
+    ],
+)
 def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: str):
     make, use = GROUPS[name]
     run_cells(pool, "t = torch.ones(1)", "other = dist.new_group([0, 1])", make, use)
@@ -335,6 +346,7 @@ def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: s
     run_cells(pool, use)
 
 
+@pytest.mark.full
 def test_groups_of_fresh_ranks_only_are_made_anew(pool: Pool):
     run_cells(pool, "g = dist.new_group([0, 1]); h = dist.new_group()")
     pool.restart("0-1")
@@ -351,6 +363,7 @@ def test_an_object_that_only_the_fresh_rank_has_is_kept(pool: Pool):
     assert pool.pull("log is None") == [True, False, True]
 
 
+@pytest.mark.full
 def test_a_group_that_was_destroyed_is_made_again(pool: Pool):
     run_cells(pool, "g = dist.new_group([0, 1])", "if rank < 2: dist.destroy_process_group(g)")
     pool.restart(1)
@@ -374,6 +387,7 @@ def test_random_numbers_of_ranks_that_draw_alike_go_on(pool: Pool):
     assert len({number for _, number in drawn}) == 3
 
 
+@pytest.mark.full
 def test_a_rank_with_numbers_of_its_own_begins_at_its_seed(pool: Pool):
     run_cells(pool, "torch.manual_seed(100 + rank)", "x = torch.rand(1).item()")
     drawn = pool.pull("x")
@@ -421,6 +435,7 @@ def test_generators_in_variables_begin_again_or_go_on(pool: Pool):
     assert numbers[0] == numbers[1] == numbers[2]
 
 
+@pytest.mark.full
 def test_generators_that_got_the_state_of_the_others_are_not_told_to_differ(pool: Pool):
     draws = "[torch.rand(1, generator=net_rng).item(), bits.random(), dice.random()]"
     run_cells(
