@@ -45,7 +45,7 @@ def _check_restart(pool: Pool) -> None:
 _on_one_and_two_nodes = pytest.mark.parametrize(
     "nnodes",
     [
-        pytest.param(1, marks=pytest.mark.fresh_ranks(2)),
+        pytest.param(1, marks=pytest.mark.fresh_ranks(2, nnodes=1)),
         pytest.param(2, marks=[pytest.mark.fresh_ranks(1, nnodes=2), pytest.mark.full]),
     ],
 )

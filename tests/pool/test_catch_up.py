@@ -8,6 +8,7 @@ from nbddp.errors import BadOptionError, CellError
 from nbddp.notebook.render.status_table import survey
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.restarted_pool import restarted_pool
+from tests.support.sampling import one_in
 from tests.support.views import run_cell
 
 shared_pool = restarted_pool(3, env={"NBDDP_PRELOAD": "torch._dynamo"})
@@ -80,10 +81,7 @@ def test_the_next_steps_are_those_of_a_run_without_a_failure(pool: Pool):
     "hook",
     [
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
-        pytest.param(
-            "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
-            marks=pytest.mark.full,
-        ),
+        "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
     ],
 )
 def test_hooks_of_gradients_are_kept(pool: Pool, hook: str):
@@ -188,7 +186,6 @@ def test_a_cell_that_fails_when_it_runs_again(pool: Pool):
     assert pool.pull("y") == [1, 1, 1]
 
 
-@pytest.mark.full
 def test_a_name_whose_cell_failed_when_it_ran_again_has_another_next_step(pool: Pool):
     run_cells(pool, "import os\nx = rank + 1 // (1 - int(os.environ.get('ONCE', 0)))")
     pool.restart(1)
@@ -290,12 +287,17 @@ def test_names_that_a_cell_has_deleted_are_deleted_again(pool: Pool):
 
 
 #: Ways to make groups, and an operation in one of them. Rank 1 is a member, and rank 0 is not
-#: always. The last four are made by different functions; the others are left to `make test-full`.
+#: always.
 GROUPS = {
     "two": ("g = dist.new_group([0, 1])", "if rank < 2: dist.all_reduce(t, group=g)"),
     "not the source": ("g = dist.new_group([1, 2])", "if rank: dist.all_reduce(t, group=g)"),
     "of the fresh rank": ("g = dist.new_group([1])", "if rank == 1: dist.barrier(group=g)"),
-    "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
+    "mesh": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "mesh = init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
+        "dist.all_reduce(t, group=mesh['a'].get_group())\n"
+        "dist.all_reduce(t, group=mesh['b'].get_group())",
+    ),
     "alike": (
         "gs = [dist.new_group([0, 1]) for _ in range(3)]\nh, g = gs[:2]",
         "if rank < 2: dist.all_reduce(t, group=g); dist.all_reduce(t, group=h)",
@@ -304,35 +306,24 @@ GROUPS = {
         "g = dist.new_group([0, 1])\nif rank < 2: dist.barrier(group=g)",
         "if rank < 2: dist.all_reduce(t, group=g)",
     ),
-    "enumeration": (
-        "g, gs = dist.new_subgroups_by_enumeration([[0, 1], [2]])",
-        "dist.all_reduce(t, group=g)",
-    ),
-    "local": (
-        "g = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None",
-        "if rank < 2: dist.all_reduce(t, group=g)",
-    ),
-    "mesh": (
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        "mesh = init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
-        "dist.all_reduce(t, group=mesh['a'].get_group())\n"
-        "dist.all_reduce(t, group=mesh['b'].get_group())",
-    ),
     "ddp": (
         f"{BUILD}g = dist.new_group([0, 1])\n"
         "model = DDP(build(), process_group=g) if rank < 2 else None",
         "if rank < 2: model(torch.ones(1, 6)).sum().backward()",
     ),
+    "local": (
+        "g = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None",
+        "if rank < 2: dist.all_reduce(t, group=g)",
+    ),
+    "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
+    "enumeration": (
+        "g, gs = dist.new_subgroups_by_enumeration([[0, 1], [2]])",
+        "dist.all_reduce(t, group=g)",
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.full] if number < len(GROUPS) - 4 else [])
-        for number, name in enumerate(GROUPS)
-    ],
-)
+@pytest.mark.parametrize("name", one_in(3, GROUPS))
 def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: str):
     make, use = GROUPS[name]
     run_cells(pool, "t = torch.ones(1)", "other = dist.new_group([0, 1])", make, use)
@@ -387,7 +378,6 @@ def test_random_numbers_of_ranks_that_draw_alike_go_on(pool: Pool):
     assert len({number for _, number in drawn}) == 3
 
 
-@pytest.mark.full
 def test_a_rank_with_numbers_of_its_own_begins_at_its_seed(pool: Pool):
     run_cells(pool, "torch.manual_seed(100 + rank)", "x = torch.rand(1).item()")
     drawn = pool.pull("x")
@@ -435,7 +425,6 @@ def test_generators_in_variables_begin_again_or_go_on(pool: Pool):
     assert numbers[0] == numbers[1] == numbers[2]
 
 
-@pytest.mark.full
 def test_generators_that_got_the_state_of_the_others_are_not_told_to_differ(pool: Pool):
     draws = "[torch.rand(1, generator=net_rng).item(), bits.random(), dice.random()]"
     run_cells(
