@@ -18,9 +18,9 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
-from nbddp.settings import Settings
+from nbddp.settings import PRELOAD_ENV, Settings
 from nbddp.wire.messages import RankExited
-from tests.support import leaks
+from tests.support import leaks, random_examples
 from tests.support.polling import poll_until
 from tests.support.restarted_pool import (
     RestartedPool,
@@ -81,6 +81,10 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    random_examples.try_fewer(config.getoption("markexpr", ""))
+
+
 def pytest_collection() -> None:
     """Nothing that is imported for tests becomes garbage: collections would only take time."""
     gc.disable()
@@ -133,7 +137,8 @@ class SharedPool:
 
     def get(self) -> Pool:
         if self._pool is None:
-            self._pool = make_pool(2)
+            # Optimizers and DDP load it: seconds in each fresh rank.
+            self._pool = make_pool(2, env={PRELOAD_ENV: "torch._dynamo"})
             self._watch_exits(self._pool)
             self._note_first(self._pool)
         return self._pool

@@ -106,10 +106,17 @@ class Program:
 
 
 def parametrize(programs: list[Program]) -> pytest.MarkDecorator:
-    """A test for each program, those with equally many ranks together."""
+    """A test for each program, those with equally many ranks together.
+
+    Those of four ranks, which need two pools more, are left to `make test-full`.
+    """
     ordered = sorted(programs, key=lambda program: program.ranks)
     cases = [
-        pytest.param(program, id=program.name, marks=[pytest.mark.full] if program.is_long else [])
+        pytest.param(
+            program,
+            id=program.name,
+            marks=[pytest.mark.full] if program.is_long or program.ranks > 3 else [],
+        )
         for program in ordered
     ]
     return pytest.mark.parametrize("program", cases)

@@ -196,6 +196,7 @@ split = pipeline(net(), (x[:2],), split_spec={"2": SplitPoint.BEGINNING})
 stage = split.build_stage(rank, torch.device("cpu"))
 result.append(run(ScheduleGPipe(stage, 4, loss_fn=loss_of), [stage]))
 """,
+        is_long=True,
     ),
     Program(
         "distributed checkpoints",
@@ -229,6 +230,7 @@ future.result()
 dist.barrier()
 result.append(sorted(os.listdir(async_folder)))
 """,
+        is_long=True,
     ),
     Program(
         "functional collectives",

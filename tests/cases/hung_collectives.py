@@ -76,6 +76,7 @@ for step in range(10):
         op="all_reduce",
         lines={0: 5, 1: 5, 2: 5},
         quotes="`break` in line 4, inside `if loss < 0:` (line 3), skips line 5 on rank 2",
+        is_variant=True,
     ),
     HungCell(
         name="early stopping on one rank",
@@ -95,6 +96,7 @@ for epoch in range(6):
         op="all_gather",
         lines={0: 4, 1: 4, 2: 4, 3: 4},
         quotes="`break` in line 7, inside `if rank == 3 and epoch >= patience:` (line 5)",
+        is_variant=True,
     ),
     HungCell(
         name="rank 0 saves, with a barrier inside",
@@ -134,6 +136,7 @@ for step in range(3):
         error=MismatchError,
         words=("barrier",),
         quotes="Keep `save(step)` inside `if rank == 0:` (line 7). Move the barrier (line 3)",
+        is_variant=True,
     ),
     HungCell(
         name="error swallowed",
@@ -161,6 +164,7 @@ for step in range(3):
         waiting="1,3",
         op="barrier",
         lines={1: 2, 3: 2},
+        is_variant=True,
     ),
     HungCell(
         name="sys.exit(0) on one rank",
@@ -210,6 +214,7 @@ for step in range(3):
         waiting="1",
         op="broadcast",
         lines={1: 2},
+        is_variant=True,
     ),
     HungCell(
         name="reduce without a member",
@@ -233,6 +238,7 @@ if rank != 2:
         waiting="0-1",
         op="all_to_all_single",
         lines={0: 3, 1: 3},
+        is_variant=True,
     ),
     HungCell(
         name="reduce_scatter without a member",
@@ -242,6 +248,7 @@ if rank != 2:
         waiting="1",
         op="reduce_scatter_tensor",
         lines={1: 2},
+        is_variant=True,
     ),
     HungCell(
         name="member of a sub-group missing",
@@ -253,6 +260,7 @@ if rank != 2:
         op="all_reduce",
         lines={0: 2},
         words=("(ranks 0-1)",),
+        is_variant=True,
     ),
     HungCell(
         name="two sub-groups, each with one missing",
@@ -291,6 +299,7 @@ for work in works:
         waiting="0-1",
         op="all_reduce",
         lines={0: 1, 1: 1, 2: 1},
+        is_variant=True,
     ),
     HungCell(
         name="functional collective on one rank",

@@ -41,6 +41,7 @@ dist.barrier()
         error=MismatchError,
         quotes="Let all ranks take the `break` in line 8, inside `if red(1.0) > 0 and rank == 1:` "
         "(line 7), in the same iteration",
+        is_variant=True,
     ),
     HungCell(
         name="a condition that calls a collective behind an and",
@@ -60,6 +61,7 @@ if rank == 0 and red(1.0) > 0:
         lines={0: 3},
         quotes="The call in line 6 is behind the `and` of `if rank == 0 and red(1.0) > 0:`: call "
         "it in a line before the `if`, so that rank 1 runs it, too.",
+        is_variant=True,
     ),
     HungCell(
         name="a function was called once more by a condition, and the other rank has finished",
@@ -79,6 +81,7 @@ log(torch.ones(2))
         lines={1: 2, 2: 2},
         quotes="Line 5, `log(torch.ones(2))`, has called all_reduce more often on ranks 1-2 than "
         "on rank 0, inside `if rank > 0:` (line 4)",
+        is_variant=True,
     ),
     HungCell(
         name="an extra forward of a model with buffers, in a loop",
@@ -118,6 +121,7 @@ dist.barrier()
         error=MismatchError,
         quotes="Line 7, `log(2)`, has called all_reduce more often on rank 1 than on "
         "ranks 0,2, inside `if rank == 1 and ep == 1:` (line 6)",
+        is_variant=True,
     ),
     HungCell(
         name="a mismatch after a continue, and a call in a function",

@@ -28,6 +28,7 @@ dist.recv(y, 1 - rank)
         lines={0: 2, 1: 2, 2: 2, 3: 2},
         words=("Ranks 0-3 wait for each other in 2 pairs: all receive first",),
         quotes="Let one side send first, or use batch_isend_irecv.",
+        is_variant=True,
     ),
     HungCell(
         name="ring that receives from the rank to which it sends",
@@ -44,6 +45,7 @@ dist.recv(y, src=(rank + 1) % world_size)
         lines={0: 2, 1: 2, 2: 2},
         words=("rank 0 receives from rank 1, which sends to rank 2",),
         quotes="`src=(rank - 1) % world_size`. Then let rank 0 receive first",
+        is_variant=True,
     ),
     HungCell(
         name="one rank of a ring with a wrong dst",
@@ -80,6 +82,7 @@ handle.wait()
         waiting="0-1",
         op="recv",
         lines={0: 2, 1: 2},
+        is_variant=True,
     ),
     HungCell(
         name="ring of receives",
@@ -109,6 +112,7 @@ dist.recv(x, (rank - 1) % world_size)
         waiting="0-3",
         op="send",
         lines=dict.fromkeys(range(4), 2),
+        is_variant=True,
     ),
     HungCell(
         name="circle of three, and one who waits for it",
@@ -149,6 +153,7 @@ for step in range(4 + rank):
         waiting="0-2",
         op="send",
         lines={0: 6, 1: 6, 2: 13},
+        is_variant=True,
     ),
     HungCell(
         name="parameter server that wants one message too many",
@@ -205,6 +210,7 @@ if rank == 1:
         waiting="0-2",
         op="all_reduce",
         lines={0: 1, 1: 1, 2: 1},
+        is_variant=True,
     ),
     HungCell(
         name="three groups in a ring",
@@ -251,6 +257,7 @@ dist.barrier()
         waiting="0-2",
         op="all_reduce",
         lines={0: 3, 1: 2, 2: 2},
+        is_variant=True,
     ),
     HungCell(
         name="sub-group that one rank leaves early",
@@ -288,6 +295,7 @@ for it in range(4):
         waiting="0-2",
         lines={0: 5, 1: 9, 2: 9},
         quotes="Let all ranks take the `return` in line 3, inside `if rank == 1 and it == 2:`",
+        is_variant=True,
     ),
     HungCell(
         name="sub-group of other ranks",
@@ -300,6 +308,7 @@ for it in range(4):
         waiting="0-2",
         lines={0: 3, 1: 3, 2: 2},
         quotes="Look at the `group` in line 2 on rank 1: it has run that line without the call",
+        is_variant=True,
     ),
     HungCell(
         name="line in the group of another dimension",
@@ -314,5 +323,6 @@ dp = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
         waiting="0-3",
         lines={0: 2, 1: 1, 2: 2, 3: 1},
         quotes="Perhaps rank 3 is the odd one",
+        is_variant=True,
     ),
 ]

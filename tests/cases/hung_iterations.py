@@ -113,6 +113,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={1: 7},
         quotes="Let all ranks take the `return` in line 6, inside `if item in bad:` (line 5)",
+        is_variant=True,
     ),
     HungCell(
         name="return in a function of a loop over data",
@@ -136,6 +137,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={1: 5},
         quotes="rank 0 left it out. Look at `@functools.lru_cache` (line 3).",
+        is_variant=True,
     ),
     HungCell(
         name="hook that one rank removes in a loop",
@@ -170,6 +172,7 @@ ITERATIONS = [
         lines={1: 4},
         quotes="Give every rank the same number of iterations of `while epoch < (3 if rank == 1 "
         "else 2):` (line 2)",
+        is_variant=True,
     ),
     HungCell(
         name="function with a loop that one rank has called twice",
@@ -181,6 +184,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={1: 3},
         quotes="rank 0 left it out. Look at the calls of `train` in lines 6, 8.",
+        is_variant=True,
     ),
     HungCell(
         name="turn of a rank that it leaves out itself",
@@ -252,6 +256,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={1: 4, 2: 4},
         quotes="Rank 0 skipped line 4 at it = 1: `except ZeroDivisionError:` (line 5) perhaps",
+        is_variant=True,
     ),
     HungCell(
         name="no_sync in a function of a loop",
@@ -276,6 +281,7 @@ ITERATIONS = [
         lines={1: 6, 2: 6},
         quotes="rank 0 left out gradient averaging in line 6 at it = 1: line 6 has called "
         "all_reduce (gradients) 2 times on rank 0, 3 times on ranks 1-2",
+        is_variant=True,
     ),
     HungCell(
         name="return in a function of a loop, which calls another one",
@@ -287,6 +293,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={1: 7, 2: 7},
         quotes="`return` in line 3, inside `if torch.tensor",
+        is_variant=True,
     ),
     HungCell(
         name="function of a loop that a shorter loop calls less often",
@@ -298,6 +305,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={0: 4},
         quotes="`for x in torch.ones(3 - rank):` (line 5) had fewer iterations on rank 1",
+        is_variant=True,
     ),
     HungCell(
         name="function of a loop that ends early",
@@ -325,6 +333,7 @@ ITERATIONS = [
         lines={1: 4},
         quotes="rank 0 left it out. Look at `return` in line 3, inside `if x.isnan():` (line 2) or "
         "`except ZeroDivisionError:` (line 8).",
+        is_variant=True,
     ),
     HungCell(
         name="function of a loop that divides the iterations among the ranks",
@@ -337,6 +346,7 @@ ITERATIONS = [
         op="all_reduce",
         lines={0: 4},
         quotes="Let `if i % world_size != rank:` (line 2) give all ranks equally many iterations",
+        is_variant=True,
     ),
     HungCell(
         name="return in a function of a loop, with another operation behind",
@@ -348,6 +358,7 @@ ITERATIONS = [
         lines={0: 7, 1: 4, 2: 4},
         error=MismatchError,
         quotes="Let all ranks take the `return` in line 3, inside `if it == 1 and rank == 0:`",
+        is_variant=True,
     ),
     HungCell(
         name="exception that a function of a loop swallows, with another operation behind",

@@ -1,4 +1,4 @@
-"""Cells with messages without a partner, keys that no rank sets, groups that only some make."""
+"""Cells with messages without a partner."""
 
 from tests.cases.hung_cells import HungCell
 
@@ -21,6 +21,7 @@ else:
         lines={0: 4, 1: 6, 2: 6},
         quotes="Rank 0 has called recv (line 4) 3 times, and 2 sends were called for it, by "
         "ranks 1-2. Let it receive as often as others send to it, or let another rank send.",
+        is_variant=True,
     ),
     HungCell(
         name="ring of receives in batches",
@@ -37,6 +38,7 @@ for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, (rank + 1) % 3)]):
         lines={0: 2, 1: 2, 2: 2},
         quotes="let each rank also isend to the rank that receives from it, "
         "`(rank - 1) % world_size`, in the same batch_isend_irecv (line 2).",
+        is_variant=True,
     ),
     HungCell(
         name="recv that one rank leaves out in an iteration, with sends to two ranks",
@@ -57,6 +59,7 @@ for i in range(3):
         lines={0: 4, 1: 7, 2: 7},
         quotes="Let rank 1 call recv from rank 0 in line 7, inside `elif rank == 2 or i < 2:` "
         "(line 6), as often as rank 0 calls send (line 4): it has called it twice, rank 0 3 times.",
+        is_variant=True,
     ),
     HungCell(
         name="recv that one rank leaves out before a collective",
@@ -76,6 +79,7 @@ for it in range(3):
         op="send",
         lines={0: 5, 1: 3, 2: 3},
         quotes="Let rank 2 call recv from rank 0 in line 7, inside `if rank == 2 and it != 1:`",
+        is_variant=True,
     ),
     HungCell(
         name="no recv of one rank, with sends to two ranks",
@@ -93,6 +97,7 @@ elif rank == 2:
         op="send",
         lines={0: 2, 2: 5},
         quotes="Let rank 1 receive from rank 0.",
+        is_variant=True,
     ),
     HungCell(
         name="recv without send",
@@ -128,6 +133,7 @@ for step in range(2 + rank):
         waiting="1",
         op="recv",
         lines={0: 5, 1: 3},
+        is_variant=True,
     ),
     HungCell(
         name="wrong tag",
@@ -173,6 +179,7 @@ if rank == 1:
         op="recv",
         lines={0: 2, 1: 4},
         quotes="Give send `dst=1` on rank 0",
+        is_variant=True,
     ),
     HungCell(
         name="wrong group",
@@ -257,6 +264,7 @@ if rank == 1:
         waiting="0-1",
         op="recv",
         lines={0: 6, 1: 6},
+        is_variant=True,
     ),
     HungCell(
         name="send while the other is in a collective",
@@ -274,126 +282,5 @@ if rank == 1:
         waiting="1",
         op="recv",
         lines={1: 2},
-    ),
-]
-
-_STORE = "store = dist.distributed_c10d._get_default_store()\n"
-
-STORE = [
-    HungCell(
-        name="key that nobody sets",
-        before=_STORE,
-        code="store.wait(['never'])",
-        kind="store-wait",
-        waiting="0-1",
-        op="store.wait",
-        lines={0: 1, 1: 1},
-        words=("the key 'never'",),
-    ),
-    HungCell(
-        name="get of a key that nobody sets",
-        n=3,
-        before=_STORE,
-        code="if rank:\n    store.get('epoch')",
-        kind="store-wait",
-        waiting="1-2",
-        op="store.wait",
-        lines={1: 2, 2: 2},
-    ),
-    HungCell(
-        name="each waits for the other's key",
-        before=_STORE,
-        code="""\
-mine, theirs = ("a", "b") if rank else ("b", "a")
-store.wait([theirs])
-store.set(mine, "done")
-""",
-        kind="store-wait",
-        waiting="0",
-        op="store.wait",
-        lines={0: 2},
-    ),
-    HungCell(
-        name="key that waits for a collective of the one who waits",
-        before=_STORE,
-        code="""\
-if rank == 0:
-    store.wait(["go"])
-dist.barrier()
-store.set("go", "1")
-""",
-        kind="store-wait",
-        waiting="0-1",
-        op="store.wait",
-        lines={0: 2, 1: 3},
-    ),
-    HungCell(
-        name="store of one's own",
-        before="""\
-import socket
-if rank == 0:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = [listening.getsockname()[1]]
-else:
-    port = [None]
-dist.broadcast_object_list(port, src=0)
-own = dist.TCPStore("127.0.0.1", port[0], world_size, is_master=rank == 0)
-""",
-        code="own.get('weights')",
-        kind="store-wait",
-        waiting="0-1",
-        op="store.wait",
-        lines={0: 1, 1: 1},
-    ),
-    HungCell(
-        name="new_group called by some",
-        n=3,
-        code="if rank:\n    group = dist.new_group()",
-        kind="store-wait",
-        culprits="0",
-        waiting="1-2",
-        op="new_group",
-        lines={1: 2, 2: 2},
-        words=("never called by rank 0",),
-    ),
-    HungCell(
-        name="new_group in another order",
-        n=3,
-        code="""\
-members = [[0, 1], [0, 1, 2]]
-for ranks in members if rank else members[::-1]:
-    group = dist.new_group(ranks)
-""",
-        kind="store-wait",
-        culprits="0-2",
-        waiting="0-2",
-        op="new_group",
-        lines={0: 3, 1: 3, 2: 3},
-        words=("make different groups",),
-    ),
-    HungCell(
-        name="new_group of some before one of all",
-        n=4,
-        code="""\
-if rank < 2:
-    pair = dist.new_group([0, 1])
-group = dist.new_group()
-""",
-        kind="store-wait",
-        culprits="0-3",
-        waiting="0-3",
-        op="new_group",
-        lines=dict.fromkeys(range(4), 3),
-        words=("make different groups",),
-    ),
-    HungCell(
-        name="new_group of different members",
-        n=3,
-        code="group = dist.new_group([0, 1] if rank == 0 else [0, 1, 2])",
-        kind="store-wait",
-        culprits="0",
-        waiting="0-2",
-        op="new_group",
-        lines={0: 1, 1: 1, 2: 1},
     ),
 ]

@@ -52,6 +52,7 @@ MISMATCHED = [
         waiting=None,
         error=MismatchError,
         words=("rank 1 changed `x` in line 3, inside `if rank == 1:` (line 2)",),
+        is_variant=True,
     ),
     HungCell(
         name="dtype",
@@ -75,6 +76,7 @@ MISMATCHED = [
         fields=("input_dtypes",),
         error=MismatchError,
         words=("int32[2]",),
+        is_variant=True,
     ),
     HungCell(
         name="root",
@@ -97,6 +99,7 @@ MISMATCHED = [
         op="reduce",
         fields=("root",),
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="source of a scatter",
@@ -111,6 +114,7 @@ dist.scatter(out, parts, src=rank)
         op="scatter",
         fields=("root",),
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="ReduceOp",
@@ -188,6 +192,7 @@ dist.all_reduce(loss)
         fields=("op",),
         lines={0: 4, 1: 2, 2: 4, 3: 2},
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="gather of different sizes",
@@ -219,6 +224,7 @@ for batch in torch.utils.data.DataLoader(torch.arange(8 - 2 * rank), batch_size=
         lines={0: 3, 1: 3},
         error=MismatchError,
         words=("int64[4]", "int64[2]"),
+        is_variant=True,
     ),
     HungCell(
         name="all_gather_into_tensor of another size",
@@ -233,6 +239,7 @@ dist.all_gather_into_tensor(torch.empty(2 * world_size, mine.shape[1]), mine)
         op="all_gather_into_tensor",
         fields=("input_sizes",),
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="functional all_gather_tensor of another size",
@@ -246,6 +253,7 @@ functional.all_gather_tensor(torch.ones(3 if rank == 1 else 4), 0, dist.group.WO
         waiting=None,
         fields=("input_sizes",),
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="broadcast_object_list of different lengths",
@@ -283,6 +291,7 @@ dist.broadcast_object_list(objects, src=0)
         fields=("input_sizes",),
         lines={0: 1, 1: 1},
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="operation of the cell before, that one rank has left open",
@@ -313,6 +322,7 @@ for epoch in range(2):
         fields=("input_sizes",),
         lines={0: 6, 1: 3, 2: 3},
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="DDP buckets of different sizes",
@@ -328,6 +338,7 @@ net(torch.ones(1, 512)).sum().backward()
         fields=("input_sizes",),
         lines={0: 3, 1: 3},
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="caught, and on with the next",
@@ -347,62 +358,5 @@ for step in range(3):
         fields=("input_sizes",),
         error=None,
         words=("float32[2]", "float32[3]"),
-    ),
-]
-
-#: The two ends of a message.
-MESSAGES = [
-    HungCell(
-        name="message too large for its receiver",
-        code="if rank:\n    dist.recv(torch.empty(2), 0)\nelse:\n    dist.send(torch.ones(4), 1)",
-        kind="mismatched-collective",
-        culprits="0-1",
-        waiting=None,
-        fields=("input_sizes",),
-        lines={0: 4, 1: 2},
-        error=MismatchError,
-    ),
-    HungCell(
-        name="message too small",
-        code="if rank:\n    dist.recv(torch.empty(8), 0)\nelse:\n    dist.send(torch.ones(4), 1)",
-        kind="mismatched-collective",
-        culprits="0-1",
-        waiting=None,
-        fields=("input_sizes",),
-        error=MismatchError,
-        words=("float32[8]", "float32[4]"),
-    ),
-    HungCell(
-        name="message of another dtype",
-        n=3,
-        code="""\
-if rank == 2:
-    dist.recv(torch.empty(4, dtype=torch.int32), 1)
-elif rank == 1:
-    dist.send(torch.ones(4), 2)
-""",
-        kind="mismatched-collective",
-        culprits="1-2",
-        waiting=None,
-        fields=("input_dtypes",),
-        lines={1: 4, 2: 2},
-        error=MismatchError,
-    ),
-    HungCell(
-        name="two messages taken in the other order",
-        code="""\
-if rank == 0:
-    dist.send(torch.ones(1), 1)
-    dist.send(torch.ones(5), 1)
-else:
-    dist.recv(torch.empty(5), 0)
-    dist.recv(torch.empty(1), 0)
-""",
-        kind="mismatched-collective",
-        culprits="0-1",
-        waiting=None,
-        fields=("input_sizes",),
-        lines={0: 2, 1: 5},
-        error=MismatchError,
     ),
 ]

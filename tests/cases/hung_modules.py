@@ -62,6 +62,7 @@ with net.no_sync() if rank else nullcontext():
         lines={0: 4},
         # One rank has noted an order of gradients, by which the next forward sorts its buckets.
         after="for _ in range(3):\n    net(torch.ones(2, 4) + rank).sum().backward()\n",
+        is_variant=True,
     ),
     HungCell(
         name="no_sync on one rank, in one iteration",
@@ -78,6 +79,7 @@ for it in range(4):
         lines={0: 4, 1: 4},
         quotes="Use `no_sync()` (line 3) in the same iterations on all ranks: rank 1 left out "
         "gradient averaging in line 4 at it = 2.",
+        is_variant=True,
     ),
     HungCell(
         name="loss detached on one rank, in one iteration",
@@ -93,6 +95,7 @@ for it in range(4):
         op="all_reduce",
         lines={0: 4, 1: 4},
         quotes="rank 1 left out gradient averaging in line 4 at it = 1",
+        is_variant=True,
     ),
     HungCell(
         name="unused parameters on one rank",
@@ -193,6 +196,7 @@ for _ in range(2):
         op="reduce_scatter_tensor",
         lines={0: 3},
         words=("never came to FSDP's gradient averaging in loss.backward()",),
+        is_variant=True,
     ),
     HungCell(
         name="full_tensor on one rank",
@@ -225,6 +229,7 @@ if rank == 0:
         op="all_gather",
         lines={0: 4},
         words=("never came to a call of torch.distributed.checkpoint in checkpoint.save(",),
+        is_variant=True,
     ),
     HungCell(
         name="device mesh on some",

@@ -35,6 +35,7 @@ dist.broadcast(x, 0)
         waiting=None,
         fields=("strides",),
         error=MismatchError,
+        is_variant=True,
     ),
     HungCell(
         name="strides of the tensors that the root scatters",
@@ -48,6 +49,7 @@ dist.scatter(torch.empty(2, 3), [x, x] if rank == 0 else None, src=0)
         fields=("strides",),
         error=MismatchError,
         words=("scatter",),
+        is_variant=True,
     ),
     HungCell(
         name="a sparse tensor on one rank",
@@ -80,5 +82,6 @@ dist.scatter(torch.empty(2, 3), [x, x] if rank == 0 else None, src=0)
         fields=("places",),
         error=MismatchError,
         words=("float32[4] on meta", "layout and device"),
+        is_variant=True,
     ),
 ]

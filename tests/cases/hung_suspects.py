@@ -22,6 +22,7 @@ SUSPECTS = [
         waiting="0",
         op="barrier",
         lines={0: 3, 1: 2},
+        is_variant=True,
     ),
     HungCell(
         name="lock that nobody lets go",
@@ -51,6 +52,7 @@ dist.recv(torch.empty(1), 1 - rank)
         waiting="1",
         op="recv",
         lines={0: 3, 1: 4},
+        is_variant=True,
     ),
     HungCell(
         name="child that does not end",
@@ -131,6 +133,7 @@ while rank and not store.check(["weight/ready"]):
         waiting="1",
         op="store.check",
         quotes="rank 0 has set 'weights/ready', not 'weight/ready'",
+        is_variant=True,
     ),
     HungCell(
         name="loop that polls a counter, while the others wait for it",
@@ -146,6 +149,7 @@ dist.barrier()
         waiting="0",
         op="store.add",
         quotes="Set the key",
+        is_variant=True,
     ),
     HungCell(
         name="store that no process serves",
@@ -170,6 +174,7 @@ if rank == 1:
         op="TCPStore",
         lines={0: 2},
         quotes="Make it on 2 ranks",
+        is_variant=True,
     ),
     HungCell(
         name="thread that may still call",
@@ -185,5 +190,6 @@ else:
         waiting="1-2",
         op="all_reduce",
         lines={1: 4, 2: 4},
+        is_variant=True,
     ),
 ]

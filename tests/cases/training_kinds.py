@@ -103,6 +103,8 @@ class Kind:
     ranks: int = 2
     #: How the last rank leaves. The others must then be stuck, not at the end of the step.
     ways: tuple[str, ...] = ("missing", "forward", "backward")
+    #: Its operations are those of another kind: left to `make test-full`.
+    is_variant: bool = False
 
 
 def _ddp(options: str = "", after: str = "") -> str:
@@ -129,7 +131,7 @@ KINDS = [
     Kind("ddp, static graph", _ddp(", static_graph=True")),
     Kind("ddp, bucket views", _ddp(", gradient_as_bucket_view=True")),
     Kind("ddp, unused parameters", _ddp(", find_unused_parameters=True")),
-    Kind("ddp in a sub-group", _ddp(", process_group=dist.new_group()")),
+    Kind("ddp in a sub-group", _ddp(", process_group=dist.new_group()"), is_variant=True),
     Kind(
         "ddp, python hook",
         _ddp(
@@ -162,6 +164,7 @@ def make():
     model = DDP(net())
     return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
 """,
+        is_variant=True,
     ),
     Kind("fsdp2", _FSDP2.format(shape="(2,)", options="")),
     Kind(
@@ -179,6 +182,7 @@ def weights(state):
     with FullyShardedDataParallel.summon_full_params(state[0]):
         return [p.detach().sum().item() for p in state[0].parameters()]
 """,
+        is_variant=True,
     ),
     Kind(
         "tensor parallel",
@@ -227,6 +231,7 @@ def weights(state):
     return [state[0].full_tensor().sum().item()]
 """,
         ways=("missing", "forward"),
+        is_variant=True,
     ),
     Kind(
         "groups by hand",
@@ -295,6 +300,7 @@ def step(state, number):
     optimizer.step()
     return loss.item()
 """,
+        is_variant=True,
     ),
     Kind(
         "pipeline",
@@ -316,6 +322,7 @@ def step(state, number):
     optimizer.step()
     return sum(loss.item() for loss in losses)
 """,
+        is_variant=True,
     ),
 ]
 
@@ -323,8 +330,9 @@ def step(state, number):
 def parametrize(kinds: list[Kind]) -> pytest.MarkDecorator:
     """A test for each kind, those with equally many ranks together.
 
-    A variant, whose name has a comma, is left to `make test-slow`, and one of four ranks, which
-    has parts of others, to `make test-full`.
+    A variant, whose name has a comma, is left to `make test-slow`. One of four ranks, which has
+    parts of others, and one whose operations are those of another kind are left to
+    `make test-full`.
     """
     ordered = sorted(kinds, key=lambda kind: kind.ranks)
     cases = [pytest.param(kind, id=kind.name, marks=_marks(kind)) for kind in ordered]
@@ -334,4 +342,4 @@ def parametrize(kinds: list[Kind]) -> pytest.MarkDecorator:
 def _marks(kind: Kind) -> list[pytest.MarkDecorator]:
     if "," in kind.name:
         return [pytest.mark.slow]
-    return [pytest.mark.full] if kind.ranks > 2 else []
+    return [pytest.mark.full] if kind.ranks > 2 or kind.is_variant else []

@@ -18,17 +18,29 @@ class TrickyCell:
     n: int
     cells: tuple[str | tuple[str, str], ...]
     may_warn: bool = False  #: a silent mismatch may be told when it has ended
+    is_variant: bool = False  #: another cell shows its mechanism: left to `make test-full`
 
 
 def parametrize(cells: list[TrickyCell]) -> pytest.MarkDecorator:
     """A test for each cell of a table, in a pool of its size; see `lasting_pool`."""
     return pytest.mark.parametrize(
         ("shared_pool", "cell"),
-        [pytest.param(cell.n, cell, id=cell.name) for cell in cells],
+        [
+            pytest.param(
+                cell.n, cell, id=cell.name, marks=[pytest.mark.full] if cell.is_variant else []
+            )
+            for cell in cells
+        ],
         indirect=["shared_pool"],
     )
 
 
-def tricky(name: str, n: int, *cells: str | tuple[str, str], may_warn: bool = False) -> TrickyCell:
+def tricky(
+    name: str,
+    n: int,
+    *cells: str | tuple[str, str],
+    may_warn: bool = False,
+    is_variant: bool = False,
+) -> TrickyCell:
     """One of them, with its cells last."""
-    return TrickyCell(name, n, cells, may_warn)
+    return TrickyCell(name, n, cells, may_warn, is_variant)

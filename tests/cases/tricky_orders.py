@@ -50,6 +50,7 @@ for work in dist.batch_isend_irecv(ops):
     work.wait()
 assert x.eq(right + 0.5).all()
 """,
+        is_variant=True,
     ),
     tricky(
         "pipeline, one forward and one backward at a time",
@@ -104,6 +105,7 @@ else:
     assert counts == [0, 200, 200, 200]
     dist.barrier()
 """,
+        is_variant=True,
     ),
     tricky(
         "parallel sub-groups, each in its own order",
@@ -141,6 +143,7 @@ for work in works[:: -1 if rank % 2 else 1]:
     work.wait()
 assert [x[0].item() for x in tensors] == [3.0 * i for i in range(6)]
 """,
+        is_variant=True,
     ),
     tricky(
         "background thread with a group of its own",
@@ -176,6 +179,7 @@ else:
     dist.send(torch.ones(1), 1)
 """,
         "thread.join()",
+        is_variant=True,
     ),
     tricky(
         "thread of a rank that has finished its cell comes to the collective",
@@ -192,6 +196,7 @@ else:
     dist.all_reduce(torch.ones(1), group=everyone)
 """,
         "if rank == 0:\n    thread.join()",
+        is_variant=True,
     ),
     tricky(
         "worker of an executor that works on when the cell has ended",
@@ -210,6 +215,7 @@ else:
     dist.all_reduce(torch.ones(1), group=everyone)
 """,
         "if rank == 0:\n    future.result()\n    executor.shutdown()",
+        is_variant=True,
     ),
     tricky(
         "storm of small operations with random pauses",
@@ -226,6 +232,7 @@ for step in range(300):
         case 2: dist.broadcast(torch.ones(1), step % 3)
         case 3: dist.all_gather_object([None] * world_size, "x" * chance.randrange(99))
 """,
+        is_variant=True,
     ),
     tricky(
         "objects of different sizes",

@@ -56,6 +56,7 @@ for _ in range(2):
     model(x * 1).sum().backward()
     dist.barrier()
 """,
+        is_variant=True,
     ),
     tricky(
         "sleep between the layers of a DDP backward",
@@ -83,6 +84,7 @@ class Net(nn.Module):
 net = DDP(Net())
 net(torch.ones(2, 4)).sum().backward()
 """,
+        is_variant=True,
     ),
     tricky(
         "heavy printing while others wait",
@@ -93,6 +95,7 @@ net(torch.ones(2, 4)).sum().backward()
         "subprocess",
         2,
         "import subprocess\nif rank:\n    subprocess.run(['sleep', '1.5'])\ndist.barrier()",
+        is_variant=True,
     ),
     tricky(
         "slow workers of a data loader",
@@ -124,6 +127,7 @@ thread.start()
 thread.join()
 dist.barrier()
 """,
+        is_variant=True,
     ),
     tricky(
         "thread that main joins sets free another",
@@ -158,6 +162,7 @@ with ThreadPoolExecutor(2) as executor:
     dist.barrier()
     total.result()
 """,
+        is_variant=True,
     ),
     tricky(
         "future of a work",
@@ -168,6 +173,7 @@ if rank:
 future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
 assert future.wait()[0].item() == 2
 """,
+        is_variant=True,
     ),
     tricky(
         "await while others wait",
@@ -191,6 +197,7 @@ for step in range(2):
     time.sleep(0.8 * rank)
     sharded(torch.ones(1, 4)).sum().backward()
 """,
+        is_variant=True,
     ),
     tricky(
         "RPC while the other waits",
@@ -218,6 +225,7 @@ if rank == 1:
 dist.barrier()
 rpc.shutdown()
 """,
+        is_variant=True,
     ),
     tricky(
         "two slow ranks in a chain of receives",
@@ -231,5 +239,6 @@ if rank < world_size - 1:
     dist.send(x + 1, rank + 1)
 assert x[0] == rank
 """,
+        is_variant=True,
     ),
 ]

@@ -37,6 +37,7 @@ else:
     work.wait()
     dist.all_reduce(torch.ones(1))
 """,
+        is_variant=True,
     ),
     tricky(
         "join with uneven inputs",
@@ -49,6 +50,7 @@ with Join([net]):
         net(torch.ones(1, 4)).sum().backward()
         time.sleep(0.2)
 """,
+        is_variant=True,
     ),
     tricky(
         "no_sync for some steps",
@@ -96,6 +98,7 @@ for step in range(3):
         time.sleep(0.3)
     dist.barrier()
 """,
+        is_variant=True,
     ),
     tricky(
         "wrong argument that one rank corrects",
@@ -172,6 +175,7 @@ else:
 dist.barrier()
 store.delete_key("chained")
 """,
+        is_variant=True,
     ),
     tricky(
         "store.wait with a timeout that is caught",
@@ -202,6 +206,7 @@ except RuntimeError as error:
         assert "Rank 1 failed" in str(error), error
 assert caught
 """,
+        is_variant=True,
     ),
     tricky(
         "timeout of a group, used to look whether a rank is there",
@@ -219,6 +224,7 @@ else:
         raise AssertionError("it must time out")
 """,
         "dist.destroy_process_group(probe)",
+        is_variant=True,
     ),
     tricky(
         "new_group of members only",
@@ -231,6 +237,7 @@ if rank in (1, 2):
     dist.destroy_process_group(pair)
 dist.barrier()
 """,
+        is_variant=True,
     ),
     tricky(
         "rank by rank",
@@ -238,6 +245,7 @@ dist.barrier()
         ("0", "step = 1\nwork = dist.isend(torch.full((1,), 5.0), 1)"),
         ("1", "time.sleep(0.6)\nx = torch.empty(1)\ndist.recv(x, 0)\nassert x.item() == 5"),
         ("0", "work.wait()"),
+        is_variant=True,
     ),
     tricky(
         "collective issued rank by rank",
@@ -289,6 +297,7 @@ checkpoint.save(state, checkpoint_id=folder[0])
 time.sleep(0.3 * rank)
 checkpoint.load(state, checkpoint_id=folder[0])
 """,
+        is_variant=True,
     ),
     tricky(
         "processes of one's own",
@@ -301,5 +310,6 @@ with multiprocessing.get_context("fork").Pool(2) as workers:
     workers.map(time.sleep, [0.5 * rank] * 2)
 dist.barrier()
 """,
+        is_variant=True,
     ),
 ]

@@ -189,7 +189,9 @@ def test_children_of_ranks_do_not_outlive_the_pool(pool: Pool):
     assert all(map(_is_gone, children))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 def test_the_agent_dies(signum: int, pool: Pool):
     children = _children_of_ranks(pool)
     ranks = [psutil.Process(info.pid) for info in pool.ranks()]
@@ -214,6 +216,7 @@ def test_the_agent_dies_while_a_cell_runs(pool: Pool):
     _check_restart(pool)
 
 
+@pytest.mark.full
 def test_the_fork_server_dies(pool: Pool):
     server = psutil.Process(_pid(pool, 0)).parent()
     assert server is not None
@@ -244,6 +247,7 @@ def test_an_exit_code_of_255_is_one(pool: Pool):
     assert "fork server" not in str(view.error)
 
 
+@pytest.mark.full  # also in test_store_and_agent_deaths
 def test_the_store_dies(pool: Pool):
     server = psutil.Process(_pid(pool, 0)).parent()
     assert server is not None

@@ -35,8 +35,16 @@ _BLOCKED = "import signal\nif rank: signal.pthread_sigmask(signal.SIG_BLOCK, [si
     [
         (_BLOCKED, _LOCKED.format(library="PyDLL")),
         pytest.param(_BLOCKED, _LOCKED.format(library="CDLL"), marks=pytest.mark.full),
-        (_BLOCKED, "import os\nif rank: os.kill(os.getpid(), signal.SIGSTOP)"),
-        ("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)", "while rank: pass"),
+        pytest.param(
+            _BLOCKED,
+            "import os\nif rank: os.kill(os.getpid(), signal.SIGSTOP)",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)",
+            "while rank: pass",
+            marks=pytest.mark.full,
+        ),
     ],
     ids=["GIL held", "C call", "stopped", "SIGINT ignored"],
 )
@@ -109,6 +117,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.full
 def test_a_rank_that_blocks_after_its_cell_was_given_up_comes_back(
     pool: Pool,
 ):

@@ -73,10 +73,12 @@ def test_few_descriptors_are_told_before_anything_is_started(tmp_path: Path):
     assert "Next: `ulimit -n 1024` in the shell that starts Jupyter, or fewer ranks" in text
 
 
+@pytest.mark.full
 def test_enough_descriptors_are_enough(tmp_path: Path):
     assert told(tmp_path, limit=(resource.RLIMIT_NOFILE, 64)) == WORKS
 
 
+@pytest.mark.full
 def test_small_files(tmp_path: Path):
     text = told(tmp_path, limit=(resource.RLIMIT_FSIZE, 100 * 1024))
     assert text.startswith("PoolStartError the pool did not start: rank 0 could not start: OSError")
@@ -95,6 +97,7 @@ def test_a_tiny_dev_shm(tmp_path: Path):
     assert told(tmp_path, mounts="mount -t tmpfs -o size=4k tmpfs /dev/shm") == WORKS
 
 
+@pytest.mark.full
 def test_a_home_that_cannot_be_written_to(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir()

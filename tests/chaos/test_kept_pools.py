@@ -94,6 +94,7 @@ pool.stop()
     assert not site.pool_folders()
 
 
+@pytest.mark.full
 def test_a_cell_that_ended_meanwhile_shows_its_output_and_error(site: KeptSite):
     first = begin(
         site,
@@ -130,6 +131,7 @@ pool.stop()
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_a_rank_that_died_meanwhile_is_told_and_replaced(site: KeptSite):
     first = begin(
         site,

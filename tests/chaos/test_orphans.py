@@ -139,7 +139,10 @@ def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
     _check_nothing_left(folder, shared_memory)
 
 
-@pytest.mark.parametrize("stopped", ["agent", "fork server", pytest.param("store", marks=_FULL)])
+@pytest.mark.parametrize(
+    "stopped",
+    ["agent", pytest.param("fork server", marks=_FULL), pytest.param("store", marks=_FULL)],
+)
 def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, folder: Path):
     """No process is left that would see the stopped one."""
     shared_memory = set(Path("/dev/shm").iterdir())
@@ -240,6 +243,7 @@ def test_a_script_that_ends_without_stopping_its_pool_leaves_nothing(folder: Pat
     _check_nothing_left(folder, shared_memory)
 
 
+@pytest.mark.full
 def test_a_killed_script_and_agent_take_the_ranks_with_them(folder: Path):
     """Both at once: only daemons that ranks started on purpose cannot be reached."""
     process = _start("import nbddp\npool = nbddp.start(2)\nprint('ready', flush=True)\n"

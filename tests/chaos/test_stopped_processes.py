@@ -62,7 +62,13 @@ def test_a_pool_with_a_stopped_process_restarts(name: str, nnodes: int, pool: Po
     _check_works(pool)
 
 
-@pytest.mark.parametrize("name", _HELPERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "the agent" else [pytest.mark.full])
+        for name in _HELPERS
+    ],
+)
 def test_a_pool_with_a_stopped_process_stops(name: str, fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     helpers = [agent_of(pool), fork_server_of(pool), store_of(pool)]

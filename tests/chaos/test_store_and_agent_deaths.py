@@ -43,7 +43,11 @@ def _check_restart(pool: Pool) -> None:
 
 
 _on_one_and_two_nodes = pytest.mark.parametrize(
-    "nnodes", [pytest.param(n, marks=pytest.mark.fresh_ranks(2 // n, nnodes=n)) for n in (1, 2)]
+    "nnodes",
+    [
+        pytest.param(1, marks=pytest.mark.fresh_ranks(2, nnodes=1)),
+        pytest.param(2, marks=[pytest.mark.fresh_ranks(1, nnodes=2), pytest.mark.full]),
+    ],
 )
 
 
@@ -108,6 +112,7 @@ def test_the_end_of_an_agent_is_told_between_cells(nnodes: int, pool: Pool):
     _check_restart(pool)
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks
 def test_an_agent_that_dies_while_a_rank_is_replaced(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
@@ -121,6 +126,7 @@ def test_an_agent_that_dies_while_a_rank_is_replaced(pool: Pool):
     _check_restart(pool)
 
 
+@pytest.mark.full
 def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     told = Told(pool)
@@ -157,6 +163,7 @@ def test_another_agent_takes_the_place_of_a_lost_one_and_the_others_keep_their_v
     _check_restart(pool)
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(1, nnodes=2)
 def test_ranks_of_the_node_that_had_the_store_cannot_be_replaced_alone(
     pool: Pool,

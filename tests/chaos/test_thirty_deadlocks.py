@@ -12,7 +12,8 @@ from tests.cases.hung_cells import HungCell
 from tests.cases.hung_collectives import MISSING
 from tests.cases.hung_cycles import CYCLES
 from tests.cases.hung_messages import UNMATCHED
-from tests.cases.hung_mismatches import MESSAGES, MISMATCHED
+from tests.cases.hung_mismatched_messages import MESSAGES
+from tests.cases.hung_mismatches import MISMATCHED
 from tests.cases.hung_modules import MODULES
 from tests.support.lasting_pool import LastingPool, choose_lasting_pool, make_lasting_pools
 from tests.support.polling import poll_until

@@ -51,7 +51,7 @@ def senseless_view(nonsense: Nonsense, rng: random.Random, rank: int) -> RankVie
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_diagnosis_of_nonsense_is_a_report(seed: int):
     rng = random.Random(seed)
     nonsense = Nonsense(rng, _RANKS, ("r", "0", "1", "7"))

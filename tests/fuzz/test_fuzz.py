@@ -16,7 +16,13 @@ _SEEDS = (1, 2, 3)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.full] if number else [])
+        for number, seed in enumerate(_SEEDS)
+    ],
+)
 @pytest.mark.parametrize("kind", [HubEnd, AgentEnd], ids=["hub", "agent"])
 def test_a_socket_withstands_fuzzed_frames(kind: Callable[[random.Random], Any], seed: int):
     with memory_is_bounded(os.getpid()), closing(kind(random.Random(seed))) as end:

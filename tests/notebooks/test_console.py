@@ -91,6 +91,7 @@ def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpe
     assert own.ok("%%ddp\nprint(rank)").status == "ok"
 
 
+@pytest.mark.full
 def test_a_rank_is_chosen_by_mesh(own: Kernel, folder: str):
     own.ok(
         "%%ddp\nfrom torch.distributed.device_mesh import init_device_mesh\n"
@@ -212,6 +213,7 @@ def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
         console.choose("")
 
 
+@pytest.mark.full
 def test_the_pool_of_a_script_is_named_and_cannot_be_entered(monkeypatch: pytest.MonkeyPatch):
     with tempfile.TemporaryDirectory(prefix="nbk-", dir="/tmp") as own:
         monkeypatch.setenv(POOLS_DIR_ENV, own)

@@ -43,7 +43,9 @@ def _nothing_is_left(kernel: Kernel, folder: Path) -> bool:
     return not kernel.process.children(recursive=True) and not list(folder.glob("nbddp-*"))
 
 
-@pytest.mark.parametrize("line", ["%ddp start -n 3", "%%ddp\nprint('ran')"])
+@pytest.mark.parametrize(
+    "line", [pytest.param("%ddp start -n 3", marks=pytest.mark.full), "%%ddp\nprint('ran')"]
+)
 def test_an_interrupted_start_is_one_line_and_leaves_nothing(
     own_kernel: Kernel, folder: Path, line: str
 ):

@@ -96,6 +96,7 @@ def test_a_pool_is_detached_with_a_background_cell_and_attached_again(site: Kept
     site.wait_until_nothing_runs()
 
 
+@pytest.mark.full
 def test_the_cell_of_a_pool_without_keep_comes_back_from_its_beginning(site: KeptSite):
     with running_kernel(TMPDIR=str(site.folder)) as kernel:
         kernel.ok("%load_ext nbddp")

@@ -101,6 +101,7 @@ def test_a_shutdown_while_a_background_cell_is_awaited_leaves_nothing(
     _check_gone(below, folder)
 
 
+@pytest.mark.full  # the commands below that end a background cell say it
 @pytest.mark.parametrize("how", ["stop", "restart"])
 def test_a_background_cell_ends_with_its_ranks(living_kernel: Kernel, how: str):
     living_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
@@ -235,12 +236,12 @@ def test_a_stop_ends_a_cell_in_the_background_and_says_so(living_kernel: Kernel)
     assert "restart" not in error
 
 
-def test_a_rank_that_the_default_pool_would_not_have(living_kernel: Kernel):
-    living_kernel.ok("%ddp stop")
-    cell = living_kernel.run("%%ddp -r 7\npass")
+def test_a_rank_that_the_default_pool_would_not_have(lasting_kernel: Kernel):
+    lasting_kernel.ok("%ddp stop")
+    cell = lasting_kernel.run("%%ddp -r 7\npass")
     assert "rank 7 is out of range" in cell.error
     assert cell.text == ""
-    assert "no pool is running" in living_kernel.run("%ddp status").error
+    assert "no pool is running" in lasting_kernel.run("%ddp status").error
 
 
 @pytest.mark.full
@@ -343,7 +344,7 @@ def test_a_background_cell_that_ignores_an_interrupt():
     [
         ("restart -r 1", "rank 1 is a fresh process"),
         ("restart", "fresh ranks: 2 ranks"),
-        ("stop", "stopped: 2 ranks"),
+        pytest.param("stop", "stopped: 2 ranks", marks=pytest.mark.full),
     ],
 )
 def test_a_command_that_ends_a_background_cell_says_so(

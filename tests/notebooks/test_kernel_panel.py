@@ -49,6 +49,7 @@ def test_the_table_changes_while_a_cell_runs_and_stays_when_the_pool_stops(own_k
     ) == 0  # fmt: skip
 
 
+@pytest.mark.full
 def test_status_of_a_plain_pool_comes_from_outside_of_the_ranks(shared: Kernel):
     shared.ok("%ddp start -n 2 --plain")
     status = shared.ok("%ddp status").page[0].text

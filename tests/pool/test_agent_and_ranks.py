@@ -108,6 +108,7 @@ def test_ranks_whose_operations_do_not_move_are_told(node: Node):
     assert not any(isinstance(event, RanksStalled) for event in node.read())
 
 
+@pytest.mark.full
 def test_plain_pools_are_not_watched(make_node: Callable[..., Node]):
     node = make_node(2, plain=True)
     node.begin("dist.all_reduce(torch.ones(3))", 0)
@@ -244,7 +245,7 @@ def test_a_cell_that_holds_the_gil_from_its_beginning_is_interrupted(node: Node)
     node.run("sys.setswitchinterval(0.005)", 0)
 
 
-@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
+@pytest.mark.parametrize("handler", ["SIG_DFL", pytest.param("SIG_IGN", marks=pytest.mark.full)])
 def test_a_rank_without_handlers_is_not_harmed(node: Node, handler: str):
     code = "import signal; signal.signal({}, signal.{})"
     node.run(code.format(stack_signals.C, handler), 0)
@@ -257,9 +258,8 @@ def test_a_rank_without_handlers_is_not_harmed(node: Node, handler: str):
     node.run("pass", 0)
 
 
-def test_a_rank_that_starts_is_not_harmed(make_node: Callable[..., Node]):
+def test_a_rank_that_starts_is_not_harmed(node: Node):
     """The rank has no handler yet, and without one the signal would end it."""
-    node = make_node(1)
     node.tell(KillRanks(ranks=(0,)))
     node.next(RankExited)
     node.tell(node.request((0,), joins=True))

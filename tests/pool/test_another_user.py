@@ -90,7 +90,7 @@ def dials(port: int) -> bool:
 
 
 @pytest.mark.fresh_ranks(3)
-@pytest.mark.parametrize("when", ["made", "formed again"])
+@pytest.mark.parametrize("when", ["made", pytest.param("formed again", marks=pytest.mark.full)])
 def test_only_the_port_of_the_store_accepts_connections(pool: Pool, when: str):
     run_cell(pool, "group = dist.new_group([0, 2])")
     if when == "formed again":

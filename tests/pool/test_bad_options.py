@@ -11,6 +11,7 @@ from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
 
 
+@pytest.mark.full
 def test_an_unknown_backend(fresh_pool: Callable[..., Pool]):
     with pytest.raises(BadOptionError) as caught:
         fresh_pool(2, backend="gluu")
@@ -44,6 +45,7 @@ def test_gpus_where_there_are_none(
     assert "legal here: --device cpu with --backend gloo" in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_backend_for_each_kind_of_device(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(2, backend="cpu:gloo", device="cpu")
     assert pool.pull("dist.get_backend_config()") == ["cpu:gloo"] * 2
@@ -82,6 +84,7 @@ def test_a_python_without_the_gil(fresh_pool: Callable[..., Pool], monkeypatch: 
     assert fresh_pool(1).pull("rank") == [0]
 
 
+@pytest.mark.full
 def test_ranks_of_a_free_threaded_python_have_the_gil(
     fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ):

@@ -190,9 +190,11 @@ def test_a_condition_cannot_call_collectives(pool: Pool):
     "operation",
     [
         "dist.all_reduce(x)",
-        "dist.broadcast(x, 1)",
-        "dist.all_gather([torch.empty(2), torch.empty(2)], x)",
-        "dist.all_gather_into_tensor(torch.empty(4), x)",
+        pytest.param("dist.broadcast(x, 1)", marks=pytest.mark.full),
+        pytest.param(
+            "dist.all_gather([torch.empty(2), torch.empty(2)], x)", marks=pytest.mark.full
+        ),
+        pytest.param("dist.all_gather_into_tensor(torch.empty(4), x)", marks=pytest.mark.full),
         "dist.send(x, 0) if rank else dist.recv(torch.full((2,), float('nan')), 1)",
         "torch.distributed._functional_collectives.all_reduce(x, 'sum', dist.group.WORLD).wait()",
     ],
@@ -223,7 +225,10 @@ def test_a_break_point_of_one_rank_lets_the_others_wait(pool: Pool):
 
 
 @pytest.mark.parametrize("ranks", ["all", "1"])
-@pytest.mark.parametrize("code", [LOOP, DDP], ids=["loop", "DDP"])
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(LOOP, id="loop", marks=pytest.mark.full), pytest.param(DDP, id="DDP")],
+)
 def test_results_are_those_of_an_undisturbed_run(pool: Pool, code: str, ranks: str):
     name = "total.tolist()" if code == LOOP else "result"
     run_cell(pool, code)

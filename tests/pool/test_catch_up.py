@@ -8,6 +8,7 @@ from nbddp.errors import BadOptionError, CellError
 from nbddp.notebook.render.status_table import survey
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.restarted_pool import restarted_pool
+from tests.support.sampling import one_in
 from tests.support.views import run_cell
 
 shared_pool = restarted_pool(3, env={"NBDDP_PRELOAD": "torch._dynamo"})
@@ -152,6 +153,7 @@ def test_what_all_ranks_must_make_of_a_cell_that_failed(pool: Pool):
         pool.run("model(torch.ones(8, 6))")
 
 
+@pytest.mark.full
 def test_names_of_cells_of_other_ranks_after_a_restart_of_all(pool: Pool):
     pool.restart()
     run_cell(pool, "keep = [7]", ranks=[0])
@@ -290,7 +292,12 @@ GROUPS = {
     "two": ("g = dist.new_group([0, 1])", "if rank < 2: dist.all_reduce(t, group=g)"),
     "not the source": ("g = dist.new_group([1, 2])", "if rank: dist.all_reduce(t, group=g)"),
     "of the fresh rank": ("g = dist.new_group([1])", "if rank == 1: dist.barrier(group=g)"),
-    "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
+    "mesh": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "mesh = init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
+        "dist.all_reduce(t, group=mesh['a'].get_group())\n"
+        "dist.all_reduce(t, group=mesh['b'].get_group())",
+    ),
     "alike": (
         "gs = [dist.new_group([0, 1]) for _ in range(3)]\nh, g = gs[:2]",
         "if rank < 2: dist.all_reduce(t, group=g); dist.all_reduce(t, group=h)",
@@ -299,29 +306,24 @@ GROUPS = {
         "g = dist.new_group([0, 1])\nif rank < 2: dist.barrier(group=g)",
         "if rank < 2: dist.all_reduce(t, group=g)",
     ),
-    "enumeration": (
-        "g, gs = dist.new_subgroups_by_enumeration([[0, 1], [2]])",
-        "dist.all_reduce(t, group=g)",
-    ),
-    "local": (
-        "g = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None",
-        "if rank < 2: dist.all_reduce(t, group=g)",
-    ),
-    "mesh": (
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        "mesh = init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
-        "dist.all_reduce(t, group=mesh['a'].get_group())\n"
-        "dist.all_reduce(t, group=mesh['b'].get_group())",
-    ),
     "ddp": (
         f"{BUILD}g = dist.new_group([0, 1])\n"
         "model = DDP(build(), process_group=g) if rank < 2 else None",
         "if rank < 2: model(torch.ones(1, 6)).sum().backward()",
     ),
+    "local": (
+        "g = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None",
+        "if rank < 2: dist.all_reduce(t, group=g)",
+    ),
+    "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
+    "enumeration": (
+        "g, gs = dist.new_subgroups_by_enumeration([[0, 1], [2]])",
+        "dist.all_reduce(t, group=g)",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", one_in(3, GROUPS))
 def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: str):
     make, use = GROUPS[name]
     run_cells(pool, "t = torch.ones(1)", "other = dist.new_group([0, 1])", make, use)
@@ -335,6 +337,7 @@ def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: s
     run_cells(pool, use)
 
 
+@pytest.mark.full
 def test_groups_of_fresh_ranks_only_are_made_anew(pool: Pool):
     run_cells(pool, "g = dist.new_group([0, 1]); h = dist.new_group()")
     pool.restart("0-1")
@@ -351,6 +354,7 @@ def test_an_object_that_only_the_fresh_rank_has_is_kept(pool: Pool):
     assert pool.pull("log is None") == [True, False, True]
 
 
+@pytest.mark.full
 def test_a_group_that_was_destroyed_is_made_again(pool: Pool):
     run_cells(pool, "g = dist.new_group([0, 1])", "if rank < 2: dist.destroy_process_group(g)")
     pool.restart(1)

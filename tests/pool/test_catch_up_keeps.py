@@ -138,6 +138,7 @@ def test_a_rank_that_lives_on_after_it_was_replaced_is_left_alone(pool: Pool):
     assert (pool.pull(SEEN)[1:], pool.pull("history", ranks=1)) == (before[0][1:], before[1])
 
 
+@pytest.mark.full
 def test_a_catch_up_in_part_is_over_when_nothing_is_lacking(pool: Pool):
     run_cells(pool, "import os\nonce = 1 // (1 - int(os.environ.get('ONCE', 0)))", "steps = 0")
     pool.restart(1)
@@ -182,7 +183,13 @@ def end_early(pool: Pool, ranks: int | None) -> None:
         pool.catch_up(ranks)
 
 
-@pytest.mark.parametrize("has_run_all", [False, True], ids=["in a cell", "in a state"])
+@pytest.mark.parametrize(
+    "has_run_all",
+    [
+        pytest.param(False, id="in a cell"),
+        pytest.param(True, id="in a state", marks=pytest.mark.full),
+    ],
+)
 def test_a_catch_up_that_another_rank_ends_early_costs_no_module(pool: Pool, has_run_all: bool):
     """Without it the named rank had a new model, and no state of another rank."""
     make = "net = Net(2, 1)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
@@ -210,6 +217,7 @@ def test_a_rank_without_values_has_none_after_a_catch_up_that_ended_early(pool: 
     assert pool.catch_up().regained == ("net", "steps", "os")
 
 
+@pytest.mark.full
 def test_a_rank_without_values_has_none_after_an_interrupt(pool: Pool, tmp_path: Path):
     begun = tmp_path / "begun"
     waits = "while 'WAITS' in os.environ:\n    open(os.environ['WAITS'], 'w'); time.sleep(0.01)"
@@ -256,12 +264,14 @@ def test_a_value_that_only_its_first_cell_has_made_is_told_apart(pool: Pool):
     assert pool.pull("(len(history), steps, best, tag)", ranks=0) == (0, 0, {}, "rank-0")
 
 
+@pytest.mark.full
 def test_a_group_without_the_fresh_rank_needs_nothing(pool: Pool):
     run_cells(pool, "g = dist.new_group([0, 1])")
     pool.restart(2)
     assert pool.catch_up().different == ()
 
 
+@pytest.mark.full
 def test_names_that_only_other_ranks_had_are_not_lacking(pool: Pool):
     run_cells(
         pool,
@@ -289,6 +299,7 @@ def test_the_ranks_that_lack_a_name_are_told(pool: Pool):
     assert (left.names, left.ranks, result.copied) == (("odd",), RankSet.of([0]), ("lr",))
 
 
+@pytest.mark.full
 def test_an_optimizer_that_is_lacking_is_not_to_be_copied(pool: Pool):
     run_cells(
         pool,
@@ -303,6 +314,7 @@ def test_an_optimizer_that_is_lacking_is_not_to_be_copied(pool: Pool):
     assert "%ddp pull" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_loss_that_was_copied_once_is_copied_again(pool: Pool):
     loss = "net = torch.nn.Linear(2, 1)\nnet.weight.data.zero_()\nnet.bias.data.zero_()"
     run_cells(pool, loss, "for _ in range(2):\n    out = net(torch.ones(2)); dist.barrier()")
@@ -312,6 +324,7 @@ def test_a_loss_that_was_copied_once_is_copied_again(pool: Pool):
         assert ("out" in result.copied, result.left_out) == (True, ())
 
 
+@pytest.mark.full
 def test_parameters_in_a_list_are_not_copied(pool: Pool):
     run_cells(pool, "net = torch.nn.Linear(2, 1)\nnet.bias.data.zero_(); net.weight.data.zero_()")
     run_cell(pool, "globals()['parts'] = [*net.parameters()]; globals()['sums'] = [torch.ones(2)]")
@@ -321,6 +334,7 @@ def test_parameters_in_a_list_are_not_copied(pool: Pool):
     assert [left.names for left in result.left_out] == [("parts",)]
 
 
+@pytest.mark.full
 def test_values_of_cells_that_were_changed_at_their_prompt_are_told(pool: Pool):
     look = "look = 1 + rank\ndist.barrier()"
     run_cell(pool, look, step=True, answers=["print look", "continue"], execution_count=2)
@@ -389,6 +403,7 @@ def test_each_step_is_told_before_it_is_done(pool: Pool):
     ]
 
 
+@pytest.mark.full
 def test_the_value_of_an_old_cell_is_no_value_of_the_loop_that_is_left_out(pool: Pool):
     loop = "mine = torch.full((2,), rank)\nfor i in range(2): dist.barrier()"
     pool.run("mine = torch.ones(3) * rank; other = [rank]")

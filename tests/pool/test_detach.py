@@ -96,8 +96,10 @@ def test_a_pool_is_let_go_and_taken_back_again_and_again(holder: Holder):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(str(options), marks=pytest.mark.fresh_ranks(2, **options))
-        for options in ({"nnodes": 2}, {"plain": True})
+        pytest.param(str({"nnodes": 2}), marks=pytest.mark.fresh_ranks(2, nnodes=2)),
+        pytest.param(
+            str({"plain": True}), marks=[pytest.mark.fresh_ranks(2, plain=True), pytest.mark.full]
+        ),
     ],
 )
 def test_a_cell_goes_on_and_asks_its_question_again(holder: Holder, kind: str):
@@ -124,6 +126,7 @@ def test_a_cell_goes_on_and_asks_its_question_again(holder: Holder, kind: str):
     assert pool.pull("answer", ranks=0) == "Ada"
 
 
+@pytest.mark.full
 def test_an_agent_that_dies_after_the_pool_was_taken_back_is_told(holder: Holder):
     holder.pool.detach("5min")
     pool = holder.take_back()
@@ -155,6 +158,7 @@ def test_a_pool_is_let_go_by_the_agents_that_live(holder: Holder):
     run_cell(pool, "dist.barrier()")
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(1, nnodes=2)
 def test_an_agent_that_is_stopped_follows_when_it_runs_again(
     holder: Holder, monkeypatch: pytest.MonkeyPatch

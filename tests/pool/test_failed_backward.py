@@ -139,7 +139,7 @@ def test_the_step_of_another_module_continues(pool: Pool, who: str):
 
 
 @pytest.mark.breaks_pool
-@pytest.mark.parametrize("who", ["rank == 1", "True"])
+@pytest.mark.parametrize("who", [pytest.param("rank == 1", marks=pytest.mark.full), "True"])
 def test_the_step_of_another_module_continues_also_beside_a_fresh_rank(pool: Pool, who: str):
     """The ranks have made different numbers of modules."""
     begin(pool)

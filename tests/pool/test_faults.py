@@ -6,14 +6,12 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import (
-    BadOptionError,
     CellError,
     CellInterruptedError,
     DeadlockError,
     MismatchError,
     RankExitedError,
 )
-from tests.conftest import make_pool
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
@@ -435,15 +433,6 @@ def test_a_cell_of_some_ranks_has_their_faults_only(pool: Pool):
     view = run_cell(pool, "x = 1", ranks="1", faults="rank 0: kill; rank 1: delay 1 ms")
     assert view.struck() == ["rank 1 was delayed 1 ms, cell [1], line 1"]
     assert view.told == ["1 fault did not strike: rank 0: kill"]
-
-
-def test_a_plain_pool_refuses_faults():
-    pool = make_pool(2, plain=True)
-    try:
-        with pytest.raises(BadOptionError, match="--fault strikes at operations that are traced"):
-            strike(pool, "x = 1", "rank 0: kill")
-    finally:
-        pool.stop()
 
 
 def test_errors_name_the_first_faults_only(pool: Pool):

@@ -134,7 +134,15 @@ OWN_TIME_OUTS = {
 }
 
 
-@pytest.mark.parametrize("name", OWN_TIME_OUTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name in ("of a new group", "of a receive") else [pytest.mark.full]
+        )
+        for name in OWN_TIME_OUTS
+    ],
+)
 def test_timeouts_of_the_user_come_first(pool: Pool, name: str):
     """A deadlock is proven earlier, but the cell asked for the error of torch."""
     run_cell(pool, PRELUDE)

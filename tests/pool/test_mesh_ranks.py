@@ -54,6 +54,7 @@ def test_ranks_that_the_user_has_numbered(pool: Pool):
     assert str(pool.rank_set("dp=0")) == "1"
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(2, plain=True)
 def test_a_cell_that_fails_has_made_its_mesh_and_a_plain_pool_knows_it(
     pool: Pool,

@@ -165,6 +165,7 @@ def test_hashed_names_agree_where_ranks_have_other_groups_beside(pool: Pool):
         assert view.result(0) == view.result(1)
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(4)
 def test_a_mesh_of_a_program_that_is_run_again_is_its_own(pool: Pool):
     """DTensor takes equal meshes for the same one, and remembered the groups of the first run."""
@@ -232,6 +233,7 @@ def test_a_world_of_some_ranks(pool: Pool, tmp_path: Path):
     assert pool.pull("found", ranks="1-2") == [(1, [0, 1]), (0, [0, 1])]
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(3, init="none")
 def test_members_that_are_not_known_are_not_accused(pool: Pool, tmp_path: Path):
     """A rank waits for a world of two of the three ranks; the other member is not known."""
@@ -254,6 +256,7 @@ def test_members_that_are_not_known_are_not_accused(pool: Pool, tmp_path: Path):
     )
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks(1, nnodes=2)
 def test_groups_of_the_user_on_two_nodes(pool: Pool, tmp_path: Path):
     for round_, operation in enumerate(OPERATIONS):

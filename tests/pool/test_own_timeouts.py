@@ -20,7 +20,10 @@ dist.recv(torch.ones(2), 1 - rank, group=group)
 """
 
 
-@pytest.mark.parametrize("seconds", [1.5, 3.2])  # the card is held back, or shown
+@pytest.mark.parametrize(
+    "seconds",
+    [1.5, pytest.param(3.2, marks=pytest.mark.full)],  # the card is held back, or shown
+)
 def test_the_cause_is_told_and_not_the_rank_that_timed_out(pool: Pool, seconds: float):
     view = run_cell(pool, _CIRCLE.format(seconds=seconds), timeout=30, check=False)
     assert isinstance(view.error, DeadlockError)
@@ -74,7 +77,7 @@ tries
 """
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_program_that_tries_again_continues(pool: Pool, several: bool):
     """Each wait has a timeout of its own, also for the same key."""
     run_cell(pool, "from torch.distributed import distributed_c10d as c10d\n")

@@ -257,6 +257,7 @@ def test_two_restarts_at_once(pool: Pool):
     assert run_cell(pool, "rank").result(1) == "1"
 
 
+@pytest.mark.full
 def test_a_stop_ends_a_restart_in_another_thread(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(1)
     found: list[Exception] = []
@@ -311,11 +312,11 @@ def test_an_interrupted_stop_ends_everything_first(fresh_pool: Callable[..., Poo
     pool.stop()
 
 
+@pytest.mark.breaks_pool
 def test_a_hub_that_has_ended_is_told_without_false_hints(
-    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
-    pool = fresh_pool(2)
 
     def fail() -> None:
         raise RuntimeError("a bug")

@@ -14,7 +14,7 @@ from tests.support.views import begin_cell, run_cell
 SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
 
 
-@pytest.mark.parametrize("init", ["tcp", "file"])
+@pytest.mark.parametrize("init", ["tcp", pytest.param("file", marks=pytest.mark.full)])
 def test_the_pool_initialises_otherwise_than_from_the_environment(
     fresh_pool: Callable[..., Pool], init: str
 ):
@@ -122,6 +122,7 @@ def test_a_rendezvous_that_cannot_come_about_ends(pool: Pool, code: str, awaited
     assert run_cell(pool, f"{SUM}, kept").result(2) == "(6.0, 'yes')"
 
 
+@pytest.mark.full
 @pytest.mark.fresh_ranks
 def test_an_init_for_more_ranks_than_there_are_is_noticed_and_ended_by_an_interrupt(
     pool: Pool,

@@ -58,7 +58,11 @@ print(refused, total.item())
 
 
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(n, marks=pytest.mark.fresh_ranks(n)) for n in (2, 3)]
+    "ranks",
+    [
+        pytest.param(2, marks=pytest.mark.fresh_ranks(2)),
+        pytest.param(3, marks=[pytest.mark.fresh_ranks(3), pytest.mark.full]),
+    ],
 )
 @pytest.mark.parametrize("code", [_LATE_INSIDE, _LATE_BEFORE], ids=["inside", "before"])
 def test_a_rank_that_is_late_in_a_call_that_torch_refuses(pool: Pool, code: str, ranks: int):

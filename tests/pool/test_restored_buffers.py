@@ -44,11 +44,16 @@ def test_small_tensors_are_restored(pool: Pool):
 @pytest.mark.parametrize(
     "code",
     [
-        "if rank == 2: dist.barrier()\ndist.all_reduce(x)",
-        "dist.all_reduce(x if rank else x[:100])",
-        "if rank == 0: dist.broadcast(x, 0)\nelse: dist.all_reduce(x)",
+        pytest.param("if rank == 2: dist.barrier()\ndist.all_reduce(x)", id="other operation"),
+        pytest.param(
+            "dist.all_reduce(x if rank else x[:100])", id="other shape", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "if rank == 0: dist.broadcast(x, 0)\nelse: dist.all_reduce(x)",
+            id="other kind",
+            marks=pytest.mark.full,
+        ),
     ],
-    ids=["other operation", "other shape", "other kind"],
 )
 def test_a_million_elements_are_restored(pool: Pool, code: str):
     run_cell(pool, "x = torch.full((1_000_000,), float(rank))")
@@ -130,6 +135,7 @@ def test_a_tensor_too_large_to_copy_is_named_after_the_death_of_another_rank(poo
     )
 
 
+@pytest.mark.full
 def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(pool: Pool):
     run_cell(pool, "x = torch.ones(3_000_000)")
     code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"
@@ -157,7 +163,15 @@ def test_ranks_whose_tensors_an_ended_reduce_has_used_are_named(pool: Pool):
     assert "except    the tensors of reduce on ranks 2-3: it had ended" in str(view.error)
 
 
-@pytest.mark.parametrize("how", ["exit", "raise", "stop", "timeout"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "exit",
+        "raise",
+        pytest.param("stop", marks=pytest.mark.full),
+        pytest.param("timeout", marks=pytest.mark.full),
+    ],
+)
 def test_an_ended_reduce_is_told_however_its_root_leaves_the_cell(pool: Pool, how: str):
     leaves = {"exit": "os._exit(4)", "raise": "1 / 0"}.get(how, "time.sleep(100)")
     code = f"""

@@ -52,6 +52,7 @@ def test_a_mismatch_is_repaired_where_it_was_seen(pool: Pool):
     assert was_changed[-1]
 
 
+@pytest.mark.full
 def test_a_mismatched_message_is_repaired_where_it_was_seen(pool: Pool):
     pool.break_points.add([], on="mismatch")
     # With a tag of its own: a receive from any source, in another test, ends checks of its tag.

@@ -22,6 +22,7 @@ def test_the_only_listening_sockets_are_of_torch_and_on_the_loopback(pool: Pool)
     assert {address.partition(":")[0] for address in addresses} <= loopback
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.fresh_ranks(2, init="none")
 def test_only_the_store_listens_without_a_process_group(pool: Pool):

@@ -458,6 +458,13 @@ def test_a_long_look_is_no_hang(pool: Pool):
     assert view.error is None
 
 
-def test_a_plain_pool_says_that_it_cannot_step(fresh_pool: Callable[..., Pool]):
+def test_a_plain_pool_says_that_it_can_neither_step_nor_sanitize_nor_have_faults(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool(2, plain=True)
     with pytest.raises(BadOptionError, match="plain"):
-        run_cell(fresh_pool(2, plain=True), SUM, step=True)
+        run_cell(pool, SUM, step=True)
+    with pytest.raises(BadOptionError, match="plain"):
+        run_cell(pool, SUM, sanitize=True)
+    with pytest.raises(BadOptionError, match="--fault strikes at operations that are traced"):
+        run_cell(pool, SUM, faults="rank 0: kill")

@@ -392,7 +392,10 @@ def test_a_changed_cell_runs(cell: FaultyCell, pool: Pool):
 
 @pytest.mark.parametrize(
     "ranks",
-    [pytest.param(size, marks=pytest.mark.fresh_ranks(size)) for size in (3, 4)],
+    [
+        pytest.param(3, marks=pytest.mark.fresh_ranks(3)),
+        pytest.param(4, marks=[pytest.mark.fresh_ranks(4), pytest.mark.full]),
+    ],
 )
 def test_an_exchange_with_all_other_ranks_ends_after_its_change(pool: Pool, ranks: int):
     code = """\

@@ -1,5 +1,9 @@
 """A step of a sharded model may be interrupted anywhere: the next step is correct."""
 
+from collections.abc import Collection, Iterable
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 
@@ -58,12 +62,31 @@ def check(pool: Pool) -> None:
     assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL
 
 
-#: `make test` leaves one kind of each wrapper; the variants are left to `make test-full`, and those
-#: whose parts are in another variant to `make test-slow`.
-_QUICK = ("fsdp2", "fsdp1")
+#: `make test` leaves steps of one kind at any line, and those of each wrapper at one hook; the rest
+#: is left to `make test-full`, and kinds whose parts are in another kind to `make test-slow`.
+_QUICK = ("fsdp2",)
 _SLOW = ("fsdp2, not resharded", "fsdp2, mixed precision", "fsdp2, accumulation", "fsdp1, nested")
 _MARKS = {kind: [pytest.mark.slow if kind in _SLOW else pytest.mark.full] for kind in KINDS}
+_BEFORE_FSDP1 = ("fsdp1, nested", "before forward")
 _AT_ANY_LINE = [pytest.param(kind, marks=[] if kind in _QUICK else _MARKS[kind]) for kind in KINDS]
+
+
+def _first(kinds: Iterable[str]) -> list[Any]:
+    """The first kind for `make test`, and all for `make test-full`."""
+    return [
+        pytest.param(kind, marks=[pytest.mark.full] if number else [])
+        for number, kind in enumerate(kinds)
+    ]
+
+
+def _places(
+    kinds: Iterable[str], places: Iterable[str], quick: Collection[tuple[str, str]]
+) -> list[Any]:
+    """Each kind at each place; those that are not `quick` are left to `make test-full`."""
+    return [
+        pytest.param(*pair, marks=[] if pair in quick else [pytest.mark.full])
+        for pair in product(kinds, places)
+    ]
 
 
 @pytest.mark.timeout(240)
@@ -80,8 +103,10 @@ def test_a_step_may_be_left_at_any_line(pool: Pool, kind: str):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
-@pytest.mark.parametrize("place", _HOOK_PLACES)
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    _places(("fsdp2", "fsdp1, nested"), _HOOK_PLACES, {("fsdp2", "in backward"), _BEFORE_FSDP1}),
+)
 def test_a_step_may_be_left_at_any_hook(pool: Pool, kind: str, place: str):
     begin(pool, kind)
     blocks = [name for name in ("0", "1", "2", "") if not ("fsdp1" in kind and name)]
@@ -92,8 +117,14 @@ def test_a_step_may_be_left_at_any_hook(pool: Pool, kind: str, place: str):
         assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL, index
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, accumulation", "fsdp1, nested"])
-@pytest.mark.parametrize("place", ["before forward", "in backward"])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    _places(
+        ("fsdp2", "fsdp2, accumulation", "fsdp1, nested"),
+        ("before forward", "in backward"),
+        {("fsdp2", "in backward"), _BEFORE_FSDP1},
+    ),
+)
 def test_one_rank_may_leave(pool: Pool, kind: str, place: str):
     begin(pool, kind)
     index = "_fsdp_wrapped_module.1" if "fsdp1" in kind else "1"
@@ -104,7 +135,7 @@ def test_one_rank_may_leave(pool: Pool, kind: str, place: str):
     check(pool)
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
+@pytest.mark.parametrize("kind", ["fsdp2", pytest.param("fsdp1, nested", marks=pytest.mark.full)])
 def test_a_step_may_be_left_by_an_error_that_the_cell_has_caught(pool: Pool, kind: str):
     begin(pool, kind)
     for place in ("before forward", "in backward"):
@@ -114,7 +145,7 @@ def test_a_step_may_be_left_by_an_error_that_the_cell_has_caught(pool: Pool, kin
         check(pool)
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, plain root", "fsdp1"])
+@pytest.mark.parametrize("kind", _first(["fsdp2", "fsdp2, plain root", "fsdp1"]))
 def test_a_step_may_be_stopped(pool: Pool, kind: str):
     begin(pool, kind)
     code = """
@@ -145,7 +176,7 @@ def check_that_a_step_in_two_cells_continues(pool: Pool, kind: str) -> None:
     check(pool)
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
+@pytest.mark.parametrize("kind", _first(["fsdp2", "fsdp2, not resharded", "fsdp1, nested"]))
 def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Pool, kind: str):
     check_that_a_step_in_two_cells_continues(pool, kind)
 
@@ -179,7 +210,7 @@ def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
     check(pool)
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
+@pytest.mark.parametrize("kind", _first(["fsdp1, nested", "fsdp2"]))
 def test_a_step_of_a_thread_continues_when_a_cell_ends_in_it(pool: Pool, kind: str):
     begin(pool, kind)
     code = """

@@ -45,7 +45,13 @@ _WAITS = {
 }
 
 
-@pytest.mark.parametrize("how", _WAITS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, marks=[] if how in ("call", "message") else [pytest.mark.full])
+        for how in _WAITS
+    ],
+)
 def test_operations_that_the_user_interrupts_are_recorded_as_interrupted(how: str, pool: Pool):
     code = f"import time\nx = torch.ones(2)\nif rank == 0: {_WAITS[how]}\nelse: time.sleep(600)"
     cell = begin_cell(pool, code)

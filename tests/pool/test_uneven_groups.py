@@ -39,7 +39,15 @@ for members in ([0, 1, 2, 3], [1, 2, 3], [3, 0], [2, 1, 0, 3]):
 """
 
 
-@pytest.mark.parametrize("cell", _UNEVEN)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(
+            name, marks=[] if name in ("a group of one", "a local pair") else [pytest.mark.full]
+        )
+        for name in _UNEVEN
+    ],
+)
 @pytest.mark.fresh_ranks(4)
 def test_a_correct_group_is_no_deadlock(cell: str, pool: Pool):
     run_cell(pool, _UNEVEN[cell], timeout=_LIMIT_S)

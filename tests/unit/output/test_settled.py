@@ -4,13 +4,14 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbddp.notebook.output.gatherer import Gatherer, Redraw, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output
 from tests.support.output_specs import spec_of
+from tests.support.random_examples import examples
 
 RANKS = 3
 Event = Output | Display | ClearOutput
@@ -91,7 +92,7 @@ def event_of(rank: int, piece: str) -> Event:
     return figure(rank, piece) if piece.endswith("fig") else out(rank, piece)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from([None, "cell"]),
     st.lists(st.lists(pieces, max_size=6), min_size=RANKS, max_size=RANKS),

@@ -19,6 +19,7 @@ from nbddp.wire.message_types import ErrorInfo, MessageBase
 from nbddp.wire.messages import AgentRequest, Event, RankRequest, RunFinished, ValueDescribed
 from nbddp.wire.values.value_questions import Blocks, TensorBlocks
 from tests.support.examples import TYPES, messages_of, plain_example
+from tests.support.random_examples import examples
 
 GOLDEN = Path(__file__).parents[2] / "wire" / f"golden_{messages.PROTOCOL_VERSION}.json"
 
@@ -65,7 +66,7 @@ def test_messages_are_immutable_strict_and_documented(name: str):
 
 
 @given(any_message)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_every_message_survives_a_round_trip(message: Any):
     payload = codec.encode(message)
     assert decoder_of(type(message))(payload) == message
