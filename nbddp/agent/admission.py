@@ -22,7 +22,8 @@ from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_SAYS
 from nbddp.wire import codec
 from nbddp.wire.channels import Poller, RemoteUplink
-from nbddp.wire.launch_specs import AgentLaunch, Invitation
+from nbddp.wire.invitation import Invitation
+from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,

@@ -22,7 +22,7 @@ from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import NODE_ENV
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
