@@ -16,8 +16,8 @@ from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
 from nbddp.controller.pool.cell_view import CellView
 from nbddp.controller.prompts import (
+    DebuggerTurns,
     Free,
-    PromptTurns,
     Sight,
     StepTurns,
     StuckTurns,
@@ -114,7 +114,7 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._acted_at = 0.0  #: the last time of `_act`
-        self._turns = PromptTurns(run.ranks)
+        self._turns = DebuggerTurns(run.ranks)
         about = run.ranks, len(meshes or run.ranks), meshes or {}
         self._steps = StepTurns(*about)
         self._stuck = StuckTurns(*about)
