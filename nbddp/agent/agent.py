@@ -261,7 +261,7 @@ class Agent:
         self._downlink.admit(rank, process.identity)
         for fd in process.pipes.fds():
             self._loop.listen(fd, lambda fd=fd: self._read(process, fd))  # type: ignore[misc]  # mypy cannot type a lambda with a default
-        self._loop.listen(process.pipes.faults.read_fd, lambda: self._read_fault(process))
+        self._loop.listen(process.pipes.stacks.read_fd, lambda: self._read_stacks(process))
         self._loop.listen(process.process.exit_fd, lambda: self._handle_exit(process))
         self._uplink.send(
             RankSpawned(
@@ -335,9 +335,9 @@ class Agent:
         if process.pipes.waiting_bytes >= self._settings.output_batch_bytes:
             self._send_text(process.pipes)
 
-    def _read_fault(self, process: RankProcess) -> None:
-        if not process.pipes.faults.read():
-            self._loop.ignore(process.pipes.faults.read_fd)
+    def _read_stacks(self, process: RankProcess) -> None:
+        if not process.pipes.stacks.read():
+            self._loop.ignore(process.pipes.stacks.read_fd)
 
     def _send_text(self, pipes: RankPipes, *, last: bool = False) -> None:
         too_much = self._uplink.backlog_bytes > self._settings.output_backlog_bytes
@@ -347,7 +347,7 @@ class Agent:
     def _handle_exit(self, process: RankProcess) -> None:
         """Report the exit at once, because others wait for this rank; end its leftovers later."""
         rank, pipes = process.rank, process.pipes
-        for fd in (process.process.exit_fd, pipes.faults.read_fd, *pipes.fds()):
+        for fd in (process.process.exit_fd, pipes.stacks.read_fd, *pipes.fds()):
             self._loop.ignore(fd)
         exit_code = process.collect()
         pipes.drain(time.monotonic())

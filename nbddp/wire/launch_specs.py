@@ -85,7 +85,7 @@ class RankLaunch:
     forked: bool  #: started by the fork server, with torch already loaded
     stdout: InheritedFd
     stderr: InheritedFd
-    fault: InheritedFd  #: for Python stacks: at a crash, and when the agent requests one
+    stacks: InheritedFd  #: for Python stacks: at a crash, and when the agent requests one
     #: The shared memory of the node, see `nbddp.wire.flight_recorder.writer`, with a region for
     #: each of its ``pool.nproc_per_node`` ranks; None in a pool of plain groups.
     records: InheritedFd | None = None

@@ -30,7 +30,7 @@ from nbddp.controller.state import (
     VerdictReached,
 )
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.faults import missed_text
+from nbddp.wire.fault_types import missed_text
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet

@@ -19,7 +19,7 @@ import torch
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import faults, refusals, state_sync
+from nbddp.rank.collectives import fault_strikes, refusals, state_sync
 from nbddp.rank.collectives.abort import OperationAbort
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
@@ -81,7 +81,7 @@ class Collectives:
         )
         self.stops = Stops(self.recorder)
         self.stuck_prompt = StuckPrompt(self.stops, self.recorder)
-        self.faults = faults.Faults(self.recorder, self.factory)
+        self.faults = fault_strikes.Faults(self.recorder, self.factory)
         self.sanitizer = Sanitizer(self.recorder)
         self._abort = OperationAbort(
             self.factory,
@@ -99,7 +99,7 @@ class Collectives:
         self._remote_calls.install()
         is_installed = self.factory.install()
         if is_installed:
-            faults.current = self.faults
+            fault_strikes.current = self.faults
         return is_installed
 
     def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
