@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.pool.cell_view import CellView
+from nbddp.controller.pool.view_protocol import CellView
 from nbddp.controller.prompts import (
     DebuggerTurns,
     Free,

@@ -75,7 +75,7 @@ _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
 
 
 class View:
-    """Shows the output of a cell; implements `nbddp.controller.pool.cell_view.CellView`.
+    """Shows the output of a cell; implements `nbddp.controller.pool.view_protocol.CellView`.
 
     Args:
         run: the run of the cell.
