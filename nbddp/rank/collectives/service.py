@@ -3,7 +3,7 @@
 Runs in: the rank process. `answer` and `note_line` on the I/O thread, others on the main thread.
 
     RankServer --begin_cell, end_cell, rebuild> Collectives --> Recorder, GroupFactory, GroupRebuild
-    nbddp-io   -------------answer------------> Collectives --> RankIntrospection, OperationAbort
+    nbddp-io   -------------answer------------> Collectives --> RankIntrospection, AbortHandler
 """
 
 import os
@@ -20,7 +20,7 @@ import torch
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import fault_strikes, refusals, state_sync
-from nbddp.rank.collectives.abort import OperationAbort
+from nbddp.rank.collectives.abort import AbortHandler
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
@@ -83,7 +83,7 @@ class Collectives:
         self.stuck_prompt = StuckPrompt(self.stops, self.recorder)
         self.faults = fault_strikes.Faults(self.recorder, self.factory)
         self.sanitizer = Sanitizer(self.recorder)
-        self._abort = OperationAbort(
+        self._abort = AbortHandler(
             self.factory,
             self.recorder,
             launch.master_port,
