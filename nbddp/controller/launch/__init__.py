@@ -19,7 +19,7 @@ from nbddp.controller.launch.engines import (
     objects_text,
 )
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.launch.remote import RemoteAgent
+from nbddp.controller.launch.remote_agent import RemoteAgent
 from nbddp.controller.launch.slurm_job import ENDED as ENDED_STATES
 
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.sanitizer import reduced_gradients
 from nbddp.rank.collectives.sanitizer.reduced_gradients import ReducedGradients, Reduction
-from nbddp.rank.collectives.sanitizer.replicas import Replicas
+from nbddp.rank.collectives.sanitizer.replica_hashes import Replicas
 from nbddp.rank.values import tensor_hash
 from nbddp.wire.flight_recorder import GroupInfo
 

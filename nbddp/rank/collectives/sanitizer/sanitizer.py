@@ -24,7 +24,7 @@ from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.data_reads import DataReads
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
-from nbddp.rank.collectives.sanitizer.replicas import Replicas
+from nbddp.rank.collectives.sanitizer.replica_hashes import Replicas
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import (
     LoaderReads,
