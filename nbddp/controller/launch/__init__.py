@@ -12,6 +12,7 @@ from nbddp.controller.launch.engine import (
     state_of,
 )
 from nbddp.controller.launch.engine_end import EngineEnd
+from nbddp.controller.launch.engine_state import EngineState
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -28,6 +29,7 @@ __all__ = [
     "Engine",
     "EngineEnd",
     "EngineOptions",
+    "EngineState",
     "LastingEngine",
     "LocalAgent",
     "LostNode",
