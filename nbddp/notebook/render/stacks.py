@@ -17,14 +17,7 @@ from nbddp.controller.diagnosis import (
 )
 from nbddp.notebook.render import dumped_stacks
 from nbddp.notebook.render.alike import FOLDS, peers_of
-from nbddp.notebook.render.html import (
-    WIDTH,
-    clean,
-    duration,
-    escape,
-    preformatted,
-    shorten,
-)
+from nbddp.notebook.render.html import WIDTH, clean, duration, escape, preformatted, shorten
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, Site, ThreadLook
 from nbddp.wire.rank_set import RankSet
 

@@ -23,9 +23,6 @@ from nbddp.notebook.render import dumped_stacks
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     WIDTH,
-    Cell,
-    Column,
-    Table,
     clean,
     details,
     duration,
@@ -37,6 +34,7 @@ from nbddp.notebook.render.html import (
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
 from nbddp.notebook.render.old_cells import old_cell_notes
 from nbddp.notebook.render.status_notes import fresh_notes, left_notes, store_notes
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet

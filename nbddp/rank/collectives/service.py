@@ -21,6 +21,7 @@ from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import fault_strikes, refusals, state_sync
 from nbddp.rank.collectives.abort import AbortHandler
+from nbddp.rank.collectives.callback_waits import wait_for_callbacks
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
@@ -139,7 +140,7 @@ class Collectives:
 
     def wait_for_callback(self) -> None:
         """Wait for the operation of a callback, when the code of the cell has ended."""
-        refusals.wait_for_callbacks(self.recorder)
+        wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool
