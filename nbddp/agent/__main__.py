@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from nbddp.agent.fork_server import ProcessMaker
-from nbddp.agent.parent_watch import ParentWatch
+from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.settings import AGENT_PID_ENV
 from nbddp.system import pool_folder, process_tree
 from nbddp.wire.launch_specs import AgentLaunch
@@ -31,17 +31,17 @@ def main(connection_file: Path) -> None:
     process_tree.adopt_orphans()
     os.environ[AGENT_PID_ENV] = str(os.getpid())
     maker = ProcessMaker(launch.settings.start_method)
-    parent_watch = ParentWatch(launch.node, launch.controller_pid, maker)
-    if parent_watch.has_lost_notebook:
+    lifeline_thread = LifelineThread(launch.node, launch.controller_pid, maker)
+    if lifeline_thread.has_lost_notebook:
         shutil.rmtree(launch.folder, ignore_errors=True)
         return
-    parent_watch.start()
+    lifeline_thread.start()
     maker.warm()
 
     from nbddp.agent.agent import Agent  # noqa: PLC0415 - the fork server must start first
     from nbddp.agent.agent_end import serve_and_exit  # noqa: PLC0415 - as above
 
-    agent = Agent(launch, maker, parent_watch)
+    agent = Agent(launch, maker, lifeline_thread)
     signal.signal(signal.SIGTERM, lambda *_: agent.shut_down(launch.settings.stop_grace_s))
     serve_and_exit(agent, Path(launch.folder))
 

@@ -15,14 +15,15 @@ from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.engine_variables import BatchJob, batch_job
 from nbddp.agent.fork_server import ProcessMaker
-from nbddp.agent.job_end import JobWatch
+from nbddp.agent.job_time import JobWatch
 from nbddp.agent.keeping import OtherMachine
-from nbddp.agent.parent_watch import ParentWatch
+from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_SAYS
 from nbddp.wire import codec
 from nbddp.wire.channels import Poller, RemoteUplink
-from nbddp.wire.launch_specs import AgentLaunch, Invitation
+from nbddp.wire.invitation import Invitation
+from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import AgentEnd, NodeFacts
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
@@ -98,17 +99,17 @@ def join_and_serve(
         keep_s=invitation.keep_s,
     )
     job = batch_job(environ)
-    parent_watch = ParentWatch(admitted.node, 0, maker)
-    parent_watch.job_watch = JobWatch(
+    lifeline_thread = LifelineThread(admitted.node, 0, maker)
+    lifeline_thread.job_watch = JobWatch(
         job, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
     )
-    parent_watch.start()
+    lifeline_thread.start()
     machine = OtherMachine(
         facts,
         facts_at,
         lambda: RemoteUplink(invitation, address, launch.settings.patience_s, is_waiting=True),
     )
-    agent = Agent(launch, maker, parent_watch, uplink, machine)
+    agent = Agent(launch, maker, lifeline_thread, uplink, machine)
     if lifeline_fd >= 0:
         agent.keeping.follow_starter(lifeline_fd, agent.end_without_hub)
     for number in ends:

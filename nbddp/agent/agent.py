@@ -23,8 +23,8 @@ from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.hub_link import HubLink
 from nbddp.agent.keeping import Keeping, OtherMachine
 from nbddp.agent.leftovers import Leftovers, reap_orphans
+from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.agent.output_pipes import RankPipes
-from nbddp.agent.parent_watch import ParentWatch
 from nbddp.agent.rank_logs import read_log
 from nbddp.agent.rank_process import RankProcess
 from nbddp.agent.stack_dumps import StackDumps
@@ -85,7 +85,7 @@ class Agent:
     Args:
         launch: what it was given.
         maker: makes processes.
-        parent_watch: reports the end of the notebook, and stopped helpers.
+        lifeline_thread: reports the end of the notebook, and stopped helpers.
         uplink: the connection to the hub on another machine; None: it is on this machine.
         machine: of this agent; None: that of the notebook.
     """
@@ -94,14 +94,14 @@ class Agent:
         self,
         launch: AgentLaunch,
         maker: ProcessMaker,
-        parent_watch: ParentWatch,
+        lifeline_thread: LifelineThread,
         uplink: Uplink | None = None,
         machine: OtherMachine | None = None,
     ) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
-        self._parent_watch = parent_watch
+        self._lifeline_thread = lifeline_thread
         self._is_remote = uplink is not None
         channel = uplink or AgentUplink(launch.hub, launch.node, launch.token)
         self._uplink = HubLink(channel, launch.node, self._run_of)
@@ -109,7 +109,7 @@ class Agent:
         self.end = AgentEnd("asked")
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(channel, self._downlink)
-        self.keeping = Keeping(launch, self._uplink, self._loop, parent_watch, machine)
+        self.keeping = Keeping(launch, self._uplink, self._loop, lifeline_thread, machine)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(
@@ -128,7 +128,7 @@ class Agent:
         self._exits = ExitReader(launch.node, maker, self._ends_as_well)
         self._next_check_at = time.monotonic()
         self.is_orphan = False  #: the hub has ended, or does not know this agent any longer
-        self._loop.listen(parent_watch.fd, self._read_parent_watch)
+        self._loop.listen(lifeline_thread.fd, self._read_lifeline_thread)
 
     def serve(self) -> None:
         """Run the loop; returns when everything that this agent started has ended."""
@@ -194,7 +194,7 @@ class Agent:
             case StartStore():
                 with self._recording_helpers():
                     self._store.start(request)
-                self._parent_watch.watch_store(self._store.pid)
+                self._lifeline_thread.watch_store(self._store.pid)
             case StartRanks():
                 self._start_ranks(request)
             case KillRanks():
@@ -261,7 +261,7 @@ class Agent:
         self._downlink.admit(rank, process.identity)
         for fd in process.pipes.fds():
             self._loop.listen(fd, lambda fd=fd: self._read(process, fd))  # type: ignore[misc]  # mypy cannot type a lambda with a default
-        self._loop.listen(process.pipes.faults.read_fd, lambda: self._read_fault(process))
+        self._loop.listen(process.pipes.stacks.read_fd, lambda: self._read_stacks(process))
         self._loop.listen(process.process.exit_fd, lambda: self._handle_exit(process))
         self._uplink.send(
             RankSpawned(
@@ -335,9 +335,9 @@ class Agent:
         if process.pipes.waiting_bytes >= self._settings.output_batch_bytes:
             self._send_text(process.pipes)
 
-    def _read_fault(self, process: RankProcess) -> None:
-        if not process.pipes.faults.read():
-            self._loop.ignore(process.pipes.faults.read_fd)
+    def _read_stacks(self, process: RankProcess) -> None:
+        if not process.pipes.stacks.read():
+            self._loop.ignore(process.pipes.stacks.read_fd)
 
     def _send_text(self, pipes: RankPipes, *, last: bool = False) -> None:
         too_much = self._uplink.backlog_bytes > self._settings.output_backlog_bytes
@@ -347,7 +347,7 @@ class Agent:
     def _handle_exit(self, process: RankProcess) -> None:
         """Report the exit at once, because others wait for this rank; end its leftovers later."""
         rank, pipes = process.rank, process.pipes
-        for fd in (process.process.exit_fd, pipes.faults.read_fd, *pipes.fds()):
+        for fd in (process.process.exit_fd, pipes.stacks.read_fd, *pipes.fds()):
             self._loop.ignore(fd)
         exit_code = process.collect()
         pipes.drain(time.monotonic())
@@ -423,8 +423,8 @@ class Agent:
         for process in self._ranks.values():
             process.record_descendants()
 
-    def _read_parent_watch(self) -> None:
-        for news in self._parent_watch.news():
+    def _read_lifeline_thread(self) -> None:
+        for news in self._lifeline_thread.news():
             if isinstance(news, JobTimeLeft):
                 self.keeping.note_job(news.left_s)
             self._uplink.send(news)
@@ -481,7 +481,7 @@ class Agent:
         if not self._termination.advance(self._ranks, self._helpers, time.monotonic()):
             return
         self._store.kill()
-        self._parent_watch.watch_store(0)
+        self._lifeline_thread.watch_store(0)
         self._maker.end_if_held()
         self._termination = None
         self._leftovers.clear()

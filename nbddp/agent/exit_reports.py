@@ -88,7 +88,7 @@ class ExitReader:
             ),
             counts_memory_kills=self._oom_kills_seen is not None,
             last_output=process.pipes.last_output(),
-            fault=process.pipes.fault(),
+            fault=process.pipes.crash(),
             last_operation=operations[-1] if operations else None,
             last_line=None if last_line is None else last_line[0],
             last_line_age_s=(

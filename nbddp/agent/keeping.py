@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.hub_link import HubLink, KeptTime
-from nbddp.agent.parent_watch import ParentWatch
+from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.system import kept_pools
 from nbddp.wire.channels import AgentUplink, RemoteUplink
 from nbddp.wire.launch_specs import AgentLaunch
@@ -65,7 +65,7 @@ class Keeping:
         launch: what the agent was given.
         link: the connection to the hub.
         loop: waits for that connection.
-        parent_watch: reports the end of the notebook.
+        lifeline_thread: reports the end of the notebook.
         machine: of this agent; None: that of the notebook.
     """
 
@@ -74,20 +74,20 @@ class Keeping:
         launch: AgentLaunch,
         link: HubLink,
         loop: EventLoop,
-        parent_watch: ParentWatch,
+        lifeline_thread: LifelineThread,
         machine: OtherMachine | None = None,
     ) -> None:
         self._launch = launch
         self._folder = Path(launch.folder)
         self._link = link
         self._loop = loop
-        self._parent_watch = parent_watch
+        self._lifeline_thread = lifeline_thread
         self._keep_s = launch.keep_s
         self._time = KeptTime()
         self._number = ""  #: of the last attempt to attach that was answered
         self._other_machine = machine
         self._renew_at = 0.0
-        parent_watch.is_kept = lambda: self.outlives_notebook
+        lifeline_thread.is_kept = lambda: self.outlives_notebook
 
     @property
     def outlives_notebook(self) -> bool:
@@ -100,7 +100,7 @@ class Keeping:
         Args:
             is_ending: the ranks are being ended.
         """
-        if not self._parent_watch.has_lost_notebook:
+        if not self._lifeline_thread.has_lost_notebook:
             return False
         if is_ending or not self.outlives_notebook:
             return True
@@ -132,7 +132,7 @@ class Keeping:
             uplink.is_kept = True
 
     def _begin(self, last_words: AgentDetached | None = None) -> None:
-        self._parent_watch.release()
+        self._lifeline_thread.release()
         uplink = self._link.uplink
         silence_s = uplink.silence_s if isinstance(uplink, RemoteUplink) else 0.0
         self._time.begin(max(0.0, self._keep_s - silence_s))  # the notebook may have ended long ago
@@ -270,4 +270,4 @@ class Keeping:
             uplink.begin_service()
             self._set_time(self._keep_s)
             return True
-        return self._parent_watch.follow(request.controller_pid, request.started)
+        return self._lifeline_thread.follow(request.controller_pid, request.started)

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nbddp.agent.engine_variables import SLURM_HOST_ENV, batch_job, engine_place
-from nbddp.agent.job_end import job_left_s
+from nbddp.agent.job_time import job_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
 

@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from nbddp.agent.fault_pipe import FaultPipe
+from nbddp.agent.stack_pipe import StackPipe
 from nbddp.settings import Settings
 from nbddp.wire import stream_order
 from nbddp.wire.launch_specs import InheritedFd
@@ -80,7 +80,7 @@ class RankPipes:
         self._log_fd = os.open(
             log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        self.faults = FaultPipe()  #: reads the text that `faulthandler` writes
+        self.stacks = StackPipe()  #: reads the text that `faulthandler` writes
         free_bytes = shutil.disk_usage(log_path.parent).free
         self._log_room = min(settings.log_limit_bytes, free_bytes // 2 // sharers)
         self._notice = ""  #: is sent to the notebook with the next text
@@ -95,13 +95,13 @@ class RankPipes:
     def write_ends(self) -> tuple[InheritedFd, InheritedFd, InheritedFd]:
         """Return the descriptors for the rank: its descriptors 1 and 2, and for `faulthandler`."""
         stdout, stderr = (InheritedFd(stream.write_fd) for stream in self._streams.values())
-        return stdout, stderr, InheritedFd(self.faults.write_fd)
+        return stdout, stderr, InheritedFd(self.stacks.write_fd)
 
     def close_write_ends(self) -> None:
         """Close the write ends after the rank's process was made, so that only it has them."""
         for stream in self._streams.values():
             os.close(stream.write_fd)
-        os.close(self.faults.write_fd)
+        os.close(self.stacks.write_fd)
 
     def fds(self) -> list[int]:
         """Return the open read ends of standard output and error, for polling."""
@@ -250,16 +250,16 @@ class RankPipes:
             text = text.partition("\n")[2] or text
         return text
 
-    def fault(self) -> str:
+    def crash(self) -> str:
         """Return the Python stack at a fatal signal; empty without one. Call this once."""
-        text = self.faults.crash()
+        text = self.stacks.crash()
         if text and self._log_room > 0:
             self._write_log(text.encode())
         return text
 
     def close(self) -> None:
         """Close the read ends and the log."""
-        self.faults.close()
+        self.stacks.close()
         for stream in self._streams.values():
             os.close(stream.read_fd)
         os.close(self._log_fd)

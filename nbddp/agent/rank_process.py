@@ -89,7 +89,7 @@ class RankProcess:
             sharers=request.pool.world_size,
             heading=f"a fresh process takes the place of rank {rank}" if request.ranks else "",
         )
-        stdout, stderr, fault = pipes.write_ends()
+        stdout, stderr, stacks = pipes.write_ends()
         identity = channels.rank_identity(rank)
         mark = f"{agent.pool_id}.{request.pool.generation}.{rank}.{next(_serials)}"
         launch = RankLaunch(
@@ -106,7 +106,7 @@ class RankProcess:
             forked=maker.forks,
             stdout=stdout,
             stderr=stderr,
-            fault=fault,
+            stacks=stacks,
             records=None if records_fd is None else InheritedFd(records_fd),
             joins=request.joins,
         )

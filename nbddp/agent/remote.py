@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NoReturn
 from nbddp.agent import own_session
 from nbddp.agent.engine_variables import step_variables
 from nbddp.agent.fork_server import ProcessMaker
-from nbddp.agent.invitation import STDIN, ends_with_starter, read_invitation, take_lifeline
+from nbddp.agent.invitation_reading import STDIN, ends_with_starter, read_invitation, take_lifeline
 from nbddp.agent.node_facts import node_facts
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
 from nbddp.system import network, pool_folder, process_tree
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.message_types import NodeFacts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ the Python stack of its main thread in a signal handler (`nbddp.rank.stack_write
 can, or else in C. A rank that is stopped, or is blocked in the kernel, writes nothing; the answer
 then has the state of its process.
 
-    DumpStack --> StackDumps --two signals--> rank --FaultPipe--> StackDumps --StackDumped--> hub
+    DumpStack --> StackDumps --two signals--> rank --StackPipe--> StackDumps --StackDumped--> hub
                         --py-spy, where it is installed-->
 
 The second signal comes only when the main thread had the time to handle the first, and has not: a
@@ -129,7 +129,7 @@ class _Dump:
         """Send the first signal, unless the rank does not handle it."""
         self.is_asked = True
         self.look_at = now + _PAUSE_S
-        self.process.pipes.faults.forget_dumps()
+        self.process.pipes.stacks.forget_dumps()
         # Not earlier: the rank may have gone on since it was to be described.
         self.thread = main_thread(self.process.pid)
         if self.thread.state in _NO_SIGNAL_STATES or not _handles(
@@ -141,7 +141,7 @@ class _Dump:
 
     def ask_in_c(self, now: float) -> None:
         """Send the second signal, if it is time and the main thread runs no Python code."""
-        if self.is_asked_in_c or now < self.look_at or self.process.pipes.faults.dump_bytes:
+        if self.is_asked_in_c or now < self.look_at or self.process.pipes.stacks.dump_bytes:
             return
         self.look_at = now + _LOOK_S
         if is_pending(self.process.pid, stack_signals.PYTHON):
@@ -162,11 +162,11 @@ class _Dump:
         """Return whether the dump has arrived, or the wait for it has ended."""
         if not self.is_asked:
             return False
-        faults = self.process.pipes.faults
-        if faults.has_whole_dump or now >= self.give_up_at:
+        stacks = self.process.pipes.stacks
+        if stacks.has_whole_dump or now >= self.give_up_at:
             return True
-        if faults.dump_bytes > self.seen_bytes:
-            self.seen_bytes = faults.dump_bytes
+        if stacks.dump_bytes > self.seen_bytes:
+            self.seen_bytes = stacks.dump_bytes
             self.silent_at = now + _SILENCE_S
         return self.seen_bytes > 0 and now >= self.silent_at
 
@@ -293,7 +293,7 @@ class StackDumps:
                 rank=dump.process.rank,
                 version=version,
                 operations=operations,
-                stack=dump.process.pipes.faults.dump(),
+                stack=dump.process.pipes.stacks.dump(),
                 process_state=dump.thread.state,
                 cpu_s=dump.thread.cpu_s,
                 memory_bytes=memory.size_bytes,

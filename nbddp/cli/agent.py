@@ -6,7 +6,7 @@ Runs in: a process of its own, which an engine or a user starts.
 import argparse
 
 from nbddp.agent import remote
-from nbddp.agent.invitation import CONNECT_ENV
+from nbddp.agent.invitation_reading import CONNECT_ENV
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

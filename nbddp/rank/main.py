@@ -26,7 +26,7 @@ def main(launch: RankLaunch) -> None:
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     started_processes.install()
     streams.take_over(launch.stdout.take(), launch.stderr.take())
-    stack_writer.install(launch.fault.take())
+    stack_writer.install(launch.stacks.take())
     exit_code = 0
     try:
         environment.prepare(launch)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, get_args
 
 from nbddp.errors import BadOptionError
-from nbddp.wire.faults import ANY_OPERATION, RANDOM_ACTS, Act, Fault, Moment
+from nbddp.wire.fault_types import ANY_OPERATION, RANDOM_ACTS, Act, Fault, Moment
 from nbddp.wire.rank_set import RankSet
 
 #: The operations of traced groups, by the names that cards and tables have for them.

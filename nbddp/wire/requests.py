@@ -9,7 +9,7 @@ import msgspec
 
 from nbddp.settings import Settings
 from nbddp.wire.break_points import BreakPoint
-from nbddp.wire.faults import Fault
+from nbddp.wire.fault_types import Fault
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
     CommType,

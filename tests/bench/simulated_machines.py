@@ -18,7 +18,7 @@ from typing import Any
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import Poller, RemoteUplink
 from nbddp.wire.flight_recorder import RankLook
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.message_types import ErrorInfo, NodeFacts
 from nbddp.wire.messages import (
     AbortOperations,

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from nbddp.controller.state import PoolSnapshot
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.network_hosts import HostNetwork, NetworkHost
 from tests.support.polling import poll_until
 from tests.support.remote_pools import listening_pool

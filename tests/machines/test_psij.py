@@ -22,7 +22,7 @@ from nbddp.controller.launch import psij_engine
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import DeadlockError, PoolStartError, RankExitedError
 from nbddp.settings import Settings
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support import psij_site, slurm_site
 from tests.support.polling import poll_until
 from tests.support.psij_site import PretendSite, allow_root

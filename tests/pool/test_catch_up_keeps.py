@@ -8,7 +8,7 @@ import pytest
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.hub import WaitInterrupt
 from nbddp.controller.pool import Pool, catch_up
-from nbddp.controller.pool.cell_view import SilentView
+from nbddp.controller.pool.view_protocol import SilentView
 from nbddp.controller.values import Exchange
 from nbddp.errors import (
     BadOptionError,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from nbddp.agent.agent import Agent
+from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.agent.output_pipes import RankPipes
-from nbddp.agent.parent_watch import ParentWatch
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
 from nbddp.wire.channels import HubChannel, RankChannel
@@ -51,7 +51,7 @@ class Scene:
         monkeypatch.setattr("nbddp.agent.agent.reap_orphans", lambda known: None)
         monkeypatch.setattr("nbddp.agent.termination.end_orphans", lambda known: True)
         maker = cast("Any", SimpleNamespace(forks=True, end_if_held=lambda: None))
-        self.agent = Agent(launch, maker, ParentWatch(0, os.getpid(), maker))
+        self.agent = Agent(launch, maker, LifelineThread(0, os.getpid(), maker))
         self.pipes = RankPipes(0, folder / "rank0.log", settings)
         process = SimpleNamespace(
             pipes=self.pipes,

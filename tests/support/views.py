@@ -31,7 +31,7 @@ UserAnswer: TypeAlias = str | BaseException | Callable[[], str]
 
 
 class RecordingView:
-    """A `nbddp.controller.pool.cell_view.CellView` that shows nothing and keeps everything.
+    """A `nbddp.controller.pool.view_protocol.CellView` that shows nothing and keeps everything.
 
     Args:
         answers: to the questions of ranks, in the order of asking. When they are used up, the

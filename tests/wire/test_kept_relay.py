@@ -9,7 +9,7 @@ import pytest
 from nbddp.controller.launch import EngineOptions, LostNode, ReachingEngine
 from nbddp.controller.launch.relayed_commands import RelayedCommands, relay_place
 from nbddp.controller.launch.relayed_job import RelayedJobEngine
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.polling import poll_until
 from tests.support.pretend_ssh import PRETEND_SSH, write_command
 

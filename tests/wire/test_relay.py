@@ -28,7 +28,7 @@ from nbddp.controller.launch.relay_messages import (
     request_line,
 )
 from nbddp.controller.launch.relayed_commands import make_commands
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.polling import poll_until
 from tests.support.pretend_ssh import PRETEND_SSH, write_command
 

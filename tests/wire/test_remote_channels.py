@@ -16,7 +16,7 @@ from nbddp.errors import AgentJoinError
 from nbddp.system import network
 from nbddp.wire import codec
 from nbddp.wire.channels import RemoteHubChannel, RemoteUplink, remote_uplink
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.message_types import NodeFacts
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,

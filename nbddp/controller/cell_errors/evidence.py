@@ -26,7 +26,7 @@ from nbddp.controller.state import (
     VerdictReached,
     error_summary,
 )
-from nbddp.wire.faults import ON_PURPOSE
+from nbddp.wire.fault_types import ON_PURPOSE
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, RENDEZVOUS, Mismatch, Operation, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value

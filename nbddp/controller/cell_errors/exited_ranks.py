@@ -247,12 +247,12 @@ def freed_memory(outcome: RunOutcome, exited: RankExited) -> str:
     own = outcome.results[exited.rank].sanitizer
     reports = [own] if own is not None else [each.sanitizer for each in outcome.results.values()]
     for report in reports if is_of_memory(exited) else ():
-        for fault in () if report is None else report.faults:
-            if fault.kind == "resize":
+        for finding in () if report is None else report.findings:
+            if finding.kind == "resize":
                 return (
-                    f"{fault.site} gave other memory to a tensor that {fault.operation.label()} "
-                    "still used, as the warning says: native code went on with memory that was "
-                    "freed"
+                    f"{finding.site} gave other memory to a tensor that "
+                    f"{finding.operation.label()} still used, as the warning says: native "
+                    "code went on with memory that was freed"
                 )
     return ""
 

@@ -8,14 +8,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
-from nbddp.controller.diagnosis.data_reads import DataFault
+from nbddp.controller.diagnosis.data_reads import DataFinding
 from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
-from nbddp.wire.flight_recorder import Mismatch, Operation, SanitizerFault
+from nbddp.wire.flight_recorder import Mismatch, Operation, SanitizerFinding
 from nbddp.wire.flight_recorder.matching import MESSAGES, Differences
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -35,9 +35,9 @@ class Cause:
     shifted: ShiftedLoop | None = None
     crossed: CrossedLines | None = None
     parted: PartedReplicas | None = None
-    data: DataFault | None = None
+    data: DataFinding | None = None
     #: The faults that the sanitizer saw on each culprit.
-    fault_by_rank: Mapping[Rank, SanitizerFault] = field(default_factory=dict)
+    finding_by_rank: Mapping[Rank, SanitizerFinding] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.

@@ -2,7 +2,7 @@
 
 Runs in: the notebook's process. Pure.
 
-    LoaderReads of each rank --> one loader of all ranks --> DataFault (a card), DataNote (a line)
+    LoaderReads of each rank --> one loader of all ranks --> DataFinding (a card), DataNote (a line)
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nbddp.wire.flight_recorder import LoaderReads, ReadEpoch, ranks_in
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
-DataFaultKind: TypeAlias = Literal[
+DataFindingKind: TypeAlias = Literal[
     "samples-twice", "samples-unread", "uneven-batches", "same-order"
 ]
 #: Why two ranks read one sample.
@@ -32,10 +32,10 @@ _Pass: TypeAlias = Mapping[Rank, ReadEpoch]
 
 
 @dataclass(frozen=True)
-class DataFault:
-    """A fault in how ranks have shared their data."""
+class DataFinding:
+    """A finding about how ranks have shared their data."""
 
-    kind: DataFaultKind
+    kind: DataFindingKind
     reads: _Reads  #: of one loader
     number: int  #: of the pass, from 1
     culprits: RankSet
@@ -65,13 +65,13 @@ class DataNote:
     count: int = 0
     length: int = 0
     is_all: bool = False  #: each of the ranks read all samples
-    dataset: str = ""  #: see `DataFault`
+    dataset: str = ""  #: see `DataFinding`
     batches: Mapping[int, RankSet] = field(default_factory=dict)  #: of ``uneven``
 
 
 def compare_reads(
     reads_by_rank: Mapping[Rank, Sequence[LoaderReads]], world_size: int, *, has_failed: bool
-) -> tuple[list[DataFault], list[DataNote]]:
+) -> tuple[list[DataFinding], list[DataNote]]:
     """Compare the loaders of all ranks.
 
     Args:
@@ -79,15 +79,15 @@ def compare_reads(
         world_size: the number of ranks of the pool.
         has_failed: the cell has not ended well: ranks may have stopped in the middle.
     """
-    faults: list[DataFault] = []
+    findings: list[DataFinding] = []
     notes: list[DataNote] = []
     for reads in _loaders(reads_by_rank):
-        fault = _first_fault(reads, world_size, notes, has_failed=has_failed)
-        faults += [fault] if fault is not None else []
-    faults += filter(None, map(_same_order, _loops(reads_by_rank)))
-    # A loader that is made in each epoch has the same fault each time.
-    first_by_line: dict[object, DataFault] = {}
-    for one in faults:
+        finding = _first_finding(reads, world_size, notes, has_failed=has_failed)
+        findings += [finding] if finding is not None else []
+    findings += filter(None, map(_same_order, _loops(reads_by_rank)))
+    # A loader that is made in each epoch has the same finding each time.
+    first_by_line: dict[object, DataFinding] = {}
+    for one in findings:
         first_by_line.setdefault((one.kind, one.reason, _line(one.reads)), one)
     return list(first_by_line.values()), list(
         {(note.kind, _line(note.reads)): note for note in notes}.values()
@@ -145,18 +145,18 @@ def _passes(reads: _Reads) -> Iterator[tuple[int, _Pass]]:
         yield index + 1, {rank: each.epochs[index] for rank, each in reads.items()}
 
 
-def _first_fault(
+def _first_finding(
     reads: _Reads, world_size: int, notes: list[DataNote], *, has_failed: bool
-) -> DataFault | None:
-    """The first pass with a fault, and there the fault that explains others."""
+) -> DataFinding | None:
+    """The first pass with a finding, and there the finding that explains others."""
     for number, epochs in _passes(reads):
-        fault = (
+        finding = (
             _twice(reads, number, epochs, notes)
             or _unread(reads, number, epochs, notes, world_size)
             or _uneven(reads, number, epochs, notes, has_failed=has_failed)
         )
-        if fault is not None:
-            return fault
+        if finding is not None:
+            return finding
     return None
 
 
@@ -193,7 +193,7 @@ def _compared(reads: _Reads, epochs: _Pass) -> _Compared | None:
     return compared if all(sets.values()) and not is_endless else None
 
 
-def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> DataFault | None:
+def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> DataFinding | None:
     compared = _compared(reads, epochs)
     if compared is None:
         return None
@@ -231,7 +231,7 @@ def _twice(reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote]) -> 
         if not any(epoch.combines for epoch in epochs.values()):
             notes.append(DataNote("trained-alone", reads, culprits, count, length, is_all, dataset))
         return None
-    return DataFault(
+    return DataFinding(
         "samples-twice",
         reads,
         number,
@@ -335,7 +335,7 @@ def _reason(reads: _Reads, epochs: _Pass) -> Reason:
 
 def _unread(
     reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote], world_size: int
-) -> DataFault | None:
+) -> DataFinding | None:
     """Samples that no share has: only where `DistributedSampler` made the shares."""
     some = next(iter(reads.values()))
     shared = {(each.contents, each.length) for each in reads.values()}
@@ -357,7 +357,7 @@ def _unread(
         ranks = RankSet.of(reads)
         notes.append(DataNote("dropped", reads, ranks, count, some.length, dataset=some.dataset))
         return None
-    return DataFault(
+    return DataFinding(
         "samples-unread",
         reads,
         number,
@@ -373,7 +373,7 @@ def _unread(
 
 def _uneven(
     reads: _Reads, number: int, epochs: _Pass, notes: list[DataNote], *, has_failed: bool
-) -> DataFault | None:
+) -> DataFinding | None:
     """A rank came to the end of its data, and another one has got more batches."""
     some = next(iter(reads.values()))
     ended = [epoch.batches for epoch in epochs.values() if epoch.is_complete]
@@ -390,13 +390,13 @@ def _uneven(
         batches = batches_by_count(epochs)
         notes.append(DataNote(kind, reads, fewest, dataset=some.dataset, batches=batches))
         return None
-    return DataFault("uneven-batches", reads, number, fewest, proven=has_failed)
+    return DataFinding("uneven-batches", reads, number, fewest, proven=has_failed)
 
 
 # --- orders --------------------------------------------------------------------------------------
 
 
-def _same_order(loop: _Loop) -> DataFault | None:
+def _same_order(loop: _Loop) -> DataFinding | None:
     """Two passes that train, in one order although `DistributedSampler` shuffles."""
     reads = loop.reads
     for rank, loader_reads in reads.items():
@@ -411,7 +411,7 @@ def _same_order(loop: _Loop) -> DataFault | None:
             alike = {
                 one: loader for one, loader in reads.items() if _are_alike(loader, before, after)
             }
-            return DataFault(
+            return DataFinding(
                 "same-order",
                 alike or {rank: loader_reads},
                 after + 1,

@@ -1,4 +1,4 @@
-"""Groups what the sanitizers of the ranks saw in a cell: one cause for one fault of the code.
+"""Groups what the sanitizers of the ranks saw in a cell: one cause for one mistake of the code.
 
 Runs in: the notebook's process. Pure.
 """
@@ -10,16 +10,16 @@ from nbddp.controller.diagnosis.causes import Cause, shifted_causes
 from nbddp.controller.diagnosis.control_flow import Sources, no_sources
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.crossed_messages import find_crossed_messages
-from nbddp.controller.diagnosis.data_reads import DataFault, compare_reads
+from nbddp.controller.diagnosis.data_reads import DataFinding, compare_reads
 from nbddp.controller.diagnosis.guard import NO_GUARD, Guard
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.replica_comparison import PartedReplicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import SanitizerFault
+from nbddp.wire.flight_recorder import SanitizerFinding
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: The kinds of faults in which a line has used a tensor before the end of its operation.
+#: The kinds of findings in which a line has used a tensor before the end of its operation.
 _ACCESSES = ("write", "read", "resize")
 
 
@@ -46,22 +46,22 @@ def sanitizer_causes(
     views = graph.views.values()
     if not any(view.sanitizer for view in views):
         return []
-    faults = [
-        (rank, fault)
+    findings = [
+        (rank, finding)
         for rank, view in graph.views.items()
         if view.sanitizer is not None
-        for fault in view.sanitizer.faults
+        for finding in view.sanitizer.findings
     ]
     only_data = all(view.sanitizer is None or view.sanitizer.only_data for view in views)
-    values = [each for each in faults if each[1].kind == "not-finite"]
-    buffers = [each for each in faults if each[1].kind != "not-finite"]
+    values = [each for each in findings if each[1].kind == "not-finite"]
+    buffers = [each for each in findings if each[1].kind != "not-finite"]
     causes = [
         *guard.found(lambda: _first_not_finite(values)),
         *guard.found(lambda: _buffers(buffers)),
     ]
-    accesses = [fault for _, fault in faults if fault.kind in _ACCESSES]
-    races = {fault.site.position for fault in accesses}
-    raced = {fault.operation.site.position for fault in accesses}
+    accesses = [finding for _, finding in findings if finding.kind in _ACCESSES]
+    races = {finding.site.position for finding in accesses}
+    raced = {finding.operation.site.position for finding in accesses}
     return [
         *sorted(causes, key=_began_ns),
         *guard.found(
@@ -121,26 +121,26 @@ def _data(graph: WaitForGraph, sources: Sources, *, has_failed: bool) -> list[Ca
         for rank, view in graph.views.items()
         if view.sanitizer is not None and view.sanitizer.reads
     }
-    faults, _ = compare_reads(reads, len(graph.views), has_failed=has_failed)
+    findings, _ = compare_reads(reads, len(graph.views), has_failed=has_failed)
     return [
-        Cause(fault.kind, fault.culprits, RankSet(), proven=fault.proven, data=fault)
-        for fault in faults
-        if not _uses_parts(fault, sources)
+        Cause(finding.kind, finding.culprits, RankSet(), proven=finding.proven, data=finding)
+        for finding in findings
+        if not _uses_parts(finding, sources)
     ]
 
 
-def _uses_parts(fault: DataFault, sources: Sources) -> bool:
+def _uses_parts(finding: DataFinding, sources: Sources) -> bool:
     """Whether each rank uses a part of the batches that all have read."""
-    if fault.kind != "samples-twice" or not fault.is_open:
+    if finding.kind != "samples-twice" or not finding.is_open:
         return False
-    site = next(iter(fault.epochs.values())).site
+    site = next(iter(finding.epochs.values())).site
     code = sources(site) if site.line else None
     return code is not None and takes_part_by_rank(code, site.line)
 
 
 def _began_ns(cause: Cause) -> int:
-    """The time at which the first rank made the fault: findings are in the order of the program."""
-    return min(fault.time_ns for fault in cause.fault_by_rank.values())
+    """The time of the first rank's finding: findings are in the order of the program."""
+    return min(finding.time_ns for finding in cause.finding_by_rank.values())
 
 
 def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
@@ -163,13 +163,13 @@ def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
     ]
 
 
-def _buffers(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
+def _buffers(findings: list[tuple[Rank, SanitizerFinding]]) -> list[Cause]:
     """One cause for the same lines on several ranks."""
-    by_lines: dict[object, dict[Rank, SanitizerFault]] = {}
-    for rank, fault in faults:
-        lines = fault.operation.site.position, fault.site.position
-        key = fault.kind, fault.operation.signature.op, *lines
-        by_lines.setdefault(key, {}).setdefault(rank, fault)
+    by_lines: dict[object, dict[Rank, SanitizerFinding]] = {}
+    for rank, finding in findings:
+        lines = finding.operation.site.position, finding.site.position
+        key = finding.kind, finding.operation.signature.op, *lines
+        by_lines.setdefault(key, {}).setdefault(rank, finding)
     # A later cell may wait for an operation whose handle is there.
     return [
         _cause("buffer-in-use", each, proven=not all(one.has_handle for one in each.values()))
@@ -177,17 +177,17 @@ def _buffers(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
     ]
 
 
-def _first_not_finite(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
+def _first_not_finite(findings: list[tuple[Rank, SanitizerFinding]]) -> list[Cause]:
     """The first operation that was given NaN or Inf, and the ranks that gave it.
 
     Numbers order the operations of one group, clocks those of several.
     """
-    if not faults:
+    if not findings:
         return []
-    _, first = min(faults, key=lambda each: each[1].time_ns)
+    _, first = min(findings, key=lambda each: each[1].time_ns)
     if first.operation.collective_seq_id:
         group = first.operation.pg_id
-        numbered = [each for each in faults if _number(each[1], group)]
+        numbered = [each for each in findings if _number(each[1], group)]
         _, first = min(numbered, key=lambda each: _number(each[1], group))
         number = _number(first, group)
         return [
@@ -195,24 +195,24 @@ def _first_not_finite(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
                 "not-finite", {r: each for r, each in numbered if _number(each, group) == number}
             )
         ]
-    return [_cause("not-finite", {rank: each for rank, each in faults if each is first})]
+    return [_cause("not-finite", {rank: each for rank, each in findings if each is first})]
 
 
-def _number(fault: SanitizerFault, group: str) -> int:
+def _number(finding: SanitizerFinding, group: str) -> int:
     """The number of the operation in a group; 0: it has none there."""
-    return fault.operation.collective_seq_id if fault.operation.pg_id == group else 0
+    return finding.operation.collective_seq_id if finding.operation.pg_id == group else 0
 
 
 def _cause(
-    kind: Kind, fault_by_rank: Mapping[Rank, SanitizerFault], *, proven: bool = True
+    kind: Kind, finding_by_rank: Mapping[Rank, SanitizerFinding], *, proven: bool = True
 ) -> Cause:
-    rank, fault = next(iter(fault_by_rank.items()))
+    rank, finding = next(iter(finding_by_rank.items()))
     return Cause(
         kind,
-        RankSet.of(fault_by_rank),
+        RankSet.of(finding_by_rank),
         RankSet(),
         proven=proven,
         owner=rank,
-        operation=fault.operation,
-        fault_by_rank=fault_by_rank,
+        operation=finding.operation,
+        finding_by_rank=finding_by_rank,
     )

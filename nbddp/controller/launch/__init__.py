@@ -12,6 +12,7 @@ from nbddp.controller.launch.engine import (
     state_of,
 )
 from nbddp.controller.launch.engine_end import EngineEnd
+from nbddp.controller.launch.engine_state import EngineState
 from nbddp.controller.launch.engines import (
     engine_options,
     make_engine,
@@ -19,7 +20,7 @@ from nbddp.controller.launch.engines import (
     objects_text,
 )
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.launch.remote import RemoteAgent
+from nbddp.controller.launch.remote_agent import RemoteAgent
 from nbddp.controller.launch.slurm_job import ENDED as ENDED_STATES
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Engine",
     "EngineEnd",
     "EngineOptions",
+    "EngineState",
     "LastingEngine",
     "LocalAgent",
     "LostNode",

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from nbddp.controller.launch import engine_process
 from nbddp.controller.launch.engine_process import EngineProcess
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 class Program(Protocol):

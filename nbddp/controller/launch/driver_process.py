@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nbddp.controller.launch import driver_report
 from nbddp.controller.launch.driver_report import DriverReport
 from nbddp.controller.launch.engine_process import EngineProcess
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 class DriverProcess:

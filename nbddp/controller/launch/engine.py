@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from nbddp.controller.launch.relay_messages import RELAY_SAYS
 from nbddp.errors import PoolStartError
 from nbddp.settings import AGENT_SAYS
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _LOG_BYTES = 4000
 _LAST_LINES = 8

@@ -12,7 +12,7 @@ import msgspec
 
 from nbddp.errors import PoolStartError
 from nbddp.system import process_tree
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 #: In the home folder, which the machines of a cluster share as a rule.
 _FOLDER = ".nbddp"

@@ -24,7 +24,7 @@ from nbddp.controller.launch.k8s_pods import CONTAINER, AgentPods, KubeObject
 from nbddp.controller.launch.k8s_states import KubeAnswer
 from nbddp.errors import BadOptionError
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 #: While a pod waits, and later.
 _LOOK_S = 1.0

@@ -14,7 +14,7 @@ from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.k8s_objects import agent_objects
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _DRIVER = "nbddp.controller.launch.k8s_driver"
 _STOP_S = 6.0

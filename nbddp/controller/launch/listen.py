@@ -8,7 +8,7 @@ import sys
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 class ListenEngine:

@@ -29,7 +29,7 @@ from nbddp.controller.launch.engine_process import last_words
 from nbddp.controller.launch.invitation_file import InvitationFile, home_folder
 from nbddp.controller.launch.psij_job import PsijJob
 from nbddp.errors import BadOptionError, PoolStartError
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _LOOK_S = 0.3
 #: PSI/J asks the scheduler so often; it would ask each 30 s by itself.

@@ -12,7 +12,7 @@ from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.psij_job import PsijJob
 from nbddp.errors import PoolStartError
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _DRIVER = "nbddp.controller.launch.psij_driver"
 #: A busy scheduler takes long to submit a job and to cancel it.

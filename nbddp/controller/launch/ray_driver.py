@@ -25,7 +25,7 @@ from nbddp.controller.launch import driver_report, ray_resources
 from nbddp.controller.launch.driver_output import DriverOutput, read_input
 from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.settings import NODE_ENV
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _LOOK_S = 0.3
 _END_S = 4.0

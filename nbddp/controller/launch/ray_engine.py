@@ -14,7 +14,7 @@ from nbddp.controller.launch.driver_process import DriverProcess
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.errors import PoolStartError
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _DRIVER = "nbddp.controller.launch.ray_driver"
 _ADDRESS_ENV = "RAY_ADDRESS"

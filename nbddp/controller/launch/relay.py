@@ -40,7 +40,7 @@ from nbddp.controller.launch.relay_messages import (
 )
 from nbddp.errors import NbddpError, PoolStartError
 from nbddp.system import network, process_tree
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _BLOCK = 1 << 16
 _LOOK_S = 0.1

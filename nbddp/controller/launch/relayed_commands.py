@@ -35,7 +35,7 @@ from nbddp.controller.launch.relay_messages import (
 )
 from nbddp.settings import Settings
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _RELAY = "nbddp.controller.launch.relay"
 _STOP_S = 8.0

@@ -26,7 +26,7 @@ from nbddp.controller.launch.slurm_job import (
     sbatch_words,
 )
 from nbddp.settings import AGENT_SAYS
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 if TYPE_CHECKING:
     from nbddp.controller.launch.commands import Program

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_end import EngineEnd
+from nbddp.controller.launch.engine_state import EngineState
 from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import make_commands
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import NODE_ENV
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def agent_words(options: EngineOptions, source: str = "-") -> list[str]:
     return [python, "-P", "-m", "nbddp", "agent", "--connect", source]
 
 
-def job_state(answer: str) -> str:
+def job_state(answer: str) -> EngineState:
     """Return what the queue says of a job.
 
     Args:
@@ -294,12 +295,13 @@ def job_state(answer: str) -> str:
     """
     job, state, reason, start = (*answer.strip().partition("\n")[0].split("|"), "", "", "", "")[:4]
     if not job:
-        return ""
+        return EngineState("")
     if state != "PENDING":
-        return f"Slurm job {job}: {state}"
-    more = ""
+        return EngineState(f"Slurm job {job}: {state}")
+    more, lasting = "", ""
     if start not in ("", "N/A"):
         more = f", starts about {start[:16].replace('T', ' ')}"
-    elif lasting := _LASTING_REASONS.get(reason):
+    elif lasting := _LASTING_REASONS.get(reason, ""):
         more = f": perhaps it never starts: {lasting}"
-    return f"Slurm job {job}: {state} ({reason}){more}"
+    words = f"Slurm job {job}: {state} ({reason}){more}"
+    return EngineState(words, may_never_start=bool(lasting))

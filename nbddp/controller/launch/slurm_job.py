@@ -21,7 +21,7 @@ from nbddp.controller.launch.slurm import CPU_OPTIONS, agent_words, job_state, w
 from nbddp.errors import PoolStartError
 from nbddp.settings import AGENT_SAYS, NODE_ENV
 from nbddp.system import kept_pools, network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 ASK_EVERY_S = 2.0
 LAST_LINES = 8

@@ -23,7 +23,7 @@ from nbddp.controller.options import check_hosts
 from nbddp.errors import BadOptionError
 from nbddp.settings import NODE_ENV
 from nbddp.system import network
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 if TYPE_CHECKING:
     from nbddp.controller.launch.commands import Program

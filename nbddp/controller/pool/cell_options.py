@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass
 
-from nbddp.wire.faults import Fault
+from nbddp.wire.fault_types import Fault
 from nbddp.wire.rank_set import RankSet
 
 #: A cell of a script.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.pool.cell_view import CellView
+from nbddp.controller.pool.view_protocol import CellView
 from nbddp.controller.prompts import (
+    DebuggerTurns,
     Free,
-    PromptTurns,
     Sight,
     StepTurns,
     StuckTurns,
@@ -30,7 +30,7 @@ from nbddp.controller.state import (
     VerdictReached,
 )
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.faults import missed_text
+from nbddp.wire.fault_types import missed_text
 from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
@@ -114,7 +114,7 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._acted_at = 0.0  #: the last time of `_act`
-        self._turns = PromptTurns(run.ranks)
+        self._turns = DebuggerTurns(run.ranks)
         about = run.ranks, len(meshes or run.ranks), meshes or {}
         self._steps = StepTurns(*about)
         self._stuck = StuckTurns(*about)

@@ -6,7 +6,7 @@ Runs in: the notebook's process, in the thread that starts the pool.
 import math
 import time
 
-from nbddp.controller.launch import Engine
+from nbddp.controller.launch import Engine, EngineState
 from nbddp.controller.state import Phase
 from nbddp.errors import PoolStartError
 
@@ -32,6 +32,7 @@ class JoiningAgents:
         self._check = str(words()) if callable(words) else ""
         self._joined = 0
         self._said = ""  #: what the engine waited for, in one line
+        self._may_never_start = False  #: with the options of this start
         now, limit_s = time.monotonic(), engine.join_timeout_s
         self._late_from = now + _LATE_JOIN_S if self._check else math.inf  # a job may be queued
         self._until = math.inf if limit_s is None else now + limit_s
@@ -45,6 +46,7 @@ class JoiningAgents:
         state = self._engine.state()
         self._joined = joined
         self._said = "" if "\n" in state else state
+        self._may_never_start = isinstance(state, EngineState) and state.may_never_start
         if joined < self._nnodes and time.monotonic() >= self._late_from:
             since = f"in {_LATE_JOIN_S:g} s" if not joined else "so far"  # some come later
             return f"{state}\n{self._late_text(joined, since)}"
@@ -64,7 +66,7 @@ class JoiningAgents:
         if phase is not Phase.AGENTS or not self._said or self._joined >= self._nnodes:
             return "Next: run the cell again"
         step = "run the cell again"
-        if "never starts" in self._said:
+        if self._may_never_start:
             step = "run the cell again with other options"
         return f"It waited for {self._said}. Next: {step}"
 

@@ -27,7 +27,7 @@ from nbddp.controller.launch import (
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolBrokenError, PoolStartError
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _POLL_S = 0.1
 #: An agent on this machine loads torch, which takes long on a busy one.

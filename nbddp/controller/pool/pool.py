@@ -20,14 +20,14 @@ from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
-from nbddp.controller.pool.cell_view import CellView, SilentView
 from nbddp.controller.pool.cell_wait import CellWait
-from nbddp.controller.pool.exits import explained
+from nbddp.controller.pool.exit_report import explained
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
+from nbddp.controller.pool.view_protocol import CellView, SilentView
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import (
     AbandonRequested,

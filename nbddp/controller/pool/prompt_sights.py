@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import HubThread, Run
-from nbddp.controller.pool.cell_view import CellView
+from nbddp.controller.pool.view_protocol import CellView
 from nbddp.controller.prompts import Free, Sight
 from nbddp.controller.state import FreeRequested, OperationsLeftOut
 from nbddp.controller.values import Descriptions, PromptExchange, diff_values

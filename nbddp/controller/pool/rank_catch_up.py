@@ -56,8 +56,8 @@ from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
-    from nbddp.controller.pool.cell_view import CellView
     from nbddp.controller.pool.pool import Pool
+    from nbddp.controller.pool.view_protocol import CellView
 
 
 def catch_up(

@@ -16,8 +16,8 @@ from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
-    from nbddp.controller.pool.cell_view import CellView
     from nbddp.controller.pool.pool import Pool
+    from nbddp.controller.pool.view_protocol import CellView
 
 #: The module that cells of ours use on ranks for values.
 VALUES = "nbddp.rank.values.plain_values"

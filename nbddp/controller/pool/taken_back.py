@@ -55,7 +55,7 @@ from nbddp.errors import PoolAttachError
 from nbddp.settings import Settings
 from nbddp.system.kept_pools import MachinesRecord, ProcessId
 from nbddp.wire.channels import AgentsChannel, HubChannel, RemoteHubChannel
-from nbddp.wire.launch_specs import Invitation, PoolKeys
+from nbddp.wire.invitation import Invitation, PoolKeys
 from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, AgentEnd, NodeFacts
 from nbddp.wire.rank_set import NO_RANKS
 

@@ -253,7 +253,7 @@ class RankProbes:
     def sanitized(self, now: float) -> list[Action]:
         """Tell what the sanitizers saw in the latest cell, which has failed, beside its error."""
         sanitizers = (each.sanitizer for each in self.results.values())
-        if not any(each and (each.faults or each.reads) for each in sanitizers):
+        if not any(each and (each.findings or each.reads) for each in sanitizers):
             return []
         views = self.views({}, now)
         report = self.compare(views, now, scope="sanitizer", has_failed=True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.outcome import RankResult, RunOutcome, exited_result
 from nbddp.controller.state.stimuli import OperationsLeftOut
-from nbddp.wire.faults import Fault
+from nbddp.wire.fault_types import Fault
 from nbddp.wire.messages import Execute, FaultStruck, ImportChanged, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 

@@ -45,7 +45,7 @@ from nbddp.notebook.render.html import details
 from nbddp.notebook.widgets import WIDGET_MIME, NoClicksError, StepPanel, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
-from nbddp.wire.faults import ON_PURPOSE
+from nbddp.wire.fault_types import ON_PURPOSE
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
@@ -75,7 +75,7 @@ _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
 
 
 class View:
-    """Shows the output of a cell; implements `nbddp.controller.pool.cell_view.CellView`.
+    """Shows the output of a cell; implements `nbddp.controller.pool.view_protocol.CellView`.
 
     Args:
         run: the run of the cell.

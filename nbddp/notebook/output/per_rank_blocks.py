@@ -18,13 +18,7 @@ from nbddp.notebook.output.items import freeze
 from nbddp.notebook.output.rank_text import RankText, keys_of
 from nbddp.notebook.output.shows import Redraw, Rich, Show, Text
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import (
-    FAINT_LINE,
-    escape,
-    one_line,
-    shorten,
-    without_codes,
-)
+from nbddp.notebook.render.html import FAINT_LINE, escape, one_line, shorten, without_codes
 from nbddp.notebook.render.html import details as folded_details
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet, ranks_by

@@ -9,8 +9,8 @@ Runs in: the notebook's process. Pure.
     tensor_picture   `nbddp.show`, on a canvas with the letters of font
     rank_grid        figures of several ranks; embedded: a bundle inside of other HTML
     rank_strip       one chip for each rank of a running cell
-    fault_stacks     stacks that `faulthandler` wrote, when a rank did not answer
-    html, colours    the parts that all of them share
+    dumped_stacks    stacks that `faulthandler` wrote, when a rank did not answer
+    html, tables, colours   the parts that all of them share
 
 Callers import the modules, whose functions are named for them, as ``diff_report.bundle``. So a
 module that only escapes a text loads no table.

@@ -45,7 +45,7 @@ from nbddp.notebook.render.no_finding import no_finding
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
-from nbddp.wire.faults import ON_PURPOSE
+from nbddp.wire.fault_types import ON_PURPOSE
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 #: Findings in full; the others have only their headline.

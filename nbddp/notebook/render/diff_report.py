@@ -7,16 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nbddp.controller.values import Detail, Difference, LeafDifference
-from nbddp.notebook.render.html import (
-    Cell,
-    Column,
-    Table,
-    clean,
-    escape,
-    shorten,
-    size,
-    words,
-)
+from nbddp.notebook.render.html import clean, escape, shorten, size, words
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.rank_set import RankSet
 
 #: Places that are shown, and the minimum for gradients; the others are counted.

@@ -15,16 +15,9 @@ from nbddp.controller.diagnosis import (
     nothing_known,
     waits_for,
 )
-from nbddp.notebook.render import fault_stacks
+from nbddp.notebook.render import dumped_stacks
 from nbddp.notebook.render.alike import FOLDS, peers_of
-from nbddp.notebook.render.html import (
-    WIDTH,
-    clean,
-    duration,
-    escape,
-    preformatted,
-    shorten,
-)
+from nbddp.notebook.render.html import WIDTH, clean, duration, escape, preformatted, shorten
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, Site, ThreadLook
 from nbddp.wire.rank_set import RankSet
 
@@ -153,7 +146,7 @@ def _block_from_outside(view: RankView) -> _Block:
     if view.state == "starting":
         return _Block(Predicate(RankVerb.IS, " being started"), ())
     origin = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
-    lines = fault_stacks.user_lines(view.stack_text)
+    lines = dumped_stacks.user_lines(view.stack_text)
     if lines is None:  # native frames
         lines = view.stack_text.rstrip().splitlines()
     elif not lines:

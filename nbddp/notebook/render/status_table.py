@@ -19,13 +19,10 @@ from nbddp.controller.state import (
     describe_cause,
     other_agents,
 )
-from nbddp.notebook.render import fault_stacks
+from nbddp.notebook.render import dumped_stacks
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     WIDTH,
-    Cell,
-    Column,
-    Table,
     clean,
     details,
     duration,
@@ -37,6 +34,7 @@ from nbddp.notebook.render.html import (
 from nbddp.notebook.render.node_lines import MAX_NODES, node_lines, unanswered_nodes
 from nbddp.notebook.render.old_cells import old_cell_notes
 from nbddp.notebook.render.status_notes import fresh_notes, left_notes, store_notes
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet
@@ -284,12 +282,12 @@ def _state(view: RankView, dump: StackDumped | None, *, is_running: bool) -> tup
             return shorten(f"exited: {view.exit_text}" if view.exit_text else "exited", 60), True
         case "starting":
             return "starting", False
-        case "silent" | "running" | "idle" if look is None and fault_stacks.is_stopped(dump):
+        case "silent" | "running" | "idle" if look is None and dumped_stacks.is_stopped(dump):
             return "stopped (SIGSTOP)", True
         case "silent":
             return "does not answer", True
         case "running" if look is None:
-            state = fault_stacks.state(dump)
+            state = dumped_stacks.state(dump)
         case "running":
             main = look.main if look is not None else None
             state = "waits" if main is not None and main.wait is not None else "runs"
@@ -312,7 +310,7 @@ def _place(view: RankView) -> tuple[str, str]:
     """The innermost line of the user's code, and its source."""
     if view.look is None:
         is_inside = view.state in ("running", "silent")
-        return (fault_stacks.place(view.stack_text) if is_inside else ""), ""
+        return (dumped_stacks.place(view.stack_text) if is_inside else ""), ""
     if view.look.activity != "callback":
         site = view.error.site if view.error is not None else None
         if view.state == "raised" and site is not None:

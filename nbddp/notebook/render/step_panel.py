@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from nbddp.controller.diagnosis import place
 from nbddp.controller.prompts import OperationRow, Progress, progress_in
-from nbddp.notebook.render.html import FAINT, FAINT_LINE, Cell, Column, Table, escape
+from nbddp.notebook.render.html import FAINT, FAINT_LINE, escape
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More ranks than this have one column for neighbours whose fields are equal.

@@ -9,15 +9,8 @@ from typing import Literal
 
 from nbddp.controller.trace import RankPart, TraceRow, select
 from nbddp.line_breaks import wrapped
-from nbddp.notebook.render.html import (
-    WIDTH,
-    Cell,
-    Column,
-    Table,
-    duration,
-    escape,
-    size,
-)
+from nbddp.notebook.render.html import WIDTH, duration, escape, size
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.flight_recorder import DEFAULT_GROUP, Site, cell_name
 from nbddp.wire.rank_set import RankSet, ranks_by
 

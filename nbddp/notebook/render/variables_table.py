@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from nbddp.controller.values import by_name_and_rank
-from nbddp.notebook.render.html import Cell, Column, Table, escape
+from nbddp.notebook.render.html import escape
+from nbddp.notebook.render.tables import Cell, Column, Table
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import Variable, Variables
 

@@ -39,7 +39,7 @@ _HEADLINES = {
 _LATER = "Until the cell ends, each later operation of the group raises this error, too."
 
 
-class OperationAbort:
+class AbortHandler:
     """Answers `AbortOperations` requests of one rank."""
 
     def __init__(

@@ -61,7 +61,7 @@ class GroupFactory:
         #: Number of calls of ``new_group`` in this cell, by name.
         self._call_counts: Counter[str] = Counter()
         self.has_made_groups = False  #: in this cell
-        #: Called with the outputs of a backward before it begins, see `faults.Faults`.
+        #: Called with the outputs of a backward before it begins, see `fault_strikes.Faults`.
         self.before_backward: Callable[[Any], None] | None = None
         self._cell = 0  # its number
         #: The cells that run again for a fresh rank, and how many groups they made, by cell and

@@ -1,4 +1,4 @@
-"""Rejects a collective that only some members would call, and waits for collectives of callbacks.
+"""Rejects a collective that only some members would call.
 
 Runs in: the rank process, the calling thread. A callback of a widget runs on the rank whose widget
 was touched: while a cell runs on all ranks, the others may take part, and the diagnosis
@@ -9,7 +9,6 @@ value of another class there. A rank that has exited, and is not replaced (``on_
 no calls any more.
 """
 
-import threading
 import time
 import warnings
 from collections.abc import Iterable
@@ -192,36 +191,3 @@ def refuse_gaps(recorder: Recorder, counters: GroupCounters, signature: Signatur
         "  nothing was sent; every variable is kept\n"
         "  next: y = x.contiguous(), call it with y, and copy the result back if you need it in x"
     )
-
-
-# --- callbacks that outlive their cell -----------------------------------------------------------
-
-
-_POLL_S = 0.01
-
-
-def wait_for_callbacks(recorder: Recorder) -> None:
-    """Wait for the operation that a callback waits for, as long as the callback does.
-
-    Later calls of the callback are refused, because the cell has ended.
-    """
-    thread = threading.get_ident()
-    slot = None
-    try:
-        while awaited := _awaited_record(recorder, thread):
-            # The wait is recorded, so that the diagnosis sees it, and it can be aborted.
-            slot = recorder.writer.begin_wait(thread, *awaited)
-            while _awaited_record(recorder, thread) == awaited:
-                time.sleep(_POLL_S)
-    finally:
-        if slot is not None:
-            recorder.writer.end_wait(slot)
-
-
-def _awaited_record(recorder: Recorder, own: int) -> tuple[int, int] | None:
-    """Return the record for which the callback waits, and its start; None: it does not wait."""
-    callback = recorder.callbacks.thread
-    if callback in (0, own):
-        return None
-    waits = recorder.waits()
-    return next(((record, since) for thread, record, since in waits if thread == callback), None)

@@ -3,7 +3,7 @@
 Runs in: the rank process. `answer` and `note_line` on the I/O thread, others on the main thread.
 
     RankServer --begin_cell, end_cell, rebuild> Collectives --> Recorder, GroupFactory, GroupRebuild
-    nbddp-io   -------------answer------------> Collectives --> RankIntrospection, OperationAbort
+    nbddp-io   -------------answer------------> Collectives --> RankIntrospection, AbortHandler
 """
 
 import os
@@ -19,8 +19,9 @@ import torch
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import faults, refusals, state_sync
-from nbddp.rank.collectives.abort import OperationAbort
+from nbddp.rank.collectives import fault_strikes, refusals, state_sync
+from nbddp.rank.collectives.abort import AbortHandler
+from nbddp.rank.collectives.callback_waits import wait_for_callbacks
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
@@ -81,9 +82,9 @@ class Collectives:
         )
         self.stops = Stops(self.recorder)
         self.stuck_prompt = StuckPrompt(self.stops, self.recorder)
-        self.faults = faults.Faults(self.recorder, self.factory)
+        self.faults = fault_strikes.Faults(self.recorder, self.factory)
         self.sanitizer = Sanitizer(self.recorder)
-        self._abort = OperationAbort(
+        self._abort = AbortHandler(
             self.factory,
             self.recorder,
             launch.master_port,
@@ -99,7 +100,7 @@ class Collectives:
         self._remote_calls.install()
         is_installed = self.factory.install()
         if is_installed:
-            faults.current = self.faults
+            fault_strikes.current = self.faults
         return is_installed
 
     def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
@@ -139,7 +140,7 @@ class Collectives:
 
     def wait_for_callback(self) -> None:
         """Wait for the operation of a callback, when the code of the cell has ended."""
-        refusals.wait_for_callbacks(self.recorder)
+        wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool

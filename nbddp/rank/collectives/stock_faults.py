@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import faults
+from nbddp.rank.collectives import fault_strikes
 from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.rollback import tensors_in
 from nbddp.rank.collectives.work import SkippedWork
 from nbddp.wire.fault_grammar import OPERATIONS
-from nbddp.wire.faults import ON_PURPOSE
+from nbddp.wire.fault_types import ON_PURPOSE
 from nbddp.wire.flight_recorder import GroupInfo, OperationKind, Signature
 
 #: Functions with another name than their operation.
@@ -130,13 +130,13 @@ def _root(given: dict[str, Any]) -> int:
     return dist.get_global_rank(group, int(given["group_src"]))
 
 
-def faults_of_process() -> faults.Faults:
+def faults_of_process() -> fault_strikes.Faults:
     """Return the faults of this rank: those of its traced groups, or of stock ones."""
-    if faults.current is None:
+    if fault_strikes.current is None:
         stock = StockRanks()
-        faults.current = faults.Faults(stock, stock)
-        faults.current.tell = _tell
-    return faults.current
+        fault_strikes.current = fault_strikes.Faults(stock, stock)
+        fault_strikes.current.tell = _tell
+    return fault_strikes.current
 
 
 def _tell(number: int, text: str) -> None:

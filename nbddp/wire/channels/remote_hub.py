@@ -23,7 +23,7 @@ from nbddp.system import process_tree
 from nbddp.wire.channels.hub import AgentsChannel
 from nbddp.wire.channels.session import Session, begins_session
 from nbddp.wire.channels.sockets import Frame, keep_alive, send_frames
-from nbddp.wire.launch_specs import Invitation, PoolKeys
+from nbddp.wire.invitation import Invitation, PoolKeys
 
 #: Connections that may wait to be accepted: all agents of a large pool at once.
 _BACKLOG = 1024

@@ -17,7 +17,7 @@ from nbddp.system import network
 from nbddp.wire.channels.session import Session
 from nbddp.wire.channels.sockets import Frame, keep_alive, send_frames
 from nbddp.wire.channels.uplink import Uplink
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 _RECONNECT_S = (0.1, 1.0)
 _WAITING_S = (0.25, 2.0)

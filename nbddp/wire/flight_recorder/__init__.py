@@ -7,8 +7,8 @@ from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.sanitizer_report import (
     HASH_BYTES,
     ReplicaSteps,
-    SanitizerFault,
-    SanitizerFaultKind,
+    SanitizerFinding,
+    SanitizerFindingKind,
     SanitizerReport,
     StepStart,
 )
@@ -98,8 +98,8 @@ __all__ = [
     "Reader",
     "ReplicaSteps",
     "SamplerFacts",
-    "SanitizerFault",
-    "SanitizerFaultKind",
+    "SanitizerFinding",
+    "SanitizerFindingKind",
     "SanitizerReport",
     "Signature",
     "Site",

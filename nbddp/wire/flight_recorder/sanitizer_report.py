@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from nbddp.wire.flight_recorder.data_reads import LoaderReads
 from nbddp.wire.flight_recorder.schema import Operation, Site, _Part
 
-SanitizerFaultKind: TypeAlias = Literal[
+SanitizerFindingKind: TypeAlias = Literal[
     "write",  #: a buffer of an open operation was written
     "resize",  #: a buffer of an open operation got other memory
     "read",  #: the result of an open operation was read
@@ -18,10 +18,10 @@ SanitizerFaultKind: TypeAlias = Literal[
 ]
 
 
-class SanitizerFault(_Part, frozen=True):
-    """One fault of a rank."""
+class SanitizerFinding(_Part, frozen=True):
+    """One use of a tensor that the sanitizer of a rank objects to."""
 
-    kind: SanitizerFaultKind
+    kind: SanitizerFindingKind
     operation: Operation  #: the open one, or the one that was given NaN or Inf
     site: Site = Site()  #: the line that touched its memory; without a line: not known
     function: str = ""  #: of torch, by which the line touched it: ``add_``
@@ -106,7 +106,7 @@ HASH_BYTES: Final = 8
 class SanitizerReport(_Part, frozen=True):
     """The facts that the sanitizer saw on a rank in a cell."""
 
-    faults: tuple[SanitizerFault, ...] = ()
+    findings: tuple[SanitizerFinding, ...] = ()
     replicas: tuple[ReplicaSteps, ...] = ()
     reads: tuple[LoaderReads, ...] = ()  #: of ``--sanitize data``
     only_data: bool = False  #: ``--sanitize data``: nothing else was checked

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.agent.invitation import read_invitation
+from nbddp.agent.invitation_reading import read_invitation
 from nbddp.agent.remote import unreachable_text
 from nbddp.errors import AgentJoinError
 from nbddp.system import network

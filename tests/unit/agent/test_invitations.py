@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from nbddp.agent.invitation import ends_with_starter, take_lifeline
-from nbddp.wire.launch_specs import Invitation
+from nbddp.agent.invitation_reading import ends_with_starter, take_lifeline
+from nbddp.wire.invitation import Invitation
 from tests.support.examples import plain_example
 
 _INVITATION = plain_example(Invitation)

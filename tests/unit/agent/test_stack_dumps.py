@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from nbddp.agent.fault_pipe import FaultPipe
 from nbddp.agent.stack_dumps import (
     MainThread,
     StackDumps,
@@ -19,6 +18,7 @@ from nbddp.agent.stack_dumps import (
     is_pending,
     main_thread,
 )
+from nbddp.agent.stack_pipe import StackPipe
 from nbddp.system import stack_signals
 from nbddp.wire.messages import DumpStack, StackDumped
 from tests.support.polling import poll_until
@@ -81,11 +81,11 @@ def has_used(pid: int, cpu_s: float) -> bool:
 
 def test_the_state_of_the_process_is_that_of_its_stack():
     """It slept when it was to be described, and computes when it gets the signal."""
-    faults = FaultPipe()
+    pipe = StackPipe()
     code = (
         "import sys\n"
         "from nbddp.rank import stack_writer\n"
-        f"stack_writer.install({faults.write_fd})\n"
+        f"stack_writer.install({pipe.write_fd})\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
         "sum(range(10**12))"
@@ -94,11 +94,11 @@ def test_the_state_of_the_process_is_that_of_its_stack():
     unused: Any = None
     monitor: Any = SimpleNamespace(records=lambda rank: (0, ()))
     dumps = StackDumps(unused, monitor, unused, answers.append)
-    with child(code, pass_fds=[faults.write_fd]) as process:
+    with child(code, pass_fds=[pipe.write_fd]) as process:
         assert process.stdout.readline() == b"ready\n"
         poll_until(lambda: main_thread(process.pid).state == "S")
         rank: Any = SimpleNamespace(
-            rank=0, pid=process.pid, is_ready=True, pipes=SimpleNamespace(faults=faults)
+            rank=0, pid=process.pid, is_ready=True, pipes=SimpleNamespace(stacks=pipe)
         )
         dumps.begin(DumpStack(number=1, ranks=(0,)), rank, now := 0.0)
         process.stdin.write(b"\n")
@@ -107,7 +107,7 @@ def test_the_state_of_the_process_is_that_of_its_stack():
             # Time passes with the time of the process, which a busy machine may keep waiting.
             used_s = main_thread(process.pid).cpu_s
             poll_until(partial(has_used, process.pid, used_s + 0.05))
-            faults.read()
+            pipe.read()
             dumps.advance(now := now + 0.02)
         process.kill()
     assert "line 6 in <module>" in answers[0].stack

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nbddp.agent.fault_pipe import FaultPipe
+from nbddp.agent.stack_pipe import StackPipe
 from nbddp.agent.stall_monitor import QuietRanks, StallMonitor, place_of
 from nbddp.wire.flight_recorder.schema import LoopVariable, Operation, Signature, Site
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
@@ -219,11 +219,11 @@ CRASH = b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File
 
 
 @pytest.fixture
-def make_pipe() -> Iterator[Callable[[], FaultPipe]]:
-    made: list[FaultPipe] = []
+def make_pipe() -> Iterator[Callable[[], StackPipe]]:
+    made: list[StackPipe] = []
 
-    def make() -> FaultPipe:
-        made.append(FaultPipe())
+    def make() -> StackPipe:
+        made.append(StackPipe())
         return made[-1]
 
     yield make
@@ -232,7 +232,7 @@ def make_pipe() -> Iterator[Callable[[], FaultPipe]]:
         pipe.close()
 
 
-def test_a_dump_is_whole_when_the_main_thread_is_in_it(make_pipe: Callable[[], FaultPipe]):
+def test_a_dump_is_whole_when_the_main_thread_is_in_it(make_pipe: Callable[[], StackPipe]):
     pipe = make_pipe()
     for byte in DUMP:
         assert not pipe.has_whole_dump
@@ -246,7 +246,7 @@ def test_a_dump_is_whole_when_the_main_thread_is_in_it(make_pipe: Callable[[], F
 
 
 @pytest.mark.parametrize("parts", list(itertools.permutations([DUMP, DUMP[:70], CRASH])))
-def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], FaultPipe], parts: list[bytes]):
+def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], StackPipe], parts: list[bytes]):
     """A dying rank writes no dump after its last words; before them there may be half of one."""
     pipe = make_pipe()
     before = b"".join(itertools.takewhile(lambda part: part is not CRASH, parts))
@@ -261,7 +261,7 @@ def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], FaultPipe], parts: l
     assert (pipe.dump(), pipe.crash()) == ("", CRASH.decode())
 
 
-def test_the_last_whole_dump_counts(make_pipe: Callable[[], FaultPipe]):
+def test_the_last_whole_dump_counts(make_pipe: Callable[[], StackPipe]):
     """A rank may answer in Python when it returns from C code, in which it has answered already."""
     pipe = make_pipe()
     later = DUMP.replace(b"line ", b"line 1")
@@ -273,7 +273,7 @@ def test_the_last_whole_dump_counts(make_pipe: Callable[[], FaultPipe]):
     assert pipe.dump() == later.decode()
 
 
-def test_repeated_dumps_of_a_rank_are_not_kept(make_pipe: Callable[[], FaultPipe]):
+def test_repeated_dumps_of_a_rank_are_not_kept(make_pipe: Callable[[], StackPipe]):
     pipe = make_pipe()
     for _ in range(100):
         os.write(pipe.write_fd, DUMP * 100)

@@ -15,7 +15,7 @@ from nbddp.wire.flight_recorder import (
     GroupMark,
     LoopVariable,
     Operation,
-    SanitizerFault,
+    SanitizerFinding,
     SanitizerReport,
     Site,
 )
@@ -385,8 +385,8 @@ def test_memory_of_an_open_operation_that_was_freed_is_the_likely_cause():
     open_one = with_last(died(0, -6)).exited
     assert open_one is not None
     assert open_one.last_operation is not None
-    fault = SanitizerFault("resize", open_one.last_operation, Site(cell=7, line=4))
-    seen = msgspec.structs.replace(ok(1), sanitizer=SanitizerReport(faults=(fault,)))
+    fault = SanitizerFinding("resize", open_one.last_operation, Site(cell=7, line=4))
+    seen = msgspec.structs.replace(ok(1), sanitizer=SanitizerReport(findings=(fault,)))
     finding = finding_of(outcome_of(died(0, -6), seen))
     assert finding.suspicions == (
         "cell [7], line 4 gave other memory to a tensor that all_reduce #17 still used, as the "

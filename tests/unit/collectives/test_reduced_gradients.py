@@ -1,5 +1,6 @@
 """What the sanitizer keeps of the tensors that are added up."""
 
+import gc
 import sys
 import weakref
 
@@ -7,11 +8,11 @@ import pytest
 import torch
 
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
-from nbddp.rank.collectives.sanitizer import reduced_gradients
+from nbddp.rank.collectives.sanitizer import reduced_gradients, replica_hashes
 from nbddp.rank.collectives.sanitizer.reduced_gradients import ReducedGradients, Reduction
-from nbddp.rank.collectives.sanitizer.replicas import Replicas
+from nbddp.rank.collectives.sanitizer.replica_hashes import Replicas
 from nbddp.rank.values import tensor_hash
-from nbddp.wire.flight_recorder import GroupInfo
+from nbddp.wire.flight_recorder import GroupInfo, Site
 
 FIRST = Reduction("0", 2, 1)
 
@@ -94,6 +95,44 @@ def test_nothing_is_read_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPat
         replicas.note_reduced(counters, [module.weight.grad], is_of_user=True)
         torch.optim.SGD(module.parameters(), 0.1).step()
     assert replicas.end(lambda: (), has_failed=True) == ()
+
+
+class NoSites:
+    """Finds no line."""
+
+    def user_frame(self, frame: object) -> object:
+        return frame
+
+    def site_of(self, _: object) -> Site:
+        return Site()
+
+    def stack(self, _: object) -> tuple[Site, ...]:
+        return (Site(),)
+
+
+def test_an_optimizer_with_the_identity_of_one_that_has_gone_is_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def same(one: object) -> int:
+        return 7 if isinstance(one, torch.optim.Optimizer) else id(one)
+
+    monkeypatch.setattr(replica_hashes, "id", same, raising=False)
+    replicas = Replicas(NoSites())  # type: ignore[arg-type]
+    hashed: list[torch.Tensor] = []
+    replicas.hash_of = lambda tensor: hashed.append(tensor) or tensor_hash.of_tensor(tensor)  # type: ignore[func-returns-value]
+    replicas.begin()
+    try:
+        for count in (1, 2):
+            optimizer = torch.optim.SGD(torch.nn.Linear(2, 1, bias=False).parameters(), 0.1)
+            optimizer.step()
+            optimizer.step()  # one note of each optimizer
+            assert len(hashed) == count
+            gone = weakref.ref(optimizer)
+            del optimizer
+            gc.collect()
+            assert gone() is None
+    finally:
+        replicas.end(lambda: (), has_failed=True)
 
 
 def test_gradients_that_are_forgotten_beside_others_of_their_layer():

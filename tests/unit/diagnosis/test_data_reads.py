@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.data_reads import DataFault, DataNote, compare_reads
+from nbddp.controller.diagnosis.data_reads import DataFinding, DataNote, compare_reads
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -67,7 +67,7 @@ def loader(sampler: SamplerFacts, *epochs: ReadEpoch, length: int = 8, **facts: 
 
 def compared(
     *each: LoaderReads, has_failed: bool = False, world_size: int = 0
-) -> tuple[list[DataFault], list[DataNote]]:
+) -> tuple[list[DataFinding], list[DataNote]]:
     reads = {rank: (one,) for rank, one in enumerate(each)}
     return compare_reads(reads, world_size or len(each), has_failed=has_failed)
 
@@ -232,7 +232,7 @@ def test_numbers_of_batches_in_join_may_differ():
     assert kinds(*two) == []
 
 
-def orders(*passes: dict[str, Any]) -> list[DataFault]:
+def orders(*passes: dict[str, Any]) -> list[DataFinding]:
     """The faults of passes of a share, on two ranks."""
     known: dict[str, Any] = {"order": b"a"}
     each = [
@@ -298,7 +298,7 @@ def test_two_models_with_one_epoch_each_have_its_order():
 
 
 def test_loaders_that_are_made_in_each_epoch_are_one():
-    def remade(**facts: Any) -> list[DataFault]:
+    def remade(**facts: Any) -> list[DataFinding]:
         made = [(loader(share(rank), epoch(range(rank, 8, 2), **facts)),) * 2 for rank in range(2)]
         return compare_reads(dict(enumerate(made)), 2, has_failed=False)[0]
 

@@ -4,14 +4,16 @@ import msgspec
 import pytest
 
 from nbddp.controller.diagnosis import Finding
-from nbddp.wire.flight_recorder import SanitizerFault, SanitizerFaultKind, SanitizerReport
+from nbddp.wire.flight_recorder import SanitizerFinding, SanitizerFindingKind, SanitizerReport
 from tests.support.looks import CELL, Ranks, site
 
 
-def fault(pool: Ranks, rank: int, kind: SanitizerFaultKind, line: int, at: int) -> SanitizerFault:
+def fault(
+    pool: Ranks, rank: int, kind: SanitizerFindingKind, line: int, at: int
+) -> SanitizerFinding:
     record = pool[rank].done(line=line)
     operation = pool[rank].operations[record - 1]
-    return SanitizerFault(
+    return SanitizerFinding(
         kind=kind, operation=operation, site=site(line + 1), value="NaN", time_ns=at
     )
 
@@ -46,7 +48,7 @@ def test_a_line_above_that_uses_the_tensor_in_a_loop_runs_again(begin: str, step
     pool.code[CELL] = f"{begin}\n    x.fill_(i)\n    {kept}\n"
     operation = pool[0].operations[pool[0].done("send", peer=1, line=3) - 1]
     operation = msgspec.structs.replace(operation, site=site(3, kept))
-    use = SanitizerFault(kind="write", operation=operation, site=site(2, "x.fill_(i)"))
+    use = SanitizerFinding(kind="write", operation=operation, site=site(2, "x.fill_(i)"))
     assert next_step(pool, use) == f"Call `wait()` on {step}, or give the operation a copy."
 
 
@@ -54,7 +56,7 @@ def test_a_line_above_that_uses_the_tensor_in_a_loop_runs_again(begin: str, step
 def test_no_copy_is_advised_where_the_same_line_writes_the_tensor_on_other_ranks(op: str):
     pool = Ranks(1)
     operation = pool[0].operations[pool[0].done(op, line=7, root=0) - 1]
-    use = SanitizerFault(kind="write", operation=operation, site=site(8))
+    use = SanitizerFinding(kind="write", operation=operation, site=site(8))
     assert next_step(pool, use) == "Call `wait()` on what line 7 returns before line 8."
 
 
@@ -89,10 +91,10 @@ def test_the_line_that_called_a_helper_with_a_nan_is_named():
 def test_the_first_nan_is_told_with_its_iteration():
     pool = Ranks(1)
     operation = pool[0].operations[pool[0].done(line=3, iteration=[("step", 37)]) - 1]
-    nan = SanitizerFault(
+    nan = SanitizerFinding(
         kind="not-finite", operation=operation, site=site(3), value="NaN", caller=site(9)
     )
-    pool[0].more["sanitizer"] = SanitizerReport(faults=(nan,))
+    pool[0].more["sanitizer"] = SanitizerReport(findings=(nan,))
     pool[0].finished()
     (finding,) = pool.compare()
     assert finding.headline == "Rank 0 gave NaN to all_reduce at step 37 (#1)."
@@ -102,15 +104,15 @@ def test_ranks_that_called_a_helper_in_other_lines_have_no_common_caller():
     pool = Ranks(2)
     for rank in (0, 1):
         nan = fault(pool, rank, "not-finite", line=3, at=200)
-        report = SanitizerReport(faults=(msgspec.structs.replace(nan, caller=site(9 + rank)),))
+        report = SanitizerReport(findings=(msgspec.structs.replace(nan, caller=site(9 + rank)),))
         pool[rank].more["sanitizer"] = report
         pool[rank].finished()
     (finding,) = pool.compare()
     assert finding.next_step == "Look at what ranks 0-1 compute before line 4."
 
 
-def next_step(pool: Ranks, fault: SanitizerFault) -> str:
-    pool[0].more["sanitizer"] = SanitizerReport(faults=(fault,))
+def next_step(pool: Ranks, fault: SanitizerFinding) -> str:
+    pool[0].more["sanitizer"] = SanitizerReport(findings=(fault,))
     pool[0].finished()
     (finding,) = pool.compare()
     return finding.next_step
@@ -125,9 +127,9 @@ def test_findings_are_in_the_order_of_time_whatever_their_kinds_and_ranks():
     late = fault(pool, 0, "write", line=7, at=300)
     nan = fault(pool, 0, "not-finite", line=4, at=200)
     early = [fault(pool, rank, "read", line=1, at=100 + rank) for rank in (1, 2)]
-    pool[0].more["sanitizer"] = SanitizerReport(faults=(late, nan))
+    pool[0].more["sanitizer"] = SanitizerReport(findings=(late, nan))
     for rank, read in zip((1, 2), early, strict=True):
-        pool[rank].more["sanitizer"] = SanitizerReport(faults=(read,))
+        pool[rank].more["sanitizer"] = SanitizerReport(findings=(read,))
     for state in pool:
         state.finished()
     assert lines(pool.compare()) == [(1, "1-2"), (5, "0"), (7, "0")]

@@ -13,7 +13,7 @@ from nbddp.controller.launch import (
     commands,
     make_engine,
 )
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from nbddp.wire.message_types import AgentEnd
 
 _INVITATION = Invitation(

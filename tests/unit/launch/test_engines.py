@@ -28,7 +28,7 @@ from nbddp.controller.launch.slurm import job_state, srun_words
 from nbddp.controller.state import PoolMachine, describe_agent_exit
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.system import network, process_tree
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.machines import SETTINGS, make_spec
 from tests.support.polling import poll_until
 

@@ -12,7 +12,7 @@ import pytest
 from nbddp.controller.launch.invitation_file import InvitationFile, remove_stale_files
 from nbddp.errors import PoolStartError
 from nbddp.system import process_tree
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 def invitation(pid: int, started: int, pool_id: str = "6c1591b7", host: str = "") -> Invitation:

@@ -9,7 +9,7 @@ import pytest
 from nbddp.controller.launch import EngineOptions, make_engine
 from nbddp.controller.launch.psij_job import PsijJob
 from nbddp.errors import BadOptionError, PoolStartError
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 
 def job(launcher: str, device: str = "cpu", **options: str) -> PsijJob:

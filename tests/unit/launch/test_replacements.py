@@ -35,7 +35,7 @@ from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.recovery.published import snapshot_of
 from nbddp.errors import PoolBrokenError
 from nbddp.system import kept_pools
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.machines import Pool
 from tests.support.polling import poll_until
 

@@ -15,7 +15,7 @@ from nbddp.controller.launch import (
 )
 from nbddp.controller.launch import commands as commands_of_engines
 from nbddp.controller.launch.ssh_tunnels import Tunnel
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 from tests.support.polling import poll_until
 
 HELD = "nbddp agent on a: holds the tunnel of sshd 77 4711"

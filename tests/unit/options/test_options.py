@@ -18,7 +18,7 @@ from nbddp.controller.state.config import LEGAL_CONFIG, Config, with_changes
 from nbddp.errors import BadOptionError, NoTorchError, PoolExistsError
 from nbddp.notebook import session
 from nbddp.notebook.failed_start import no_pool_text
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 #: A value of each option that is not the default.
 OTHER: dict[str, Any] = {

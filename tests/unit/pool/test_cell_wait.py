@@ -10,8 +10,8 @@ import pytest
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
-from nbddp.controller.pool.cell_view import SilentView
 from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.pool.view_protocol import SilentView
 from nbddp.controller.prompts import step_turns
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.controller.state.outcome import RankResult, RunOutcome

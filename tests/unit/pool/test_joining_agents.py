@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from nbddp.controller.launch import Engine
+from nbddp.controller.launch import Engine, EngineState
 from nbddp.controller.launch.slurm import job_state
 from nbddp.controller.pool.joining_agents import JoiningAgents
 from nbddp.controller.state import Phase
@@ -75,6 +75,11 @@ def test_the_stop_button_keeps_what_the_start_waited_for():
     never = job_state("6|PENDING|PartitionNodeLimit|N/A")
     said = f"It waited for {never}. Next: run the cell again with other options"
     assert waiting_for(never).interrupted_text(Phase.AGENTS) == said
+    # The fact decides, and no word of another engine's text.
+    never = EngineState("it waits", may_never_start=True)
+    assert waiting_for(never).interrupted_text(Phase.AGENTS).endswith(" with other options")
+    queued_never = f"{queued} of 'never starts'"
+    assert waiting_for(queued_never).interrupted_text(Phase.AGENTS).endswith("run the cell again")
     all_came = waiting_for(never)
     all_came.state(2)
     assert all_came.interrupted_text(Phase.AGENTS) == "Next: run the cell again"

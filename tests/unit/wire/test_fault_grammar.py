@@ -8,7 +8,7 @@ import pytest
 from nbddp.errors import BadOptionError
 from nbddp.rank.collectives import methods
 from nbddp.wire.fault_grammar import EXAMPLES, OPERATIONS, is_error, parse_faults
-from nbddp.wire.faults import RANDOM_ACTS, Fault, Moment, duration, missed_text
+from nbddp.wire.fault_types import RANDOM_ACTS, Fault, Moment, duration, missed_text
 
 ALL = (0, 1, 2, 3)
 NEXT_SUM = Moment("operation", "all_reduce", 1)

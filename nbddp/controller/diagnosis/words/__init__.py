@@ -58,7 +58,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     words = WRITERS[cause.kind](cause, reports)
     operation, disagreement = cause.operation, cause.disagreement
     group = reports.graph.group(operation) if operation else None
-    is_alone = cause.kind == "dead-rank" or bool(cause.fault_by_rank)
+    is_alone = cause.kind == "dead-rank" or bool(cause.finding_by_rank)
     members = group.ranks if group and not is_alone else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
     waits = [reports.since_s(rank, operation) for rank in cause.waiting]

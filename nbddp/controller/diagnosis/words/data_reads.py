@@ -11,7 +11,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.data_changes import has_sampler, with_sampler, with_set_epoch
 from nbddp.controller.diagnosis.data_reads import (
-    DataFault,
+    DataFinding,
     DataNote,
     batches_by_count,
     compare_reads,
@@ -26,41 +26,43 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 def samples_twice(cause: Cause, reports: RankReports) -> Words:
     """Several ranks have read one sample in one pass."""
-    fault = _fault(cause)
-    ranks, some = fault.culprits, _some(fault)
-    sampler, loop = some.sampler, _loop(fault)
-    is_all = fault.is_all
+    finding = _finding(cause)
+    ranks, some = finding.culprits, _some(finding)
+    sampler, loop = some.sampler, _loop(finding)
+    is_all = finding.is_all
     amount = (
-        f"all {fault.length} samples" if is_all else f"{fault.count} of the {fault.length} samples"
+        f"all {finding.length} samples"
+        if is_all
+        else f"{finding.count} of the {finding.length} samples"
     )
-    what = f"{amount} of {fault.dataset}"
+    what = f"{amount} of {finding.dataset}"
     verb = "each read" if is_all else "read"
-    again = "" if is_all else f" more than once ({_indices(fault)})"
+    again = "" if is_all else f" more than once ({_indices(finding)})"
     made, made_sampler = (
         _line_of(some.site, "the loader", loop),
         _line_of(sampler.site, "the sampler", loop),
     )
     change = None
-    match fault.reason:
+    match finding.reason:
         case "no-sampler":
             why = "no sampler gives each rank a share of its own"
             step = f"Perhaps give {made} a `DistributedSampler`."
             is_imported = has_sampler(some.site, reports.sources)
             change = _change(reports, some.site, partial(with_sampler, is_imported=is_imported))
         case "same-share":
-            shares = _values(fault, lambda each: each.sampler.rank, "rank=")
+            shares = _values(finding, lambda each: each.sampler.rank, "rank=")
             why = f"their samplers have the same share ({shares})"
             step = (
-                f"{'Perhaps leave' if fault.is_open else 'Leave'} out `rank=` and `num_replicas=` "
-                f"of {made_sampler}: the sampler asks the process group."
+                f"{'Perhaps leave' if finding.is_open else 'Leave'} out `rank=` and "
+                f"`num_replicas=` of {made_sampler}: the sampler asks the process group."
             )
         case "seeds":
-            seeds = _values(fault, lambda each: each.sampler.seed, "seed=")
+            seeds = _values(finding, lambda each: each.sampler.seed, "seed=")
             why = f"their samplers shuffle by different seeds ({seeds})"
             step = f"Give {made_sampler} the same seed on all ranks."
         case "epochs":
-            number = fault.number - 1
-            values = _values(fault, lambda each: each.epochs[number].number, "")
+            number = finding.number - 1
+            values = _values(finding, lambda each: each.epochs[number].number, "")
             why = f"their samplers are in different epochs ({values})"
             step = "Call `set_epoch` with the same number on all ranks."
         case "subsets":
@@ -70,10 +72,10 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
             why = f"{sampler.name} gives ranks the same samples"
             step = f"Perhaps let {sampler.name} give each rank a share of its own."
     known = "the dataset of each rank holds the same"
-    if not some.contents and fault.reason != "subsets":
+    if not some.contents and finding.reason != "subsets":
         known = f"whether sample 0 of {some.dataset} is the same on all ranks is not known"
     consequence = "`DistributedSampler` is there to give each rank other samples."
-    if fault.is_open:
+    if finding.is_open:
         step += (
             " If each rank uses a part of these batches of its own, or all are meant to read them, "
             "nothing is wrong."
@@ -83,68 +85,68 @@ def samples_twice(cause: Cause, reports: RankReports) -> Words:
             "of them trains on it."
         )
     return Words(
-        f"{subject(ranks)} {verb} {what}{again} in {_pass(fault)}: {why}.",
+        f"{subject(ranks)} {verb} {what}{again} in {_pass(finding)}: {why}.",
         f"the indices were noted while {_line(loop)} read them, and {known}. {consequence}",
         step,
         code=_code((some.site, NO_RANKS), (sampler.site, NO_RANKS), (loop, ranks)),
-        ranks=_rows(fault, reports, lambda each: f"read {_samples(each, fault)}"),
+        ranks=_rows(finding, reports, lambda each: f"read {_samples(each, finding)}"),
         change=change,
     )
 
 
 def samples_unread(cause: Cause, reports: RankReports) -> Words:
     """No rank has read some samples in one pass."""
-    fault = _fault(cause)
-    some, loop = _some(fault), _loop(fault)
-    shares, ranks = some.sampler.replicas, fault.culprits
+    finding = _finding(cause)
+    some, loop = _some(finding), _loop(finding)
+    shares, ranks = some.sampler.replicas, finding.culprits
     made = _line_of(some.sampler.site, "the sampler", loop)
     return Words(
-        f"No rank read {fault.count} of the {fault.length} samples of {some.dataset} "
-        f"({_indices(fault)}) in {_pass(fault)}.",
+        f"No rank read {finding.count} of the {finding.length} samples of {some.dataset} "
+        f"({_indices(finding)}) in {_pass(finding)}.",
         f"the indices were noted while {_line(loop)} read them to the end. The sampler makes "
-        f"{shares} shares, and {ranks.describe()} read {len(_shares(fault))} of them.",
+        f"{shares} shares, and {ranks.describe()} read {len(_shares(finding))} of them.",
         f"Leave out `rank=` and `num_replicas=` of {made}: the sampler asks the process group.",
         code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
-        ranks=_rows(fault, reports, lambda each: f"read share {each.sampler.rank} of {shares}"),
+        ranks=_rows(finding, reports, lambda each: f"read share {each.sampler.rank} of {shares}"),
         begins_with_ranks=False,
     )
 
 
 def uneven_batches(cause: Cause, reports: RankReports) -> Words:
     """Ranks have got different numbers of batches in one pass."""
-    fault = _fault(cause)
-    some, loop = _some(fault), _loop(fault)
-    counts = _batches(batches_by_count(fault.epochs))
-    headline = f"{counts} of {some.dataset} in {_pass(fault)}."
+    finding = _finding(cause)
+    some, loop = _some(finding), _loop(finding)
+    counts = _batches(batches_by_count(finding.epochs))
+    headline = f"{counts} of {some.dataset} in {_pass(finding)}."
     ends = "" if cause.proven else "; no rank waited for another one in this cell"
     step = "A `DistributedSampler` gives all ranks equally much"
     if not cause.proven:  # a `break`, or an iterator that begins again, may make up for it
         meant = "If this is meant, and all ranks make equally many steps, nothing is wrong."
         step = f"{meant} Otherwise: a{step[1:]}"
-    if any(epoch.has_ddp for epoch in fault.epochs.values()):
+    if any(epoch.has_ddp for epoch in finding.epochs.values()):
         step += "; with data of their own, use `with model.join():`."
     else:
         step += "; with data of their own, let all ranks end the loop after the fewest batches."
     return Words(
         headline[0].upper() + headline[1:],
-        f"{fault.culprits.describe()} came to the end of the data at {_line(loop)} first{ends}. A "
-        "collective in each iteration waits for ranks that have left the loop.",
+        f"{finding.culprits.describe()} came to the end of the data at {_line(loop)} first{ends}. "
+        "A collective in each iteration waits for ranks that have left the loop.",
         step,
-        code=_code((some.site, NO_RANKS), (loop, fault.culprits)),
+        code=_code((some.site, NO_RANKS), (loop, finding.culprits)),
         ranks=_rows(
-            fault, reports, lambda each: f"got {_count(_epoch(each, fault).batches, 'batch')}"
+            finding, reports, lambda each: f"got {_count(_epoch(each, finding).batches, 'batch')}"
         ),
     )
 
 
 def same_order(cause: Cause, reports: RankReports) -> Words:
     """Two passes that train had the same order."""
-    fault = _fault(cause)
-    some, loop = _some(fault), _loop(fault)
-    number = _epoch(some, fault).number
-    ranks, before = fault.culprits, fault.before
+    finding = _finding(cause)
+    some, loop = _some(finding), _loop(finding)
+    number = _epoch(some, finding).number
+    ranks, before = finding.culprits, finding.before
     earlier = some.epochs[before - 1]
-    is_called = _epoch(some, fault).epochs_set > earlier.epochs_set
+    is_called = _epoch(some, finding).epochs_set > earlier.epochs_set
     why = "`set_epoch` was not called between them"
     step = f"Call `set_epoch` of the sampler before {_line(loop)} in each epoch."
     if is_called:
@@ -154,12 +156,12 @@ def same_order(cause: Cause, reports: RankReports) -> Words:
         step += " If both passes belong to one epoch, nothing is wrong."
     return Words(
         f"{subject(ranks)} read {some.dataset} in the same order in passes {before} and "
-        f"{fault.number}: {why}.",
+        f"{finding.number}: {why}.",
         f"the sampler shuffles by its seed and its epoch, which was {number} in both passes; all "
         "indices came in the same order.",
         step,
         code=_code((some.site, NO_RANKS), (some.sampler.site, NO_RANKS), (loop, ranks)),
-        ranks=_rows(fault, reports, lambda _: f"began pass {fault.number} in epoch {number}"),
+        ranks=_rows(finding, reports, lambda _: f"began pass {finding.number} in epoch {number}"),
         change=None if is_called or not cause.proven else _change(reports, loop, with_set_epoch),
     )
 
@@ -211,25 +213,25 @@ def _note_text(note: DataNote) -> str:
     return f"--sanitize data: {text} ({where})"
 
 
-def _fault(cause: Cause) -> DataFault:
+def _finding(cause: Cause) -> DataFinding:
     assert cause.data is not None  # noqa: S101 - each cause of these kinds has one
     return cause.data
 
 
-def _some(fault: DataFault) -> LoaderReads:
-    return next(iter(fault.reads.values()))
+def _some(finding: DataFinding) -> LoaderReads:
+    return next(iter(finding.reads.values()))
 
 
-def _epoch(loader_reads: LoaderReads, fault: DataFault) -> ReadEpoch:
-    return loader_reads.epochs[fault.number - 1]
+def _epoch(loader_reads: LoaderReads, finding: DataFinding) -> ReadEpoch:
+    return loader_reads.epochs[finding.number - 1]
 
 
-def _loop(fault: DataFault) -> Site:
-    return next(iter(fault.epochs.values())).site
+def _loop(finding: DataFinding) -> Site:
+    return next(iter(finding.epochs.values())).site
 
 
-def _pass(fault: DataFault) -> str:
-    return "one pass" if fault.number == 1 else f"pass {fault.number}"
+def _pass(finding: DataFinding) -> str:
+    return "one pass" if finding.number == 1 else f"pass {finding.number}"
 
 
 def _batches(ranks_by_count: Mapping[int, RankSet]) -> str:
@@ -243,23 +245,23 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def _indices(fault: DataFault) -> str:
-    more = ", ..." if fault.count > len(fault.indices) else ""
-    noun = "index" if fault.count == 1 else "indices"
-    return f"{noun} {', '.join(map(str, fault.indices))}{more}"
+def _indices(finding: DataFinding) -> str:
+    more = ", ..." if finding.count > len(finding.indices) else ""
+    noun = "index" if finding.count == 1 else "indices"
+    return f"{noun} {', '.join(map(str, finding.indices))}{more}"
 
 
-def _samples(loader_reads: LoaderReads, fault: DataFault) -> str:
-    return _count(_epoch(loader_reads, fault).samples, "sample")
+def _samples(loader_reads: LoaderReads, finding: DataFinding) -> str:
+    return _count(_epoch(loader_reads, finding).samples, "sample")
 
 
-def _shares(fault: DataFault) -> set[int]:
-    return {each.sampler.rank for each in fault.reads.values()}
+def _shares(finding: DataFinding) -> set[int]:
+    return {each.sampler.rank for each in finding.reads.values()}
 
 
-def _values(fault: DataFault, value: Callable[[LoaderReads], int], prefix: str) -> str:
+def _values(finding: DataFinding, value: Callable[[LoaderReads], int], prefix: str) -> str:
     """``rank=0 on ranks 0-1``."""
-    by_value = ranks_by_value({rank: value(each) for rank, each in fault.reads.items()})
+    by_value = ranks_by_value({rank: value(each) for rank, each in finding.reads.items()})
     return ", ".join(f"{prefix}{one} on {ranks.describe()}" for one, ranks in by_value.items())
 
 
@@ -289,15 +291,15 @@ def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
 
 
 def _rows(
-    fault: DataFault, reports: RankReports, does: Callable[[LoaderReads], str]
+    finding: DataFinding, reports: RankReports, does: Callable[[LoaderReads], str]
 ) -> Mapping[Rank, PerRank]:
     """The line of each rank."""
-    ranks: Iterable[Rank] = fault.reads
+    ranks: Iterable[Rank] = finding.reads
     return {
         rank: replace(
             reports.rank(rank),
-            predicate=Predicate(RankVerb.NONE, does(fault.reads[rank])),
-            site=fault.epochs[rank].site,
+            predicate=Predicate(RankVerb.NONE, does(finding.reads[rank])),
+            site=finding.epochs[rank].site,
             since_s=None,
         )
         for rank in ranks

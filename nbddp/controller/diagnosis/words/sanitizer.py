@@ -13,21 +13,21 @@ from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, iteration, s
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.words.shared import Words, code_of, line_of
-from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
+from nbddp.wire.flight_recorder import Operation, SanitizerFinding, Site
 from nbddp.wire.flight_recorder.matching import MESSAGES
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     """Memory of an operation was used before its end, or nothing has waited for the end."""
-    rank, fault = next(iter(cause.fault_by_rank.items()))
-    opened, ranks = fault.operation, cause.culprits
+    rank, finding = next(iter(cause.finding_by_rank.items()))
+    opened, ranks = finding.operation, cause.culprits
     name = _name(rank, opened, reports)
     issued = f"{name} was issued at {line_of(opened.site)}, and nothing had waited for its end"
     waits = f"Call `wait()` on {_handle(opened.site)}"
-    if fault.kind == "not-awaited":
+    if finding.kind == "not-awaited":
         called = f"Nothing has waited for {name}, which {ranks.describe()} called"
-        if fault.has_handle:
+        if finding.has_handle:
             return Words(
                 f"{called}: its result may not be there yet.",
                 "the cell has ended, and a later cell may still wait.",
@@ -50,59 +50,59 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
         )
     # A copy would get the result, here or on other ranks of the line, and the code would not.
     needs_result = opened.signature.op in _IN_PLACE or any(
-        each.needs_result for each in cause.fault_by_rank.values()
+        each.needs_result for each in cause.finding_by_rank.values()
     )
-    if fault.other is not None:
-        other = _name(rank, fault.other, reports)
+    if finding.other is not None:
+        other = _name(rank, finding.other, reports)
         own = "" if needs_result else ", or give each operation a tensor of its own"
         return Words(
             f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
-            f"{issued} when {line_of(fault.site)} called {other}, and one of the two writes to the "
-            "memory of the other.",
-            f"{waits} {_before(opened.site, fault.site, reports)}{own}.",
-            code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
+            f"{issued} when {line_of(finding.site)} called {other}, and one of the two writes to "
+            "the memory of the other.",
+            f"{waits} {_before(opened.site, finding.site, reports)}{own}.",
+            code=code_of((opened.site, NO_RANKS), (finding.site, ranks)),
             ranks=_rows(cause, reports, f"called {other}"),
         )
-    does, ending = _ACCESSES[fault.kind]
+    does, ending = _ACCESSES[finding.kind]
     copy = "" if needs_result else ", or give the operation a copy"
-    function = f"'{fault.function}'"
+    function = f"'{finding.function}'"
     return Words(
-        f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
-        f"{issued} when {line_of(fault.site)} {does} its memory; {ending}.",
-        f"{waits} {_before(opened.site, fault.site, reports)}{copy}.",
-        code=code_of((opened.site, NO_RANKS), (fault.site, ranks)),
+        f"{subject(ranks)} {does} a tensor that {name} still {_use(finding)} ({function}).",
+        f"{issued} when {line_of(finding.site)} {does} its memory; {ending}.",
+        f"{waits} {_before(opened.site, finding.site, reports)}{copy}.",
+        code=code_of((opened.site, NO_RANKS), (finding.site, ranks)),
         ranks=_rows(cause, reports, f"{does} it, by {function}"),
     )
 
 
 def not_finite(cause: Cause, reports: RankReports) -> Words:
     """An operation was given NaN or Inf, for the first time in the cell."""
-    rank, fault = next(iter(cause.fault_by_rank.items()))
-    name, ranks = _name(rank, fault.operation, reports), cause.culprits
-    number, when = fault.operation.collective_seq_id, iteration(fault.operation)
+    rank, finding = next(iter(cause.finding_by_rank.items()))
+    name, ranks = _name(rank, finding.operation, reports), cause.culprits
+    number, when = finding.operation.collective_seq_id, iteration(finding.operation)
     at = f" at {when}{f' (#{number})' if number and '#' not in name else ''}" if when else ""
-    whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
-    callers = {each.caller for each in cause.fault_by_rank.values()}
-    caller = callers.pop() if len(callers) == 1 and not fault.parameter else Site()
-    is_here = caller.position[:2] == fault.site.position[:2]
+    whose = f", in the gradient of {finding.parameter}" if finding.parameter else ""
+    callers = {each.caller for each in cause.finding_by_rank.values()}
+    caller = callers.pop() if len(callers) == 1 and not finding.parameter else Site()
+    is_here = caller.position[:2] == finding.site.position[:2]
     where = f"in {line_of(caller)}" if is_here else f"at {caller.place}"
     called = f" (called {where})" if caller.line else ""
     step = (
         f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
-        f"{line_of(fault.site)}{called}."
+        f"{line_of(finding.site)}{called}."
     )
-    if fault.parameter:
+    if finding.parameter:
         step = (
             "`torch.autograd.set_detect_anomaly(True)` names the function whose backward makes it; "
             f"look at the loss of {ranks.describe()} first."
         )
     return Words(
-        f"{subject(ranks)} gave {fault.value} to {name}{at}{whose}.",
+        f"{subject(ranks)} gave {finding.value} to {name}{at}{whose}.",
         f"it was there before the call, which is the first of this cell with such a value; {name} "
         "brings it to other ranks.",
         step,
-        code=code_of((fault.site, ranks), *([(caller, NO_RANKS)] if caller.line else [])),
-        ranks=_rows(cause, reports, f"gave {fault.value} to {name}{at}"),
+        code=code_of((finding.site, ranks), *([(caller, NO_RANKS)] if caller.line else [])),
+        ranks=_rows(cause, reports, f"gave {finding.value} to {name}{at}"),
     )
 
 
@@ -190,8 +190,8 @@ def _name(rank: Rank, operation: Operation, reports: RankReports) -> str:
     return reports.said(rank, operation, with_group=has_groups)
 
 
-def _use(fault: SanitizerFault) -> str:
-    return "writes" if fault.kind == "read" else "uses"
+def _use(finding: SanitizerFinding) -> str:
+    return "writes" if finding.kind == "read" else "uses"
 
 
 def _handle(opened: Site) -> str:
@@ -222,8 +222,8 @@ def _rows(cause: Cause, reports: RankReports, does: str) -> Mapping[Rank, PerRan
         rank: replace(
             reports.rank(rank),
             predicate=Predicate(RankVerb.NONE, does),
-            site=fault.site if fault.site.line else fault.operation.site,
+            site=finding.site if finding.site.line else finding.operation.site,
             since_s=None,
         )
-        for rank, fault in cause.fault_by_rank.items()
+        for rank, finding in cause.finding_by_rank.items()
     }

@@ -69,7 +69,8 @@ class Recorder:
         #: Called before an operation is issued, while the user steps or has break points,
         #: see `stops.Stops.before`; returns what stands for it, None: it is issued.
         self.before_operation: Callable[..., Any] | None = None
-        #: Called before an operation is issued, and may leave it out, see `faults.Faults.before`.
+        #: Called before an operation is issued, and may leave it out, see
+        #: `fault_strikes.Faults.before`.
         self.inject: Callable[..., bool] | None = None
         #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.
         self.sanitizer: Any = None

@@ -4,7 +4,7 @@ Runs in: the rank process; the cell begins and ends on the main thread, operatio
 thread. A cell that is not sanitized has no `Recorder.sanitizer`, and pays nothing.
 
     TracedGroup --issues--> Sanitizer --> OpenBuffers <-- each call of torch while one is open
-                                      --> SanitizerFault --end_cell--> RunFinished
+                                      --> SanitizerFinding --end_cell--> RunFinished
 """
 
 import sys
@@ -24,21 +24,21 @@ from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.data_reads import DataReads
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
-from nbddp.rank.collectives.sanitizer.replicas import Replicas
+from nbddp.rank.collectives.sanitizer.replica_hashes import Replicas
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import (
     LoaderReads,
     Operation,
-    SanitizerFault,
-    SanitizerFaultKind,
+    SanitizerFinding,
+    SanitizerFindingKind,
     SanitizerReport,
     Site,
     shortened,
 )
 from nbddp.wire.flight_recorder.matching import MESSAGES
 
-#: Number of faults of a rank in one cell.
-_MAX_FAULTS = 16
+#: The most findings of a rank in one cell.
+_MAX_FINDINGS = 16
 #: Operations among which the line of a reduction is looked for.
 _MAX_OPERATIONS = 1024
 
@@ -55,8 +55,8 @@ class Sanitizer:
         self._buffers = OpenBuffers(self._touched)
         self.replicas = Replicas(recorder.sites)
         self.reads = DataReads(recorder)
-        self._faults: dict[tuple[Any, ...], SanitizerFault] = {}
-        self._told: set[int] = set()  #: records of operations with a fault
+        self._findings: dict[tuple[Any, ...], SanitizerFinding] = {}
+        self._told: set[int] = set()  #: records of operations with a finding
         self._is_hooked = False
         self._spent_ns = 0
         self._checks_values = False  #: this cell has sent finite values only
@@ -100,25 +100,25 @@ class Sanitizer:
             )
             return report if reads else None
         spent_ns += self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
-        told_lines = {fault.operation.site.position for fault in self._faults.values()}
+        told_lines = {finding.operation.site.position for finding in self._findings.values()}
         for operation in self._buffers.end():
             # An error explains why the code did not come to its wait, unless a message was dropped
-            # before, for which another rank may have waited until it was interrupted. Another fault
-            # of an operation of this line says the same, and more.
+            # before, for which another rank may have waited until it was interrupted. Another
+            # finding about an operation of this line says the same, and more.
             is_explained = has_failed and not (operation.is_dropped and self._is_message(operation))
             if not is_explained and self._line_of(operation) not in told_lines:
                 has_handle = operation.handle() is not None
                 self._add("not-awaited", operation.record, has_handle=has_handle)
         self._recorder.sanitizer = None
         self._recorder.set_careful()
-        faults, self._faults = self._faults, {}
+        findings, self._findings = self._findings, {}
         self._told.clear()
         replicas = self.replicas.end(
             lambda: self._recorder.operations(_MAX_OPERATIONS), has_failed=has_failed
         )
         after_ns = time.monotonic_ns() - began
         return SanitizerReport(
-            faults=tuple(faults.values()),
+            findings=tuple(findings.values()),
             replicas=replicas,
             reads=reads,
             spent_ns=spent_ns + after_ns,
@@ -184,7 +184,7 @@ class Sanitizer:
         self._checks_values = False
         sites = self._recorder.sites
         operation = self._operation(counters, call, peer, tag, frame)
-        fault = SanitizerFault(
+        finding = SanitizerFinding(
             kind="not-finite",
             operation=operation,
             site=operation.site,
@@ -193,23 +193,23 @@ class Sanitizer:
             parameter=shortened(parameter),
             time_ns=time.time_ns(),
         )
-        self._faults["not-finite",] = fault
+        self._findings["not-finite",] = finding
 
     def _touched(
         self, operation: OpenOperation, access: str, function: str, is_result: bool
     ) -> None:
-        kind: SanitizerFaultKind = access  # type: ignore[assignment]  # one of three
+        kind: SanitizerFindingKind = access  # type: ignore[assignment]  # one of three
         frame = sys._getframe(1)
         self._add(kind, operation.record, frame, function=function, needs_result=is_result)
 
     def _add(
         self,
-        kind: SanitizerFaultKind,
+        kind: SanitizerFindingKind,
         record: int,
         frame: types.FrameType | None = None,
         **facts: Any,
     ) -> None:
-        if record in self._told or len(self._faults) == _MAX_FAULTS:
+        if record in self._told or len(self._findings) == _MAX_FINDINGS:
             return  # a `wait()` before the first access comes before the later ones, too
         operation = self._recorder.operation(record)
         if operation is None:
@@ -223,9 +223,9 @@ class Sanitizer:
         age_ns = 0
         if kind == "not-awaited":  # it is seen at the end of the cell
             age_ns = time.monotonic_ns() - operation.time_created_ns
-        self._faults.setdefault(
+        self._findings.setdefault(
             key,
-            SanitizerFault(
+            SanitizerFinding(
                 kind=kind,
                 operation=operation,
                 site=site,

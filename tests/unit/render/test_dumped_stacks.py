@@ -1,6 +1,6 @@
 """A stack that `faulthandler` wrote is shown without the frames of nbddp."""
 
-from nbddp.notebook.render.fault_stacks import frames, user_lines
+from nbddp.notebook.render.dumped_stacks import frames, user_lines
 
 _PYTHON = "/usr/lib/python3.11"
 _BELOW = (

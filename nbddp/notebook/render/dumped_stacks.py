@@ -20,7 +20,7 @@ _CELL_RUNNER = re.compile(r"/nbddp/rank/(?:server|cells/executor|main)\.py\Z")
 _OWN = re.compile(r"/nbddp/|\A<string>\Z")
 
 
-class FaultFrame(stack_text.Frame):
+class DumpedFrame(stack_text.Frame):
     """One frame, as readers see it."""
 
     @property
@@ -47,10 +47,10 @@ class FaultFrame(stack_text.Frame):
         return f"{name}, line {self.line}, in {self.function}"
 
 
-def frames(text: str) -> list[FaultFrame]:
+def frames(text: str) -> list[DumpedFrame]:
     """All frames, the innermost first."""
     parsed = stack_text.frames(text)
-    return [FaultFrame(frame.file, frame.line, frame.function) for frame in parsed]
+    return [DumpedFrame(frame.file, frame.line, frame.function) for frame in parsed]
 
 
 def user_lines(text: str) -> list[str] | None:

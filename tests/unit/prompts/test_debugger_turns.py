@@ -1,7 +1,7 @@
 """The debuggers of ranks are asked one at a time, and the user chooses which."""
 
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
-from nbddp.controller.prompts import HELP, Answer, PromptTurns, Turn
+from nbddp.controller.prompts import HELP, Answer, DebuggerTurns, Turn
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import RankSet
@@ -14,7 +14,7 @@ class Cell:
     """A cell of some ranks, and a clock."""
 
     def __init__(self, *ranks: int) -> None:
-        self.turns = PromptTurns(RankSet(ranks))
+        self.turns = DebuggerTurns(RankSet(ranks))
         self.now = 100.0
         self.number = 0
         self.late: list[tuple[int, str]] = []  #: what ranks got as soon as they asked

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
-from nbddp.controller.prompts.commands import (
+from nbddp.controller.prompts.debugger_commands import (
     HELP,
     HELP_ALONE,
     Forward,
@@ -48,10 +48,10 @@ class Answer:
 
     replies: tuple[tuple[InputRequest, str], ...] = ()
     tells: tuple[str, ...] = ()
-    wants_list: bool = False  #: show `PromptTurns.listing`
+    wants_list: bool = False  #: show `DebuggerTurns.listing`
 
 
-class PromptTurns:
+class DebuggerTurns:
     """The open prompts of the debuggers of one cell.
 
     Args:

@@ -67,7 +67,8 @@ class Replicas:
         #: By identity: parameters that were stepped while no gradient was reduced, with their
         #: hashes before, and the line of that step.
         self._early: dict[int, tuple[Any, bytes, Site]] = {}
-        self._unreduced: set[int] = set()  #: identities of such optimizers
+        #: By identity: such optimizers. One may have the identity of one that has gone.
+        self._unreduced: dict[int, weakref.ref[Optimizer]] = {}
         self._hooks: list[Any] = []
         self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
@@ -332,8 +333,9 @@ class Replicas:
             if is_before and reduction is None:
                 reduction = unused = self._gradients.unused_of(gradients, self._hash_of)
             if reduction is None:
-                if is_before and id(optimizer) not in self._unreduced:
-                    self._unreduced.add(id(optimizer))
+                noted = self._unreduced.get(id(optimizer))
+                if is_before and (noted is None or noted() is not optimizer):
+                    self._unreduced[id(optimizer)] = weakref.ref(optimizer)
                     self._begin_forgotten(optimizer, parameters)
                     self._note_early(parameters)
                 return

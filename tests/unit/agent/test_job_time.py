@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbddp.agent.engine_variables import batch_job
-from nbddp.agent.job_end import (
+from nbddp.agent.job_time import (
     JobWatch,
     job_left_s,
     read_lsf_time_left,

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from nbddp.errors import AgentJoinError
-from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.invitation import Invitation
 
 #: The source of the invitation that is a line on standard input; see `ends_with_starter`.
 STDIN = "-"

@@ -29,7 +29,7 @@ from nbddp.rank import torch_private
 from nbddp.rank.collectives.altered_tensors import first_leaf, flip
 from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
-from nbddp.wire.faults import (
+from nbddp.wire.fault_types import (
     ANY_OPERATION,
     ON_PURPOSE,
     RANDOM_DELAY_S,

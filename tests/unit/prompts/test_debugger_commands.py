@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.prompts.commands import Forward, ListRanks, ShowHelp, Switch, parse
+from nbddp.controller.prompts.debugger_commands import Forward, ListRanks, ShowHelp, Switch, parse
 
 
 @pytest.mark.parametrize(

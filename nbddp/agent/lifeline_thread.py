@@ -4,9 +4,9 @@ Runs in: the agent process, a thread of its own, ``nbddp-lifeline``. The agent's
 for the fork server when that makes a process: for seconds while torch loads, and forever if the
 fork server is stopped. This thread waits for nothing else.
 
-    notebook's pidfd  --> ParentWatch --SIGKILL--> a fork server for which `start` waits
-    /proc/PID/stat    -->             --SIGCONT--> stopped helpers
-    squeue            -->             --news-----> the agent's thread
+    notebook's pidfd  --> LifelineThread --SIGKILL--> a fork server for which `start` waits
+    /proc/PID/stat    -->                --SIGCONT--> stopped helpers
+    squeue            -->                --news-----> the agent's thread
 """
 
 import os
@@ -27,12 +27,12 @@ from nbddp.wire.stopped_processes import StoppedProcesses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbddp.agent.job_end import JobWatch
+    from nbddp.agent.job_time import JobWatch
 
 _INTERVAL_S = 0.25
 
 
-class ParentWatch:
+class LifelineThread:
     """Watches the notebook's process, the fork server and the store.
 
     Args:

@@ -3,7 +3,7 @@
 Runs in: the agent's thread. Two things come through it: the stack of the main thread, each time the
 agent asks for it with a signal, and the report at a fatal signal. Their first words differ.
 
-    rank, in signal handlers --pipe--> FaultPipe --> a dump for `nbddp.agent.stack_dumps`
+    rank, in signal handlers --pipe--> StackPipe --> a dump for `nbddp.agent.stack_dumps`
                                                   --> the stack at a crash, for `RankExited`
 """
 
@@ -20,7 +20,7 @@ _BEGIN = b"Stack (most recent call first):"
 _OUTERMOST = re.compile(rb'\n  File "<string>", line \d+ in <module>\n\Z')
 
 
-class FaultPipe:
+class StackPipe:
     """Both ends; the agent closes the write end when the rank's process was made."""
 
     def __init__(self) -> None:

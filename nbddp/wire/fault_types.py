@@ -1,7 +1,7 @@
 """Faults on purpose, as data: what happens, on which ranks, and at which moment.
 
 Runs in: every process. Pure. `nbddp.wire.fault_grammar` reads them from the user's text;
-`nbddp.rank.collectives.faults` lets them strike.
+`nbddp.rank.collectives.fault_strikes` lets them strike.
 """
 
 from typing import Final, Literal, TypeAlias
