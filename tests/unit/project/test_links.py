@@ -12,6 +12,9 @@ SKIPPED = {"build", "dist", "out", "node_modules"}  # made by commands, or not o
 INLINE = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?(?:\s|$)", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+NAMED_FILE = re.compile(
+    r"(?<![\w/.-])((?:tests|nbddp|docs|notebooks)/[\w/]+\.(?:py|md|ipynb|toml|json|png))"
+)
 CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#+\s+(.+?)\s*#*$", re.MULTILINE)
 
@@ -66,6 +69,12 @@ def test_links_are_alive(path: Path) -> None:
         if (reason := problem(link, path))
     }
     assert not dead
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_of_the_repository_that_a_page_names_exist(path: Path) -> None:
+    named = set(NAMED_FILE.findall(path.read_text(encoding="utf-8")))
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:
