@@ -3,7 +3,8 @@
 ``dist.all_reduce`` of 8 floats on one rank, where the operation itself is cheapest: on the group of
 a traced pool, on the stock group inside of it (same process, same memory), and on the group of a
 plain pool. Then a DDP training step on two ranks, in a traced and in a plain pool, and on the stock
-group inside of the traced pool. Timed are loops in cells, not the cells.
+group inside of the traced pool. Timed are loops in cells, not the cells. The first operation of a
+cell is in the loop: tracing adds more to it than to later ones.
 
 Misleading would be: a mean (the machine's other work is in it, so medians are compared), rounds
 that are not interleaved (two plain groups differ by up to a factor of two from minute to minute), a

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.gloo import waits
-from nbddp.rank.collectives.recording.call_sites import NO_ITERATION
 from nbddp.rank.collectives.recording.group_counters import SPARSE
 from nbddp.rank.collectives.recording.recorder import failure_of
 from nbddp.rank.collectives.recording.signatures import CallSignature
@@ -31,7 +30,7 @@ _frame = sys._getframe
 
 
 def run(  # noqa: PLR0915 - one function, see above
-    group: "TracedGroup", inner: Any, known: CallSignature, first: Any, second: Any, *more: Any
+    group: "TracedGroup", inner: Any, known: CallSignature, args: tuple[Any, ...]
 ) -> None:
     """Record, compare, issue, and wait. Only the method of the group may call it, directly.
 
@@ -39,9 +38,7 @@ def run(  # noqa: PLR0915 - one function, see above
         group: the traced group.
         inner: the method of the stock group.
         known: signature of the call.
-        first: first argument of the method: the tensors that it writes.
-        second: second argument of the method.
-        more: further arguments of the method.
+        args: arguments of the method; the first one has the tensors that it writes.
 
     Raises:
         CollectiveMismatchError: another rank of this machine has issued another operation.
@@ -71,13 +68,13 @@ def run(  # noqa: PLR0915 - one function, see above
     digest = counters.digest
     counters.seq = seq = counters.seq + 1
     counters.digest = digest ^ (known.full + seq)
-    iteration = NO_ITERATION
+    loops = outer = innermost = 0
     if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
-        iteration = sites.iteration(looping)
+        loops, outer, innermost = sites.iteration(looping)
     began = _now()
     record = writer.issue(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
-        counters.timeout_ms, began, slot, *iteration,
+        counters.timeout_ms, began, slot, loops, outer, innermost,
     )  # fmt: skip
     kept = work = None
     try:
@@ -86,11 +83,11 @@ def run(  # noqa: PLR0915 - one function, see above
                 wrong = recorder.board.check(counters, seq, known, record)
                 if wrong is not None:
                     recorder.disagree(counters, record, wrong)
-            kept = None if known.is_only_read_by(recorder.rank) else copy_written(first)
-            work = inner(first, second, *more) if more else inner(first, second)
+            kept = None if known.is_only_read_by(recorder.rank) else copy_written(args[0])
+            work = inner(*args)
             writer.accept(slot, record, began)
         else:  # there is no other member to compare with, to wait for, or to lose
-            work = inner(first, second, *more) if more else inner(first, second)
+            work = inner(*args)
         group.wait_for(work, counters)
     except BaseException as error:
         try:

@@ -386,9 +386,9 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 return instead.work or SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
             is_watched = pull is not None or recorder.check or recorder.before_mismatch is not None
-        if is_watched or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
+        is_async = methods.is_async(args, kwargs)
+        if is_watched or kwargs or len(args) < 2 or is_async:
             digest = counters.digest
-            is_async = methods.is_async(args, kwargs)
             try:
                 record = recorder.collective(counters, call, is_async=is_async)
             except CallReplacedError as replaced:
@@ -412,7 +412,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             return self._handle(work, record, copies=copies, uses=uses)
         if self.is_careful:
             torch_private.set_synchronous(args[-1])
-        return fast_path.run(self, inner, call, *args)
+        return fast_path.run(self, inner, call, args)
 
     run.__name__ = method
     return run
@@ -493,18 +493,21 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
         self: TracedGroup, tensors: Any = None, options: Any = None, *more: Any, **names: Any
     ) -> Any:
         recorder = self.recorder
-        try:
-            tensor = tensors[0]
-            # Options made by `dist.all_reduce` have both attributes. See `methods` for the key.
-            call = recorder.signatures.known[id(options.nbddp_op), tensor.dtype, tensor.shape]
-            is_usual = tensor.is_cpu and tensor.is_contiguous() and not options.asyncOp
-        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError):
-            is_usual = False
+        is_usual = False
+        op = getattr(options, "nbddp_op", None)
+        if op is not None:  # options made by `dist.all_reduce`, not by C++ for DDP
+            try:
+                tensor = tensors[0]
+                # See `methods` for the key.
+                call = recorder.signatures.known[id(op), tensor.dtype, tensor.shape]
+                is_usual = tensor.is_cpu and tensor.is_contiguous() and not options.asyncOp
+            except (TypeError, AttributeError, IndexError, KeyError, RuntimeError):
+                pass
         is_careful = self.is_careful or recorder.is_careful
         if not is_usual or is_careful or self.counters.ended is not None:
             args = (tensors, options, *more)
             return general(self, *(value for value in args if value is not None), **names)
-        return fast_path.run(self, self.inner_allreduce, call, tensors, options)
+        return fast_path.run(self, self.inner_allreduce, call, (tensors, options))
 
     run.__name__ = "allreduce"
     return run

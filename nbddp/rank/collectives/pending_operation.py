@@ -25,8 +25,8 @@ class PendingOperation:
     """One operation that is open."""
 
     __slots__ = (
-        "_error", "copies", "counters", "handle", "is_message", "is_open", "record", "recorder",
-        "stock_work", "was_interrupted",
+        "_error", "copies", "counters", "handle", "has_future", "is_message", "is_open", "record",
+        "recorder", "stock_work", "was_interrupted",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +41,7 @@ class PendingOperation:
         self.is_message = is_message
         self.is_open = True
         self.was_interrupted = False  #: an interrupt has ended the caller's wait for it
+        self.has_future = False  #: its future calls `take_end`
         #: The stock work of a deleted handle; None for Gloo.
         self.stock_work: Any = None
         self._error: RuntimeError | None = None
@@ -53,10 +54,10 @@ class PendingOperation:
     @property
     def is_busy(self) -> bool:
         """True while a thread of the backend runs it; Gloo's messages have no thread."""
-        if self.is_message or self._error is not None:
+        if self.is_message:
             return False
         work = self._work()
-        return work is None or not work.is_completed()
+        return self._error is None if work is None else not work.is_completed()
 
     def _work(self) -> Any:
         """Return the work of the stock group; None: it was deleted."""
@@ -123,18 +124,21 @@ class PendingOperation:
             return error if ended is None else ended()
         return None
 
-    def take_future(self, future: Any) -> None:
-        """Take the end of the operation's future. Called mostly by a thread of the backend."""
+    def take_end(self, error: RuntimeError | None) -> None:
+        """Take the end of the operation's future. Called mostly by a thread of the backend.
+
+        Args:
+            error: of the future; None: it succeeded.
+        """
         if not self.is_open or self.recorder.is_child:
             return
-        ended = _now()
-        try:
-            future.value()
-        except RuntimeError:
-            self.check_end()  # the caller that waits for it records the cause
+        if error is not None:
+            self._error = error  # for a check without a handle
+            if self._work() is not None:
+                self.check_end()  # the caller that waits for it records the cause
         else:
             # Gloo completes the future before the work, so the work may not be complete yet.
-            self.close(ended, None)
+            self.close(_now(), None)
 
     def abandon(self) -> None:
         """End the operation in the records, because its group was rebuilt."""
@@ -161,6 +165,8 @@ class PendingOperation:
         """
         if self.counters.is_careful:
             self.stock_work = work  # its end is seen by checking it, see `Recorder.sweep`
+            return
+        if self.has_future:
             return
         try:
             work.get_future().add_done_callback(self._take_last_future)

@@ -190,10 +190,12 @@ class TracedWork(dist.Work):
         """Return the future of the operation, whose end is recorded."""
         self.note_seen()
         future = self.inner.get_future()
-        future.add_done_callback(self.pending.take_future)
-        return (
-            future if self._counters.is_careful else futures.future_behind(future, self._counters)
-        )
+        pending = self.pending
+        pending.has_future = True
+        if self._counters.is_careful:
+            future.add_done_callback(lambda ended: pending.take_end(futures.error_of(ended)))
+            return future
+        return futures.future_behind(future, self._counters, pending.take_end)
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended."""

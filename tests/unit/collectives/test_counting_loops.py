@@ -1,5 +1,6 @@
 """Loops whose variable says in which iteration a rank is."""
 
+import ast
 import linecache
 import sys
 import textwrap
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from nbddp.rank.collectives.recording import counting_loops
+from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.recording.counting_loops import CountingLoops, local_integer
+from nbddp.wire.flight_recorder import NodeMemory, Writer
 
 FILE = "<loops of a test>"
 
@@ -117,6 +121,55 @@ def test_code_with_an_error_has_no_loops(around: Callable[[str], tuple[str, ...]
 def test_a_file_that_changes_is_read_again(around: Callable[[str], tuple[str, ...]]):
     assert around("for i in range(4):\n    here()") == ("i",)
     assert around("for k in range(4):\n    here()") == ("k",)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are parsed."""
+    texts: list[str] = []
+
+    def parse(text: str) -> ast.Module:
+        texts.append(text)
+        return ast.parse(text)
+
+    noting = types.SimpleNamespace(**{**vars(ast), "parse": parse})
+    monkeypatch.setattr(counting_loops, "ast", noting)
+    return texts
+
+
+def test_a_function_of_an_earlier_cell_is_not_parsed_again_in_each_cell(parsed: list[str]):
+    lines = ["def f():\n", "    for i in range(1):\n", "        yield\n"]
+    linecache.cache[FILE] = (0, None, lines, FILE)
+    variables: dict[str, Any] = {}
+    exec(compile("".join(lines), FILE, "exec"), variables)
+    frame = variables["f"]().gi_frame
+    sites = Sites(lambda file: 7 * (file == FILE), Writer(NodeMemory.create(1), 0), ())
+    for _ in range(3):
+        sites.forget()
+        sites.loop_variables(frame)
+    assert len(parsed) == 1
+    linecache.cache.pop(FILE)
+
+
+def test_code_without_a_loop_is_not_parsed(
+    around: Callable[[str], tuple[str, ...]], parsed: list[str]
+):
+    assert around("here()") == ()
+    assert not parsed
+
+
+def test_few_files_keep_their_loops(parsed: list[str]):
+    loops = CountingLoops()
+    names = [f"<cell {number} of a test>" for number in range(100)]
+    for name in names:
+        linecache.cache[name] = (0, None, ["for i in range(1):\n", "    pass\n"], name)
+        assert loops.around(name, 2) == ("i",)
+    assert loops.around(names[-1], 2) == ("i",)
+    assert len(parsed) == 100
+    assert loops.around(names[0], 2) == ("i",)
+    assert len(parsed) == 101
+    for name in names:
+        linecache.cache.pop(name)
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ another future that depends on Gloo's, and that nbddp can complete as well.
 
     Gloo's future ---value, or error---> Relay --> the caller's future
     `abort`, a moment later   --error--^
+
+A callback in Python takes the GIL in a thread of Gloo, so Gloo's future gets one, and not several.
 """
 
 import re
@@ -37,27 +39,44 @@ def keep_original() -> None:
     _keeps_original = True
 
 
-def future_behind(inner: Any, counters: GroupCounters) -> Any:
+def future_behind(
+    inner: Any, counters: GroupCounters, take_end: Callable[[RuntimeError | None], None]
+) -> Any:
     """Return a future that is completed as ``inner`` is, or by `end_soon`.
 
     Args:
         inner: future of an operation of a Gloo group.
         counters: of that group.
+        take_end: called with the error of ``inner``, or None, before the caller sees the end.
     """
     if _keeps_original or torch.cuda.is_initialized():
-        return inner  # with CUDA, it ends with a stream, which only the original knows
-    relay = Relay(counters)
+        # With CUDA, it ends with a stream, which only the original knows.
+        inner.add_done_callback(lambda ended: take_end(error_of(ended)))
+        return inner
+    relay = Relay(counters, take_end)
     future = relay.gate.then(relay.deliver)
     counters.relays.add(relay)
     inner.add_done_callback(relay.take_end)
     return future
 
 
+def error_of(ended: Any) -> RuntimeError | None:
+    """Return the error of a future that is done; None: it succeeded."""
+    try:
+        ended.value()
+    except RuntimeError as error:
+        return error.with_traceback(None)
+    return None
+
+
 class Relay:
     """Completes a future once; it does not own the future, which owns tensors in the end."""
 
-    def __init__(self, counters: GroupCounters) -> None:
+    def __init__(
+        self, counters: GroupCounters, take_end: Callable[[RuntimeError | None], None]
+    ) -> None:
         self._counters = counters
+        self._take_end = take_end
         self.epoch = counters.epoch  #: ends with the rebuild of the group
         self._lock = threading.Lock()
         self._is_open = True
@@ -70,8 +89,10 @@ class Relay:
         try:
             value = inner.value()
         except RuntimeError as error:
-            self.end(error.with_traceback(None))
+            self._take_end(error.with_traceback(None))
+            self.end(error)
         else:
+            self._take_end(None)
             self._complete(lambda: value)
 
     def end(self, error: BaseException) -> None:

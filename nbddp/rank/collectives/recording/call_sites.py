@@ -268,7 +268,6 @@ class Sites:
         self.known.clear()
         self._frames.clear()
         self._offsets.clear()
-        self._loops.forget(self._cell_of)
         # The I/O thread adds files while it describes the rank: a copy does not change.
         kinds = self._kind_by_file.copy()
         self._kind_by_file = {file: kind for file, kind in kinds.items() if kind != _USER}

@@ -12,7 +12,7 @@ import ast
 import linecache
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ _IS_COPY: Final = sys.version_info < (3, 13)
 #: frame, of a local variable, and of the call of `sys.getrefcount`.
 _OWN_REFERENCES: Final = 3
 _LARGEST: Final = 1 << 62
+#: So many files keep their loops; each cell is a file.
+_MAX_FILES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,25 @@ class _Loop:
 
 
 class CountingLoops:
-    """Finds the counting loops around a line; parses a file once, as long as it is unchanged."""
+    """Finds the counting loops around a line; parses a file once, as long as it is unchanged.
+
+    To parse a cell takes milliseconds, and later cells call its functions: a cell keeps its loops
+    until `_MAX_FILES` other files have come.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[list[str], list[_Function]]] = {}
-
-    def forget(self, is_cell: Callable[[str], object]) -> None:
-        """Forget the cells: each of them is a file."""
-        self._files = {file: loops for file, loops in self._files.items() if not is_cell(file)}
 
     def around(self, file: str, line: int) -> tuple[str, ...]:
         """Return the variables of the loops around a line of a function, the innermost first."""
         lines = linecache.getlines(file)
         known = self._files.get(file)
         if known is None or known[0] is not lines:  # a file that changed has another list
-            known = self._files[file] = (lines, _functions("".join(lines)))
+            known = (lines, _functions("".join(lines)))
+            self._files.pop(file, None)  # the newest is the last
+            self._files[file] = known
+            for oldest in list(self._files)[:-_MAX_FILES]:
+                self._files.pop(oldest, None)
         enclosing = [one for one in known[1] if one.first <= line <= one.last]
         if not enclosing:
             return ()
@@ -82,6 +88,8 @@ def local_integer(frame: types.FrameType, name: str) -> int | None:
 
 
 def _functions(text: str) -> list[_Function]:
+    if "for" not in text:
+        return []
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -332,7 +332,7 @@ class Recorder:
             timeout_ms = timeout_ms or counters.info.timeout_ms
         return self.writer.issue(
             signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
-            timeout_ms, _now(), 0, *iteration,
+            timeout_ms, _now(), 0, iteration[0], iteration[1], iteration[2],
         )  # fmt: skip
 
     def texts(self, known: CallSignature, counters: GroupCounters | None) -> tuple[int, int]:
