@@ -242,6 +242,7 @@ class RankProbes:
         report = report.with_injected(
             pool.injected,
             pool.left_out,
+            pool.typed,
             disturbed=pool.disturbed,
             only_delays=pool.struck_acts <= ONLY_DELAYS,
         )

@@ -39,10 +39,10 @@ from nbddp.controller.state.silent_nodes import late_text
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
+    ChangedAtPrompt,
     InputAnswered,
     InterruptRequested,
     LifeStimulus,
-    OperationsLeftOut,
     RespawnRequested,
     RestartRequested,
     RunRequested,
@@ -104,6 +104,7 @@ class PoolMachine:
         self.run: CellRun | None = None
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self.left_out: list[str] = []  #: the same
+        self.typed: list[str] = []  #: the same
         self.disturbed: set[Rank] = set()  #: the same, see `CellRun`
         self.struck_acts: set[str] = set()  #: the same
         self._input_requests = InputRequests()
@@ -208,7 +209,7 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck() | OperationsLeftOut() | ImportChanged():
+            case FaultStruck() | ChangedAtPrompt() | ImportChanged():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
                     self.run.note(stimulus)
                 return []
@@ -350,7 +351,7 @@ class PoolMachine:
         run_id = requested.execute.run_id
         self.ranks.move_all(requested.ranks, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._input_requests.begin(requested.ranks)
-        self.run = CellRun(
+        self.run = run = CellRun(
             run_id,
             requested.ranks,
             now,
@@ -360,10 +361,10 @@ class PoolMachine:
             asks_at_deadlock=any(each.on == "deadlock" for each in requested.execute.break_points),
             execute=requested.execute,
         )
-        self.injected, self.left_out = self.run.injected, self.run.left_out
-        self.disturbed, self.struck_acts = self.run.disturbed, self.run.struck_acts
+        self.injected, self.left_out, self.typed = run.injected, run.left_out, run.typed
+        self.disturbed, self.struck_acts = run.disturbed, run.struck_acts
         if requested.timeout_s is not None:
-            self.run.times_out_at = now + requested.timeout_s
+            run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 
     def _see_debuggers(self, now: float) -> None:
