@@ -84,6 +84,11 @@ _WITHOUT_TYPED: Final = (
     "Nothing, if what was typed at the prompt is the cause. The same cell without it shows whether "
     "its code is right."
 )
+#: The next step if an interrupt is the reason that the calls of ranks do not match.
+AFTER_INTERRUPT: Final = (
+    "Nothing, if the interrupt was meant. It finds ranks at different lines, so what they call "
+    "next may meet another call, or none."
+)
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
 #: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.
@@ -558,6 +563,22 @@ class Report:
             left_out=tuple(left_out),
             typed=tuple(typed),
         )
+
+    def after_interrupt(self) -> "Report":
+        """Blame no code for calls that do not match, the first of which came after an interrupt.
+
+        For the notebook layer.
+
+        Returns:
+            The report.
+        """
+        findings = tuple(
+            replace(each, next_step=AFTER_INTERRUPT, suspicions=(), code=(), change=None)
+            if each.kind == "mismatched-collective" and each.next_step != AFTER_INTERRUPT
+            else each
+            for each in self.findings
+        )
+        return replace(self, findings=findings)
 
     def with_nodes(self, nodes: PoolNodes) -> "Report":
         """Add their nodes to all ranks, and to each finding those of the ranks that are its reason.

@@ -57,6 +57,16 @@ def test_a_line_that_was_typed_at_the_prompt_comes_first_and_nothing_blames_the_
     assert typed_before.findings[0].next_step != BLAMED.next_step
 
 
+def test_a_mismatch_after_an_interrupt_blames_no_code():
+    mismatch = replace(BLAMED, kind="mismatched-collective")
+    missing, wrong = Report("run", (BLAMED, mismatch)).after_interrupt().findings
+    assert missing == BLAMED
+    assert wrong.next_step.startswith("Nothing, if the interrupt was meant.")
+    assert (wrong.suspicions, wrong.code, wrong.change) == ((), (), None)
+    told = replace(wrong, suspicions=("rank 1 was interrupted",))
+    assert Report("run", (told,)).after_interrupt().findings == (told,)
+
+
 def test_the_use_of_a_tensor_before_its_time_is_no_work_of_a_fault_on_other_ranks():
     found = replace(BLAMED, kind="buffer-in-use", culprits=RankSet.of([2]))
     for disturbed, is_kept in (((), True), ((1,), True), ((1, 2), False), (None, False)):

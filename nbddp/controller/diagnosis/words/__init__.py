@@ -11,7 +11,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import used_as_scratch
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import Finding, Kind
+from nbddp.controller.diagnosis.report import AFTER_INTERRUPT, Finding, Kind
 from nbddp.controller.diagnosis.suspicions import suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Waiting
 from nbddp.controller.diagnosis.words import (
@@ -64,11 +64,6 @@ _OF_CALLS: Final = frozenset[Kind](
         "missing-rank",
     )
 )
-#: The next step if ranks made such calls while they handled an interrupt.
-_AFTER_INTERRUPT: Final = (
-    "Nothing, if the interrupt was meant. It finds ranks at different lines, so a call in "
-    "`finally` or `except` may then meet another one, or none."
-)
 
 
 def write_finding(cause: Cause, reports: RankReports) -> Finding:
@@ -114,7 +109,7 @@ def _words(cause: Cause, reports: RankReports) -> Words:
     if cause.kind not in _OF_CALLS or not was_interrupted(cause, reports):
         return words
     code = words.code if cause.kind == "mismatched-collective" else ()  # the lines of the calls
-    return replace(words, next_step=_AFTER_INTERRUPT, change=None, code=code, places=())
+    return replace(words, next_step=AFTER_INTERRUPT, change=None, code=code, places=())
 
 
 def plain_finding(cause: Cause) -> Finding:
