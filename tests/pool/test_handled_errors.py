@@ -70,3 +70,43 @@ finally:
     [suspicion] = finding.suspicions
     assert suspicion.startswith("rank 1 was interrupted (cell [1], line")
     assert finding.next_step.startswith("Nothing, if the interrupt was meant.")
+
+
+@pytest.mark.fresh_ranks(3)
+def test_a_quit_after_a_step_of_one_rank_is_named_as_the_cause(pool: Pool):
+    """Rank 0 has called its operation before the interrupt, which sends the others elsewhere."""
+    cell = "try:\n    dist.all_reduce(torch.ones(1))\nfinally:\n    dist.barrier()"
+    view = run_cell(pool, cell, step=True, answers=["step -r 0", "quit"], check=False)
+    error = str(view.error)
+    assert isinstance(view.error, CellInterruptedError)
+    assert (
+        "was interrupted; ranks 1-2 then made a call that does not match: rank 0 called "
+        "all_reduce, ranks 1-2 called barrier\n" in error
+    )
+    assert "ranks 1-2 were interrupted (cell [1], line 2), and were here" in error
+    assert "next      Nothing, if the interrupt was meant." in error
+    assert view.outcome is not None
+    assert view.outcome.report is not None
+    [finding] = view.outcome.report.findings
+    [suspicion] = finding.suspicions
+    assert suspicion.startswith("ranks 1-2 were interrupted (cell [1], line 2), and came here")
+    run_cell(pool, "dist.barrier()")
+
+
+@pytest.mark.fresh_ranks(3)
+def test_a_quit_that_the_code_catches_blames_no_line_after_it(pool: Pool):
+    cell = """
+try:
+    dist.all_reduce(torch.ones(1))
+except KeyboardInterrupt:
+    pass
+dist.all_reduce(torch.ones(2))
+"""
+    view = run_cell(pool, cell, step=True, answers=["step -r 0", "quit"], check=False)
+    assert "next      Nothing, if the interrupt was meant." in str(view.error)
+    assert view.outcome is not None
+    assert view.outcome.report is not None
+    [finding] = view.outcome.report.findings
+    assert (finding.kind, finding.suspicions) == ("mismatched-collective", ())
+    assert finding.next_step.startswith("Nothing, if the interrupt was meant.")
+    run_cell(pool, "dist.barrier()")

@@ -47,9 +47,11 @@ from nbddp.errors import (
 )
 from nbddp.wire.flight_recorder import RENDEZVOUS
 from nbddp.wire.message_types import ErrorInfo, ExitCause
-from nbddp.wire.rank_set import RankSet, ranks_by_value
+from nbddp.wire.rank_set import RankSet, ranks_by, ranks_by_value
 
 _LAST_LINES = 6
+#: Errors of other kinds in a headline.
+_MAX_OTHERS = 2
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,9 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
     if verdict is not None:
         kind, proof = verdict
         headline = proof.headline
-        if evidence.was_caused_by_interrupt(outcome):
+        if callers := evidence.called_after_interrupt(outcome):
             kind, ended = _ended_by_user(outcome, cell_name)
-            headline = f"{ended}; after that, {proof.clause}"
+            headline = f"{ended}; {evidence.then(callers, outcome, proof)}"
         before = [*_handling(outcome), *evidence.timeout_lines(outcome)]
         kept, step = _kept(outcome), _next_step(outcome)
         whole = [*proof.lines, *before, *kept, *step]
@@ -183,6 +185,7 @@ def _error_text(  # noqa: PLR0911 - one for each kind of error
     elif is_brief and len(ranks) == len(_raised(outcome)):
         said = ""  # the one traceback right above ends with it
     at_line = evidence.at_line(outcome.results[rank].error for rank in ranks)
+    said += _others(outcome, ranks, first)
     raised = f"{ranks.describe()} raised {shown.name}{at_line}{said}"
     tail = [
         *_reason(outcome, ranks),
@@ -264,17 +267,16 @@ def _handling(outcome: RunOutcome) -> list[Line]:
         for rank, result in outcome.results.items()
         if result.error is not None and result.error.handling is not None
     }
-    return [
-        labelled("before", f"{text}, and was here while handling it")
-        for text in describe_handled(handled_by_rank)[: traceback_groups.MAX_FULL]
-    ]
+    was_here = ", and was here while handling it", ", and were here while handling it"
+    texts = describe_handled(handled_by_rank, was_here)
+    return [labelled("before", text) for text in texts[: traceback_groups.MAX_FULL]]
 
 
 def _next_step(outcome: RunOutcome) -> list[Line]:
     """The lines on what to change: below a long card they are what a reader sees first."""
     report = outcome.report
     is_clear = report is not None and report.proven and not outcome.rebuild_failure
-    if not is_clear or report is None or evidence.was_caused_by_interrupt(outcome):
+    if not is_clear or report is None:
         return []
     return advice(report.proven[0])
 
@@ -504,6 +506,19 @@ def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
         for rank, error in _raised(outcome)
         if error.ename == first.ename and _line(error) == _line(first) is not None
     )
+
+
+def _others(outcome: RunOutcome, told: RankSet, first: ErrorInfo) -> str:
+    """``; rank 0 raised ValueError``: the own errors of ranks beside those that are told."""
+    names = [(error.ename, rank) for rank, error in _raised(outcome) if rank not in told]
+    parts = [
+        f"{ranks.describe()} raised {name}{' too' * (name == first.ename)}"
+        for name, ranks in ranks_by(names).items()
+        if name != "KeyboardInterrupt"
+    ]
+    more = ["others more"] * (len(parts) > _MAX_OTHERS)
+    text = ", ".join([*parts[:_MAX_OTHERS], *more])
+    return f"; {text}" if text else ""
 
 
 def _line(error: ErrorInfo) -> tuple[int, int] | None:

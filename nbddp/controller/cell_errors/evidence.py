@@ -75,12 +75,17 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
     return (raised_at.cell, raised_at.line) in lines
 
 
-def was_caused_by_interrupt(outcome: RunOutcome) -> bool:
-    """Whether ranks made a call that does not match while they handled an interrupt."""
-    return (outcome.interrupted or outcome.timed_out) and any(
-        error.ename == MISMATCH_ERROR and error.handling is not None and error.handling.is_interrupt
-        for result in outcome.results.values()
+def called_after_interrupt(outcome: RunOutcome) -> RankSet:
+    """The ranks that made a call that does not match while they handled an interrupt."""
+    if not (outcome.interrupted or outcome.timed_out):
+        return RankSet()
+    return RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
         if (error := result.error) is not None
+        and error.ename == MISMATCH_ERROR
+        and error.handling is not None
+        and error.handling.is_interrupt
     )
 
 
@@ -114,6 +119,15 @@ def proof_of_mismatch(mismatches: list[Mismatch], report: Report | None) -> Proo
         return Proof(finding.headline.rstrip("."), finding.clause, lines)
     headline = f"{describe_calls(by_rank, fields)}; it was seen before any data was lost"
     return Proof(headline, headline, lines)
+
+
+def then(late: RankSet, outcome: RunOutcome, proof: Proof) -> str:
+    """The mismatch behind an interrupt; ``late`` have made their calls after it for certain."""
+    seen = outcome.raised_mismatches
+    callers = RankSet.of(rank for wrong in seen for rank in (wrong.rank, wrong.peer))
+    if not callers - late:
+        return f"after that, {proof.clause}"
+    return f"{late.describe()} then made a call that does not match: {proof.clause}"
 
 
 def _operation_key(operation: Operation) -> tuple[str, int]:
@@ -417,13 +431,16 @@ def timeout_lines(outcome: RunOutcome) -> list[Line]:
 
 
 def fault_lines(outcome: RunOutcome, *, is_brief: bool = False) -> list[Line]:
-    """One line for each fault on purpose or skip, which come before what they may have caused.
+    """One line for each fault on purpose, skip, or line typed at the prompt.
+
+    They come before what they may have caused.
 
     Brief: a notebook has shown those on faults when they struck.
     """
     texts = () if is_brief else outcome.injected[:MAX_FULL]
     faults = [f"{ON_PURPOSE}: {text}" for text in texts]
-    return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL])]
+    typed = () if outcome.report is None else outcome.typed[:MAX_FULL]  # a plain error needs none
+    return [Line(text) for text in (*faults, *outcome.left_out[:MAX_FULL], *typed)]
 
 
 def consequence_lines(outcome: RunOutcome) -> list[Line]:

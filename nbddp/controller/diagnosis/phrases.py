@@ -221,8 +221,13 @@ def describe_calls(
     return ", ".join([*parts, *["others something else"] * (len(variants) > _MAX_CALLS)])
 
 
-def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]:
-    """The exceptions that ranks handled: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
+def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine], then: Forms) -> list[str]:
+    """The exceptions that ranks handled: ``rank 1 raised ValueError: boom (cell [3], line 2)``.
+
+    Args:
+        handled_by_rank: the exceptions.
+        then: what the ranks did next, with a blank in front.
+    """
     text_by_rank = {rank: str(handled) for rank, handled in handled_by_rank.items()}
     texts = []
     for ranks in ranks_by_value(text_by_rank).values():
@@ -231,7 +236,7 @@ def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]
         if handled.is_interrupt:
             place_text = f" ({handled.place})" if handled.place else ""
             predicate = f"{ranks.verb('was', 'were')} interrupted{place_text}"
-        texts.append(f"{ranks.describe()} {predicate}")
+        texts.append(f"{ranks.describe()} {predicate}{ranks.verb(*then)}")
     return texts
 
 

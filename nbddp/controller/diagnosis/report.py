@@ -80,6 +80,15 @@ _WITHOUT_SKIPS: Final = (
     "Nothing, if the operation that was skipped at the prompt is the cause. The same cell without "
     "`skip` shows whether its code is right."
 )
+_WITHOUT_TYPED: Final = (
+    "Nothing, if what was typed at the prompt is the cause. The same cell without it shows whether "
+    "its code is right."
+)
+#: The next step if an interrupt is the reason that the calls of ranks do not match.
+AFTER_INTERRUPT: Final = (
+    "Nothing, if the interrupt was meant. It finds ranks at different lines, so what they call "
+    "next may meet another call, or none."
+)
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
 #: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.
@@ -492,11 +501,14 @@ class Report:
     injected: tuple[str, ...] = ()
     #: Operations that the user had skipped at the prompt, in words: the same.
     left_out: tuple[str, ...] = ()
+    #: Calls and code that the user had typed there, in words: the same.
+    typed: tuple[str, ...] = ()
 
     def with_injected(
         self,
         injected: Sequence[str],
         left_out: Sequence[str] = (),
+        typed: Sequence[str] = (),
         *,
         disturbed: Iterable[Rank] | None = None,
         only_delays: bool = False,
@@ -512,18 +524,21 @@ class Report:
         Args:
             injected: faults, in words.
             left_out: operations that were skipped at the prompt, in words.
+            typed: calls and code that were typed there, in words.
             disturbed: ranks that a fault may have brought to other lines; None: all.
             only_delays: the faults have only delayed or stopped ranks for some time.
 
         Returns:
-            The report; without any of both, as it is.
+            The report; without any of these, as it is.
         """
-        if not (injected or left_out):
+        by_hand = bool(left_out or typed)
+        if not (injected or by_hand):
             return self
-        step = _WITHOUT_FAULTS if injected else _WITHOUT_SKIPS
-        known = None if left_out or disturbed is None else RankSet.of(disturbed)
+        step = _WITHOUT_TYPED if typed else _WITHOUT_SKIPS
+        step = _WITHOUT_FAULTS if injected else step
+        known = None if by_hand or disturbed is None else RankSet.of(disturbed)
 
-        are_delays = only_delays and not left_out
+        are_delays = only_delays and not by_hand
 
         def is_about_code(finding: Finding) -> bool:
             is_own = finding.kind == "buffer-in-use" and finding.proven
@@ -541,8 +556,29 @@ class Report:
                 before if before.proven and before.kind in _ABOUT_CODE else after
                 for before, after in zip(self.findings, findings, strict=True)
             )
-        injected, left_out = tuple(injected), tuple(left_out)
-        return replace(self, findings=findings, injected=injected, left_out=left_out)
+        return replace(
+            self,
+            findings=findings,
+            injected=tuple(injected),
+            left_out=tuple(left_out),
+            typed=tuple(typed),
+        )
+
+    def after_interrupt(self) -> "Report":
+        """Blame no code for calls that do not match, the first of which came after an interrupt.
+
+        For the notebook layer.
+
+        Returns:
+            The report.
+        """
+        findings = tuple(
+            replace(each, next_step=AFTER_INTERRUPT, suspicions=(), code=(), change=None)
+            if each.kind == "mismatched-collective" and each.next_step != AFTER_INTERRUPT
+            else each
+            for each in self.findings
+        )
+        return replace(self, findings=findings)
 
     def with_nodes(self, nodes: PoolNodes) -> "Report":
         """Add their nodes to all ranks, and to each finding those of the ranks that are its reason.
@@ -675,6 +711,7 @@ class Report:
             "ranks": [each.to_dict() for each in self.ranks.values()],
             "injected": list(self.injected),
             "left_out": list(self.left_out),
+            "typed": list(self.typed),
             "fingerprint": self.fingerprint,
         }
 

@@ -18,12 +18,13 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.similar_keys import similar_keys
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import ExceptionLine, Operation
 from nbddp.wire.flight_recorder.matching import other_kind
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
 _MAX_HINTS = 3
+_CAME_HERE: Forms = (", and came here while handling it",) * 2
 
 
 def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
@@ -59,21 +60,33 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
 
 
 def was_interrupted(cause: Cause, reports: RankReports) -> bool:
-    """Whether culprits made their calls while they handled an interrupt."""
+    """Whether some of the ranks made their calls while they handled an interrupt.
+
+    The interrupt has found them at other lines than the rest, on whichever side the culprits are.
+    """
+    return any(handled.is_interrupt for handled in _handled_by_rank(cause, reports).values())
+
+
+def _handled_by_rank(cause: Cause, reports: RankReports) -> dict[Rank, ExceptionLine]:
+    """The exceptions that the ranks of a cause handled."""
     views = reports.graph.views
-    exceptions = (views[rank].handling for rank in cause.culprits if rank in views)
-    return any(handled is not None and handled.is_interrupt for handled in exceptions)
+    return {
+        rank: handled
+        for rank in _concerned(cause)
+        if rank in views and (handled := views[rank].handling) is not None
+    }
+
+
+def _concerned(cause: Cause) -> RankSet:
+    """The culprits, the ranks that wait for them, and those that called something else."""
+    calls = () if cause.disagreement is None else cause.disagreement.operation_by_rank
+    return RankSet.of({*cause.culprits, *cause.waiting, *calls})
 
 
 def error_first(cause: Cause, reports: RankReports) -> str:
     """The next step where an exception, perhaps, led some ranks to another call; else empty."""
-    views = reports.graph.views
-    handled_by_rank = {
-        rank: handled
-        for rank in sorted({*cause.culprits, *cause.waiting})
-        if rank in views and (handled := views[rank].handling) is not None
-    }
-    if not handled_by_rank or len(handled_by_rank) == len({*cause.culprits, *cause.waiting}):
+    handled_by_rank = _handled_by_rank(cause, reports)
+    if not handled_by_rank or len(handled_by_rank) == len(_concerned(cause)):
         return ""
     if len({str(handled) for handled in handled_by_rank.values()}) > 1:
         return ""
@@ -88,14 +101,7 @@ def error_first(cause: Cause, reports: RankReports) -> str:
 
 def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
     """An exception sent a rank to another call than the others: in ``except`` or ``finally``."""
-    views = reports.graph.views
-    handled_by_rank = {
-        rank: handled
-        for rank in sorted({*cause.culprits, *cause.waiting})
-        if rank in views and (handled := views[rank].handling) is not None
-    }
-    for text in describe_handled(handled_by_rank):
-        yield f"{text}, and came here while handling it"
+    yield from describe_handled(_handled_by_rank(cause, reports), _CAME_HERE)
 
 
 # --- collectives ---------------------------------------------------------------------------------

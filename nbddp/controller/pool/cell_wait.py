@@ -68,7 +68,7 @@ class CellWait:
         paused: gets a rank, the time at which it has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
         free: frees ranks that are held by a deadlock.
-        replied: gets the commands for stopped ranks, before they are sent.
+        replied: gets the commands for stopped ranks, and lines for debuggers, before they are sent.
         compare: shows in the view where a value differs between ranks at their prompts.
         numbers: tells the number of the last collective of each group, on each rank.
         meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
@@ -88,7 +88,7 @@ class CellWait:
         paused: Callable[[int, int, int], None] = lambda rank, begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         free: Callable[[Free], None] = lambda free: None,
-        replied: Callable[[Sequence[tuple[InputRequest, StepReply]]], None] = lambda replies: None,
+        replied: Callable[[Sequence[tuple[InputRequest, StepReply | str]]], None] = lambda _: None,
         compare: Callable[[CellView, str, RankSet], None] = lambda view, expression, ranks: None,
         numbers: Callable[[], Mapping[Rank, Mapping[str, int]]] = dict,
         meshes: MeshesByRank | None = None,
@@ -292,9 +292,9 @@ class CellWait:
             return 0.0
         line = "q" if reply.value is None else reply.value  # Ctrl-D
         answer = self._turns.answer(line, time.monotonic())
+        self._replied(answer.replies)
         for request, text in answer.replies:
             self._send(request, text)
-        if answer.replies:
             self._steps.be_patient(time.monotonic())
         if answer.wants_list:
             self._view.tell(self._turns.listing(self._describe()))

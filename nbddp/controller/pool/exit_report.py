@@ -27,4 +27,5 @@ def explained(history: CellHistory, world_size: int, outcome: RunOutcome) -> Run
         leaves_loops=history.leaves_loops(outcome.fresh) if outcome.fresh else False,
     )
     report = exit_report(outcome, history.lost_names(exited, world_size))
-    return replace(outcome, report=report.with_injected(outcome.injected, outcome.left_out))
+    caused = outcome.injected, outcome.left_out, outcome.typed
+    return replace(outcome, report=report.with_injected(*caused))

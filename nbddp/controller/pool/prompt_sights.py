@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import HubThread, Run
 from nbddp.controller.pool.view_protocol import CellView
-from nbddp.controller.prompts import Free, Sight
-from nbddp.controller.state import FreeRequested, OperationsLeftOut
+from nbddp.controller.prompts import Free, Sight, typed_at
+from nbddp.controller.state import ChangedAtPrompt, FreeRequested
 from nbddp.controller.values import Descriptions, PromptExchange, diff_values
 from nbddp.errors import NbddpError, PoolBrokenError
 from nbddp.wire.messages import InputRequest
@@ -64,12 +64,16 @@ def free(hub: HubThread, run: Run, wanted: Free) -> None:
 
 
 def note_replies(
-    pool: "Pool", hub: HubThread, run: Run, replies: Sequence[tuple[InputRequest, StepReply]]
+    pool: "Pool", hub: HubThread, run: Run, replies: Sequence[tuple[InputRequest, StepReply | str]]
 ) -> None:
     """Note the commands that change what the cell does: another catch-up cannot repeat them."""
-    if any(reply.verb in _CHANGES for _, reply in replies):
+    verbs = {reply.verb for _, reply in replies if isinstance(reply, StepReply)}
+    if verbs & _CHANGES:
         pool.history.note_change()
-    _leave_out(hub, run, [request for request, reply in replies if reply.verb is StepVerb.SKIP])
+    if StepVerb.SKIP in verbs:  # it goes to all of the ranks
+        _leave_out(hub, run, [request for request, _ in replies])
+    for text in typed_at(replies):
+        hub.post(ChangedAtPrompt(run.run_id, text, is_skip=False))
 
 
 def _leave_out(hub: HubThread, run: Run, requests: Sequence[InputRequest]) -> None:
@@ -79,7 +83,7 @@ def _leave_out(hub: HubThread, run: Run, requests: Sequence[InputRequest]) -> No
     for (name, site), ranks in by_place.items():
         place = f", {site.place}" if site.line else ""
         text = f"{ranks.describe()} left out {name} at the prompt{place}"
-        hub.post(OperationsLeftOut(run.run_id, text))
+        hub.post(ChangedAtPrompt(run.run_id, text, is_skip=True))
 
 
 def compare(exchange: PromptExchange, view: CellView, expression: str, ranks: RankSet) -> None:

@@ -10,6 +10,7 @@ from nbddp.controller.prompts.operation_rows import OperationRow, Progress, prog
 from nbddp.controller.prompts.step_commands import STEP_HELP, Free, Sight
 from nbddp.controller.prompts.step_turns import StepTurns
 from nbddp.controller.prompts.stuck_turns import StuckTurns
+from nbddp.controller.prompts.typed_code import typed_at
 
 __all__ = [
     "HELP",
@@ -27,4 +28,5 @@ __all__ = [
     "can_come",
     "passed",
     "progress_in",
+    "typed_at",
 ]

@@ -27,8 +27,10 @@ from nbddp.controller.diagnosis import (
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
 from nbddp.controller.recovery.silence import SilentRanks
 from nbddp.controller.state import (
+    MISMATCH_ERROR,
     ONLY_DELAYS,
     Action,
+    CellRun,
     Diagnosed,
     DiagnoseRequested,
     PoolMachine,
@@ -238,17 +240,33 @@ class RankProbes:
 
     def _with_facts(self, report: Report) -> Report:
         """Add the facts that the diagnosis does not know."""
-        pool = self._pool
-        report = report.with_injected(
-            pool.injected,
-            pool.left_out,
-            disturbed=pool.disturbed,
-            only_delays=pool.struck_acts <= ONLY_DELAYS,
-        )
+        pool, run = self._pool, self._pool.latest
+        if run is not None:
+            if self._mismatched_after_interrupt(run):
+                report = report.after_interrupt()
+            report = report.with_injected(
+                run.injected,
+                run.left_out,
+                run.typed,
+                disturbed=run.disturbed,
+                only_delays=run.struck_acts <= ONLY_DELAYS,
+            )
         if pool.spec.nnodes == 1:
             return report
         by_node = pool.ranks.by_node(range(pool.spec.world_size))
         return report.with_nodes(PoolNodes(by_node, pool.hosts))
+
+    def _mismatched_after_interrupt(self, run: CellRun) -> bool:
+        """Whether ranks made a call that does not match, and no rank had raised before.
+
+        Their code may have caught the interrupt long before. A mismatch is raised at its call.
+        """
+        errors = (each.error for each in self.results.values() if each.error is not None)
+        return (
+            (run.interrupted or run.timed_out)
+            and not run.raised_before
+            and any(error.ename == MISMATCH_ERROR for error in errors)
+        )
 
     def sanitized(self, now: float) -> list[Action]:
         """Tell what the sanitizers saw in the latest cell, which has failed, beside its error."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.outcome import RankResult, RunOutcome, exited_result
-from nbddp.controller.state.stimuli import OperationsLeftOut
+from nbddp.controller.state.stimuli import ChangedAtPrompt
 from nbddp.wire.fault_types import Fault
 from nbddp.wire.messages import Execute, FaultStruck, ImportChanged, RankExited, RunsFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -74,6 +74,7 @@ class CellRun:
     execute: Execute | None = None  #: the request; None: it is not known
     injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
     left_out: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    typed: list[str] = field(default_factory=list)  #: see `RunOutcome`
     importing: dict[Rank, str] = field(default_factory=dict)  #: modules; empty text: none
     struck_acts: set[str] = field(default_factory=set)  #: of faults; empty text: not known
     struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
@@ -122,13 +123,15 @@ class CellRun:
         """Note that it has ended on these ranks, which are some of ``ended``."""
         self.results |= {rank: end for rank, end in results_of(ended).items() if rank in ranks}
 
-    def note(self, event: FaultStruck | OperationsLeftOut | ImportChanged) -> None:
-        """Note a fault on purpose, operations that the user has skipped, or an import."""
+    def note(self, event: FaultStruck | ChangedAtPrompt | ImportChanged) -> None:
+        """Note a fault on purpose, a command at the prompt, or an import."""
         if isinstance(event, ImportChanged):
             self.importing[event.rank] = event.module
             return
-        if isinstance(event, OperationsLeftOut):
-            self.left_out.append(event.text)
+        if isinstance(event, ChangedAtPrompt):
+            texts = self.left_out if event.is_skip else self.typed
+            if event.is_skip or event.text not in texts:
+                texts.append(event.text)
             return
         self.injected.append(event.text)
         self.struck.add((event.number, event.rank))
@@ -209,5 +212,6 @@ class CellRun:
             injected=tuple(self.injected),
             struck_dead=RankSet.of(self.struck_dead),
             left_out=tuple(self.left_out),
+            typed=tuple(self.typed),
             missed_faults=self._missed(),
         )

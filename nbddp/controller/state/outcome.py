@@ -121,6 +121,8 @@ class RunOutcome:
     #: Ranks on which one of them struck that kills, or may have.
     struck_dead: RankSet = NO_RANKS
     left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
+    #: Calls and code that the user has typed there, and that may have changed the cell, in words.
+    typed: tuple[str, ...] = ()
     missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     silent: tuple[Silence, ...] = ()  #: silent nodes, with ranks that had not finished
     knows_cells: bool = True  #: False: other notebooks had run cells before %ddp attach

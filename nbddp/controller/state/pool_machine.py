@@ -39,10 +39,10 @@ from nbddp.controller.state.silent_nodes import late_text
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
+    ChangedAtPrompt,
     InputAnswered,
     InterruptRequested,
     LifeStimulus,
-    OperationsLeftOut,
     RespawnRequested,
     RestartRequested,
     RunRequested,
@@ -102,10 +102,7 @@ class PoolMachine:
         #: Agents on other machines come when their engine starts them.
         self._starts_until = None if spec.has_machines else now + settings.start_timeout_s
         self.run: CellRun | None = None
-        self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
-        self.left_out: list[str] = []  #: the same
-        self.disturbed: set[Rank] = set()  #: the same, see `CellRun`
-        self.struck_acts: set[str] = set()  #: the same
+        self.latest: CellRun | None = None  #: the latest cell, also if it has ended
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -122,7 +119,7 @@ class PoolMachine:
         self._host = self._host or address
         self.phase = Phase.UP
         self._starts_until = None
-        self.run = run
+        self.run = self.latest = run
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -208,7 +205,7 @@ class PoolMachine:
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
-            case FaultStruck() | OperationsLeftOut() | ImportChanged():
+            case FaultStruck() | ChangedAtPrompt() | ImportChanged():
                 if self.run is not None and self.run.run_id == stimulus.run_id:
                     self.run.note(stimulus)
                 return []
@@ -350,7 +347,7 @@ class PoolMachine:
         run_id = requested.execute.run_id
         self.ranks.move_all(requested.ranks, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._input_requests.begin(requested.ranks)
-        self.run = CellRun(
+        self.run = self.latest = run = CellRun(
             run_id,
             requested.ranks,
             now,
@@ -360,10 +357,8 @@ class PoolMachine:
             asks_at_deadlock=any(each.on == "deadlock" for each in requested.execute.break_points),
             execute=requested.execute,
         )
-        self.injected, self.left_out = self.run.injected, self.run.left_out
-        self.disturbed, self.struck_acts = self.run.disturbed, self.run.struck_acts
         if requested.timeout_s is not None:
-            self.run.times_out_at = now + requested.timeout_s
+            run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 
     def _see_debuggers(self, now: float) -> None:

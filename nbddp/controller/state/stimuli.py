@@ -59,11 +59,12 @@ class FreeRequested:
 
 
 @dataclass(frozen=True)
-class OperationsLeftOut:
-    """The user has let ranks leave out an operation at the prompt: ``skip``."""
+class ChangedAtPrompt:
+    """The user has typed a command that, perhaps, makes a cell do other than its code says."""
 
     run_id: str
     text: str  #: ``rank 2 left out barrier #3 at the prompt, cell [4], line 7``
+    is_skip: bool  #: ranks leave out an operation; False: they got a call or code
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ LifeStimulus: TypeAlias = (
     | InterruptRequested
     | AbandonRequested
     | InputAnswered
-    | OperationsLeftOut
+    | ChangedAtPrompt
     | RestartRequested
     | RespawnRequested
     | StopRequested

@@ -319,12 +319,13 @@ def _text(sections: Sequence[_Section], injected: Sequence[str], *, is_above_err
 def _injected(report: Report) -> list[str]:
     """The lines that stand first on the card of a cell: what the user has caused on purpose."""
     faults = [f"{ON_PURPOSE.capitalize()}: {one_line(text)}." for text in report.injected]
-    skips = [f"{text[:1].upper()}{one_line(text[1:])}." for text in report.left_out]
+    typed = (*report.left_out, *report.typed)
+    skips = [f"{text[:1].upper()}{one_line(text[1:])}." for text in typed]
     lines = [*faults[:_MAX_FINDINGS], *skips[:_MAX_FINDINGS]]
     if len(faults) > _MAX_FINDINGS:
         lines.append(f"and {len(faults) - _MAX_FINDINGS} more faults on purpose")
     if len(skips) > _MAX_FINDINGS:
-        lines.append(f"and {len(skips) - _MAX_FINDINGS} more operations skipped at the prompt")
+        lines.append(f"and {len(skips) - _MAX_FINDINGS} more commands at the prompt")
     return lines
 
 

@@ -150,12 +150,34 @@ def test_a_mismatch_caused_by_an_interrupt_is_told_as_an_interrupt():
     error = cell_error(freed(0, ename="KeyboardInterrupt"), wrong, interrupted=True, is_plain=False)
     assert type(error) is CellInterruptedError
     assert (
-        "CellInterruptedError: cell [7] was interrupted; after that, rank 0 called all_reduce, "
-        "rank 1 called broadcast" in text(error)
+        "CellInterruptedError: cell [7] was interrupted; rank 1 then made a call that does not "
+        "match: rank 0 called all_reduce, rank 1 called broadcast" in text(error)
     )
     assert (
         "  before    rank 1 was interrupted (cell [7], line 3), and was here while handling it\n"
         in text(error)
+    )
+
+
+def test_calls_after_an_interrupt_are_told_so_where_all_ranks_have_handled_it():
+    info = ErrorInfo(
+        ename="CollectiveMismatchError",
+        evalue="broadcast against all_reduce",
+        traceback=["<traceback>"],
+        handling=ExceptionLine(name="KeyboardInterrupt", site=site(3)),
+    )
+    first, second = (
+        RankResult(rank, "error", error=info, failed_at_ns=rank, mismatches=(mismatch(),) * rank)
+        for rank in (0, 1)
+    )
+    error = cell_error(first, second, interrupted=True, is_plain=False)
+    assert (
+        "CellInterruptedError: cell [7] was interrupted; after that, rank 0 called all_reduce, "
+        "rank 1 called broadcast" in text(error)
+    )
+    assert (
+        "  before    ranks 0-1 were interrupted (cell [7], line 3), and were here while handling "
+        "it\n" in text(error)
     )
 
 

@@ -49,7 +49,16 @@ def test_the_first_failure_comes_first():
     assert text(error) == (
         "rank 1\n<traceback of KeyError: 'x'>\n\n"
         "ranks 0,2\n<traceback of RuntimeError: the others are gone>\n\n"
-        "CellError: rank 1 raised KeyError: 'x'"
+        "CellError: rank 1 raised KeyError: 'x'; ranks 0,2 raised RuntimeError"
+    )
+
+
+def test_the_headline_has_few_of_the_other_errors():
+    names = ["KeyError", "OSError", "TypeError", "IndexError"]
+    error = cell_error(*(raised(rank, name, at_ns=rank) for rank, name in enumerate(names)))
+    assert text(error).endswith(
+        "CellError: rank 0 raised KeyError: bad; rank 1 raised OSError, rank 2 raised TypeError, "
+        "others more"
     )
 
 
@@ -86,7 +95,8 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     # Another line or another error is another reason; equal ones keep their text.
     others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
     assert text(cell_error(bad(0, at_ns=1), *others)).endswith(
-        "raised ValueError at cell [7], line 2: bad rank 0"
+        "raised ValueError at cell [7], line 2: bad rank 0; rank 2 raised KeyError, rank 1 raised "
+        "ValueError too"
     )
     # Ranks that were only freed are named separately.
     error = cell_error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
@@ -116,7 +126,8 @@ def test_at_most_four_tracebacks_in_full():
         "rank 4: ValueError: of 4\n"
         "rank 5: ValueError: of 5\n"
         "rank 6: ValueError: of 6\n"
-        "CellError: rank 0 raised ValueError at cell [7], line 1: of 0"
+        "CellError: rank 0 raised ValueError at cell [7], line 1: of 0; ranks 1-6 raised "
+        "ValueError too"
     )
 
 
@@ -299,7 +310,9 @@ def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
         == "rank 0\n<traceback of ValueError: bad>\nCellError: rank 0 raised ValueError"
     )
     [shown] = cell_error(raised(0), raised(1, "KeyError", "x"))._render_traceback_()
-    assert plain(shown).endswith("\nCellError: rank 0 raised ValueError: bad")
+    assert plain(shown).endswith(
+        "\nCellError: rank 0 raised ValueError: bad; rank 1 raised KeyError"
+    )
 
 
 def test_ranks_of_a_status():

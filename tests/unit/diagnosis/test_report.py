@@ -49,6 +49,7 @@ def test_the_report_as_plain_values():
         "earliest_timeout_left_ms": 29_000,
         "injected": [],
         "left_out": [],
+        "typed": [],
         "fingerprint": report.fingerprint,
     }
     assert finding.pop("ranks") == ranks

@@ -42,6 +42,31 @@ def test_nothing_blames_the_code():
     assert report.with_injected([]) is report
 
 
+def test_a_line_that_was_typed_at_the_prompt_comes_first_and_nothing_blames_the_code():
+    typed = ["rank 0 got `run x = 5` at the prompt, cell [4], line 2"]
+    report = Report("run", (BLAMED,)).with_injected((), (), typed)
+    shown = card(report)["text/plain"]
+    assert shown.splitlines()[0] == "Rank 0 got `run x = 5` at the prompt, cell [4], line 2."
+    assert "Next: Nothing, if what was typed at the prompt is the cause." in shown
+    assert "a typing error" not in shown
+    assert report.to_dict()["typed"] == typed
+    many = card(report.with_injected((), FAULTS[:2], typed * 3))["text/plain"]
+    assert "and 2 more commands at the prompt" in many
+    own = replace(BLAMED, kind="buffer-in-use", culprits=RankSet.of([2]))
+    typed_before = Report("run", (own,)).with_injected((), (), typed, disturbed=())
+    assert typed_before.findings[0].next_step != BLAMED.next_step
+
+
+def test_a_mismatch_after_an_interrupt_blames_no_code():
+    mismatch = replace(BLAMED, kind="mismatched-collective")
+    missing, wrong = Report("run", (BLAMED, mismatch)).after_interrupt().findings
+    assert missing == BLAMED
+    assert wrong.next_step.startswith("Nothing, if the interrupt was meant.")
+    assert (wrong.suspicions, wrong.code, wrong.change) == ((), (), None)
+    told = replace(wrong, suspicions=("rank 1 was interrupted",))
+    assert Report("run", (told,)).after_interrupt().findings == (told,)
+
+
 def test_the_use_of_a_tensor_before_its_time_is_no_work_of_a_fault_on_other_ranks():
     found = replace(BLAMED, kind="buffer-in-use", culprits=RankSet.of([2]))
     for disturbed, is_kept in (((), True), ((1,), True), ((1, 2), False), (None, False)):

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from nbddp.controller.state.actions import SendToRanks
-from nbddp.controller.state.cell_run import ONLY_DELAYS
+from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun
 from nbddp.controller.state.exit_text import exited_text
 from nbddp.controller.state.rank_state import RankInfo
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
+    ChangedAtPrompt,
     InterruptRequested,
     RespawnRequested,
     RunRequested,
@@ -28,6 +29,11 @@ SETTINGS = Settings(death_grace_s=0.5, interrupt_grace_s=2.0)
 
 def make(n: int = 3, nnodes: int = 1, *, plain: bool = False) -> Pool:
     return Pool(n, nnodes, SETTINGS, plain=plain).start()
+
+
+def latest(pool: Pool) -> CellRun:
+    assert pool.machine.latest is not None
+    return pool.machine.latest
 
 
 # --- the ordinary way ----------------------------------------------------------------------------
@@ -98,8 +104,8 @@ def test_the_outcome_has_the_faults_on_purpose():
     for run_id, rank, number in (("r", 1, 0), ("r", 0, 3), ("old", 1, 2), ("r", 0, -1)):
         struck = FaultStruck(run_id=run_id, rank=rank, number=number, text=f"{number} on {rank}")
         assert pool.feed(struck) == []
-    assert pool.machine.injected == ["0 on 1", "3 on 0", "-1 on 0"]
-    assert pool.machine.disturbed == {0, 1}
+    assert latest(pool).injected == ["0 on 1", "3 on 0", "-1 on 0"]
+    assert latest(pool).disturbed == {0, 1}
     pool.finished(0, "r")
     outcome = outcome_in(pool.finished(1, "r"))
     assert outcome.injected == ("0 on 1", "3 on 0", "-1 on 0")
@@ -111,7 +117,22 @@ def test_the_outcome_has_the_faults_on_purpose():
         "link 0-1: 1 ms",
     )
     pool.run()
-    assert pool.machine.injected == []
+    assert latest(pool).injected == []
+
+
+def test_the_outcome_has_what_was_typed_at_the_prompt_once():
+    pool = make()
+    pool.feed(RunRequested(Execute("r", "", 1, 1), RankSet.of([0, 1])))
+    for run_id, text, is_skip in (
+        ("r", "left out", True),
+        ("r", "typed", False),
+        ("old", "typed before", False),
+        ("r", "typed", False),
+    ):
+        assert pool.feed(ChangedAtPrompt(run_id, text, is_skip=is_skip)) == []
+    pool.finished(0, "r")
+    outcome = outcome_in(pool.finished(1, "r"))
+    assert (outcome.left_out, outcome.typed) == (("left out",), ("typed",))
 
 
 def test_a_fault_at_a_line_without_code_says_why_it_did_not_strike():
@@ -143,8 +164,8 @@ def test_a_fault_of_time_disturbs_no_other_line(fault: str, disturbed: set[int])
     )
     pool.feed(RunRequested(execute, RankSet.of([0, 1])))
     pool.feed(FaultStruck(run_id="r", rank=1, number=0, text="it"))
-    assert pool.machine.disturbed == disturbed
-    assert (pool.machine.struck_acts <= ONLY_DELAYS) == ("stop" in fault)
+    assert latest(pool).disturbed == disturbed
+    assert (latest(pool).struck_acts <= ONLY_DELAYS) == ("stop" in fault)
 
 
 def test_meshes_are_kept_until_they_change_or_the_process_is_fresh():

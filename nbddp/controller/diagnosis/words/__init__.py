@@ -4,14 +4,15 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import used_as_scratch
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import Finding, Kind
-from nbddp.controller.diagnosis.suspicions import suspicions
+from nbddp.controller.diagnosis.report import AFTER_INTERRUPT, Finding, Kind
+from nbddp.controller.diagnosis.suspicions import suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Waiting
 from nbddp.controller.diagnosis.words import (
     collectives,
@@ -52,10 +53,22 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "crossed-lines": sanitizer.crossed_lines,
 }
 
+#: Findings about calls that ranks have made at other lines than others, or not at all.
+_OF_CALLS: Final = frozenset[Kind](
+    (
+        "mismatched-collective",
+        "p2p-cycle",
+        "group-cycle",
+        "p2p-unmatched",
+        "store-wait",
+        "missing-rank",
+    )
+)
+
 
 def write_finding(cause: Cause, reports: RankReports) -> Finding:
     """Return the finding that reports a cause."""
-    words = WRITERS[cause.kind](cause, reports)
+    words = _words(cause, reports)
     operation, disagreement = cause.operation, cause.disagreement
     group = reports.graph.group(operation) if operation else None
     is_alone = cause.kind == "dead-rank" or bool(cause.finding_by_rank)
@@ -89,6 +102,14 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         is_handled=cause.proven and _is_handled(cause, reports),
         begins_with_ranks=words.begins_with_ranks,
     )
+
+
+def _words(cause: Cause, reports: RankReports) -> Words:
+    words = WRITERS[cause.kind](cause, reports)
+    if cause.kind not in _OF_CALLS or not was_interrupted(cause, reports):
+        return words
+    code = words.code if cause.kind == "mismatched-collective" else ()  # the lines of the calls
+    return replace(words, next_step=AFTER_INTERRUPT, change=None, code=code, places=())
 
 
 def plain_finding(cause: Cause) -> Finding:

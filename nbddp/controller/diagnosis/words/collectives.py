@@ -27,7 +27,6 @@ from nbddp.controller.diagnosis.suggested_change import (
     moved_out,
     skipped_together,
 )
-from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.unsettled_reasons import with_all_reasons
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
@@ -43,7 +42,7 @@ def group_cycle(cause: Cause, reports: RankReports) -> Words:
     problem = "each is in a collective of another group"
     step = "Call the groups in the same order on all ranks that are members of several."
     words = cycle(cause, reports, problem, step)
-    missed = [] if was_interrupted(cause, reports) else _missing_in(cause)
+    missed = _missing_in(cause)
     left = [pair for each in missed if (pair := _left_out_in(each, reports)) is not None]
     if len(left) == 1:
         ((operation, culprits, places),) = left
@@ -162,7 +161,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     operation, ranks, culprits = cause.operation, cause.direct, cause.culprits
     group = reports.graph.group(operation) if operation else None
     places: Places = []
-    if cause.proven and not was_interrupted(cause, reports):
+    if cause.proven:
         places = with_loop_facts(
             missing_calls(cause, reports.graph, reports.sources), cause, reports
         )

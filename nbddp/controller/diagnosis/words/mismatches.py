@@ -62,11 +62,6 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 _MAX_CLUSTERS = 3
 #: Assignments in a sentence, and in the code below it.
 _MAX_ASSIGNED = 2
-#: The next step after a mismatch of ranks that an interrupt has sent to another call.
-_AFTER_INTERRUPT = (
-    "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
-    "`finally` or `except` may then meet another one."
-)
 _HUMAN_FIELDS: Mapping[str, str] = {
     "input_dtypes": "dtype",
     "input_sizes": "shape",
@@ -142,7 +137,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
-        _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
+        step,
         code=code,
         change=change,
         ranks=_ranks_that_disagree(disagreement, reports),
