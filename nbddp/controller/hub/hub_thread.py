@@ -327,6 +327,8 @@ class HubThread:
             self._stopping = True
             self._feed(StopRequested())
             self._send_to_agents(ShutdownAgent(grace_s=grace_s))
+            if self._remote_nodes is not None:
+                self._remote_nodes.dismiss_guests()
 
         self._call(shut_down)
 

@@ -39,6 +39,7 @@ from nbddp.wire.messages import (
     JobTimeLeft,
     RankExited,
     RefuseAgent,
+    ShutdownAgent,
 )
 from nbddp.wire.rank_set import NO_RANKS
 
@@ -233,7 +234,7 @@ class RemoteNodes:
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
         for guest, node in decision.admitted.items():
             self._channel.admit(guest, node)
-            agents.revive(node)
+            agents.revive(node, self._lobby.nodes[node].host)
             self._pids[node] = self._pids.pop(guest)
             self._renew_at = 0.0  # a later notebook has to know which agent has the node
             self._channel.send_to_agent(
@@ -246,7 +247,7 @@ class RemoteNodes:
         end = self.view.known(ended.end, now)
         if node < 0:
             self._forget_guest(node)
-        elif node == ended.node:
+        elif ended.node in (node, -1):  # it ended before it knew its node
             agents.note_end(node, end)
 
     def change_job(self, node: int, left_s: float, now: float) -> None:
@@ -257,6 +258,11 @@ class RemoteNodes:
         if text := self._job_ends.change(facts, left_s, now):
             self._job_changes.append(NotifyUser(None, text))
         self.view = replace(self.view, job_ends=self._job_ends.of(self.view.facts))
+
+    def dismiss_guests(self) -> None:
+        """End the agents that wait for others: the start has ended, and none gets a node."""
+        for guest in self._lobby.guests:
+            self._channel.send_to_agent(guest, ShutdownAgent(grace_s=0.0))
 
     def give_up(self, nodes: Iterable[int], agents: Agents) -> None:
         """Take silent nodes for lost: the user does not wait until they are heard again."""

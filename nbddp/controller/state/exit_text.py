@@ -174,6 +174,16 @@ def describe_agent_exit(exited: AgentExited) -> str:
     return describe_cause(exited.lost)
 
 
+def start_lost_agent_text(exited: AgentExited) -> str:
+    """Return why a start failed whose agent has ended: with its machine, and the next step."""
+    lost, last = exited.lost, exited.last_output.strip()
+    reason = describe_agent_exit(exited)
+    if exited.host and not exited.never_came:
+        how = _loss_of(lost).format(f"{lost.node} ({exited.host})")
+        reason = f"{how} ({_agent_end(lost.end)}). Next: start the pool again"
+    return f"{reason}: {last}" if last else reason
+
+
 def _loss_of(lost: LostAgent, *, several: bool = False) -> str:
     """``node {} was given up``: what is known of the loss, with a gap for the node."""
     if not lost.is_unseen:

@@ -26,11 +26,11 @@ from nbddp.controller.state.actions import (
 )
 from nbddp.controller.state.cell_run import CellRun
 from nbddp.controller.state.exit_text import (
-    describe_agent_exit,
     describe_exit,
     describe_store_exit,
     exited_text,
     slow_start_text,
+    start_lost_agent_text,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -470,11 +470,14 @@ class PoolMachine:
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
-        reason = describe_agent_exit(agent)
-        last = agent.last_output.strip()
-        actions = self._fail(f"{reason}: {last}" if last else reason)
+        actions = self._fail(start_lost_agent_text(agent))
         end = RankExited(
-            rank=0, pid=0, exit_code=-9, out_of_memory=False, last_output=last, cause=agent.lost
+            rank=0,
+            pid=0,
+            exit_code=-9,
+            out_of_memory=False,
+            last_output=agent.last_output.strip(),
+            cause=agent.lost,
         )
         for info in self.ranks.values():
             if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):

@@ -183,6 +183,16 @@ def test_an_agent_lost_during_the_start_is_a_failed_start(steps: int):
     assert pool.phase() is Phase.FAILED
 
 
+def test_an_agent_that_ends_during_the_start_is_named_with_its_machine():
+    pool = Pool(nnodes=2)
+    exited = AgentExited(1, AgentEnd("starter-ended"), host="n2")
+    failure = failure_in([*pool.feed(exited)])
+    assert failure.reason == (
+        "the agent of node 1 (n2) ended (the program that has started it has ended). Next: start "
+        "the pool again"
+    )
+
+
 def test_an_agent_lost_later_takes_its_ranks_and_no_others():
     pool = Pool(n=2, nnodes=2).start()
     assert announced_exits(pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))) == [
