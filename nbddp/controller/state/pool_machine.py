@@ -491,7 +491,8 @@ class PoolMachine:
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
                 self.phase, waiting = Phase.STORE, ""
-            return self._fail(slow_start_text(self._settings.start_timeout_s, waiting))
+            limit_s, has_machines = self._settings.start_timeout_s, self.spec.has_machines
+            return self._fail(slow_start_text(limit_s, waiting, has_machines=has_machines))
         run = self.run
         if run is None:
             return []

@@ -167,6 +167,16 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(steps: int, waiting
     assert pool.feed(Tick(), after_s=1000.0) == []
 
 
+def test_a_start_on_several_machines_that_takes_too_long_thinks_of_firewalls_too():
+    pool = Pool(nnodes=2)
+    pool.machine.spec = replace(pool.machine.spec, has_machines=True)
+    pool.hello(0)
+    pool.hello(1)
+    pool.store_ready()
+    failure = failure_in([*pool.feed(Tick(), after_s=60.0)])
+    assert "or a firewall stops connections between the hosts. Next: open all TCP" in failure.reason
+
+
 # --- agents --------------------------------------------------------------------------------------
 
 
