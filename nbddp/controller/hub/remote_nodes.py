@@ -73,6 +73,7 @@ class NodeView:
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
     behind: tuple[BehindNode, ...] = ()  #: nodes that are not silent, and answer late
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
+    missing: tuple[int, ...] = ()  #: nodes whose agents have not come, see `Lobby.missing`
 
     @property
     def jobs(self) -> dict[int, str]:
@@ -222,6 +223,7 @@ class RemoteNodes:
         self.view = replace(
             self.view,
             joined=self._lobby.joined,
+            missing=self._lobby.missing,
             facts=facts,
             pids=tuple(self._pids[node] for node in sorted(self._lobby.nodes)),
             job_ends=self._job_ends.of(facts),
@@ -275,7 +277,7 @@ class RemoteNodes:
         self._channel.forget(guest)
         self._lobby.leave(guest)
         self._pids.pop(guest, None)
-        self.view = replace(self.view, joined=self._lobby.joined)
+        self.view = replace(self.view, joined=self._lobby.joined, missing=self._lobby.missing)
 
     def _forget_silent_guests(self, now: float) -> None:
         """Forget guests that have gone, also those that only wanted to know the port."""

@@ -323,3 +323,11 @@ def test_the_machine_of_an_agent_is_known_once_it_has_come():
     agents.note_end(0, AgentEnd("starter-ended"))
     [exited] = agents.reap(Pool(1).machine, 2.0)
     assert exited.host == "n1"
+
+
+def test_the_view_has_the_nodes_that_have_not_come():
+    nodes = RemoteNodes(cast("RemoteHubChannel", Line()), "t", Lobby(2, "3"), Settings())
+    second = replace(FACTS, engine_node=1)
+    joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=second)
+    nodes.join(-1, joined, Agents(), 100.0)
+    assert nodes.view.missing == (0,)
