@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import note_ended_jobs
-from nbddp.errors import NoPoolError
+from nbddp.errors import NoPoolError, PoolInterruptedError
 from nbddp.system.kept_pools import detached_pools
 
 
@@ -17,6 +17,7 @@ class FailedStart:
 
     def __init__(self) -> None:
         self._line = ""  # the command, as the user has written it; empty: it has not failed
+        self._was_interrupted = False
 
     @contextmanager
     def noted(self, line: str, has_pool: Callable[[], bool]) -> Iterator[None]:
@@ -28,9 +29,10 @@ class FailedStart:
         """
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if not has_pool():
                 self._line = line
+                self._was_interrupted = isinstance(error, KeyboardInterrupt | PoolInterruptedError)
             raise
 
     def forget(self) -> None:
@@ -45,10 +47,13 @@ class FailedStart:
         """
         if self._line:
             attach = ", or %ddp attach POOL (%ddp pools lists them)" * ("attach" in self._line)
+            how, step = "failed", ""
+            if self._was_interrupted:
+                how, step = "was interrupted", f"{self._line} again, or "
             raise NoPoolError(
-                f"no pool is running, since {self._line} failed; this cell ran nowhere, and starts "
-                "no other pool in its place. Next: %ddp start with the options that you need"
-                f"{attach}"
+                f"no pool is running, since {self._line} {how}; this cell ran nowhere, and starts "
+                f"no other pool in its place. Next: {step}%ddp start with the options that you "
+                f"need{attach}"
             )
 
 

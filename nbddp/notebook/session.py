@@ -273,12 +273,22 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     is_untyped = "" in (current.options.cwd, options.cwd)
     if is_untyped and current.options.has_machines != options.has_machines:
         differences = [name for name in differences if name != "cwd"]
-    flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
-    raise PoolExistsError(
-        f"a pool is running with other options: it has {current.options.describe()}, you asked for "
-        f"{options.describe()} (different: {flags}). Next: %ddp stop, then start "
-        "again; %ddp restart gives fresh ranks with the old options"
+    flags = {name: LINE_OPTIONS[name].flags[0] for name in differences}
+    if "env" in flags:  # values are long, or perhaps secret
+        flags["env"] += f" {' '.join(_differing(current.options.env, options.env))}"
+    has, asked = (
+        each.describe() + f" --cwd {each.cwd or '(not given)'}" * ("cwd" in flags)
+        for each in (current.options, options)
     )
+    raise PoolExistsError(
+        f"a pool is running with other options: it has {has}, you asked for {asked} (different: "
+        f"{', '.join(flags.values())}). Next: %ddp stop, then start again; %ddp restart gives "
+        "fresh ranks with the old options"
+    )
+
+
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
 def _refuse_in_rank(name: str) -> None:
