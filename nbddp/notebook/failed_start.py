@@ -1,12 +1,12 @@
 """The last start or attach of the user, if it has failed: no cell starts another pool instead.
 
-Also what is said where no pool is running. Runs in: the notebook's process.
+Also what is said where no pool is running, or another one. Runs in: the notebook's process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from nbddp.controller.options import PoolOptions
+from nbddp.controller.options import LINE_OPTIONS, PoolOptions
 from nbddp.controller.pool import note_ended_jobs
 from nbddp.errors import NoPoolError, PoolInterruptedError
 from nbddp.system.kept_pools import detached_pools
@@ -72,3 +72,27 @@ def no_pool_text(last: PoolOptions | None) -> str:
         without = ", without --env" if last.env else ""
         start = f"{last.start_words()} (the last options{without})"
     return f"no pool is running. Next: %ddp start {start}{back}"
+
+
+def other_options_text(running: PoolOptions, asked: PoolOptions, differences: Iterable[str]) -> str:
+    """Refuse a start, since a pool with other options is running.
+
+    Args:
+        running: the options of that pool.
+        asked: those of the start.
+        differences: the names of the options that differ.
+    """
+    flags = {name: LINE_OPTIONS[name].flags[0] for name in differences}
+    if "env" in flags:  # values are long, or perhaps secret
+        one, other = running.env, asked.env
+        changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+        flags["env"] += f" {' '.join(changed)}"
+    has, wants = (
+        each.describe() + f" --cwd {each.cwd or '(not given)'}" * ("cwd" in flags)
+        for each in (running, asked)
+    )
+    return (
+        f"a pool is running with other options: it has {has}, you asked for {wants} (different: "
+        f"{', '.join(flags.values())}). Next: %ddp stop, then start again; %ddp restart gives "
+        "fresh ranks with the old options"
+    )

@@ -18,14 +18,14 @@ from IPython.core.getipython import get_ipython
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
-from nbddp.controller.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
-from nbddp.notebook.failed_start import FailedStart, no_pool_text
+from nbddp.notebook.failed_start import FailedStart, no_pool_text, other_options_text
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -273,22 +273,7 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     is_untyped = "" in (current.options.cwd, options.cwd)
     if is_untyped and current.options.has_machines != options.has_machines:
         differences = [name for name in differences if name != "cwd"]
-    flags = {name: LINE_OPTIONS[name].flags[0] for name in differences}
-    if "env" in flags:  # values are long, or perhaps secret
-        flags["env"] += f" {' '.join(_differing(current.options.env, options.env))}"
-    has, asked = (
-        each.describe() + f" --cwd {each.cwd or '(not given)'}" * ("cwd" in flags)
-        for each in (current.options, options)
-    )
-    raise PoolExistsError(
-        f"a pool is running with other options: it has {has}, you asked for {asked} (different: "
-        f"{', '.join(flags.values())}). Next: %ddp stop, then start again; %ddp restart gives "
-        "fresh ranks with the old options"
-    )
-
-
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    raise PoolExistsError(other_options_text(current.options, options, differences))
 
 
 def _refuse_in_rank(name: str) -> None:

@@ -296,8 +296,7 @@ class HubThread:
 
         def interrupt() -> None:
             for node, on_node in self._machine.ranks.by_node(transfer.ranks).items():
-                request = Interrupt(run_id=transfer.request_id, ranks=on_node)
-                self._channel.send_to_agent(node, request)
+                self._do(SendToAgent(node, Interrupt(run_id=transfer.request_id, ranks=on_node)))
 
         self._call(interrupt)
 

@@ -484,8 +484,7 @@ class PoolStartup:
             if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
                 self.on_progress(self._progress(hub))
             if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
-                nodes = hub.nodes
-                self._joining.check(nodes.joined, nodes.missing)
+                self._joining.check(hub.nodes.joined, hub.nodes.missing)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)

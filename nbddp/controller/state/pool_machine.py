@@ -471,13 +471,9 @@ class PoolMachine:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
         actions = self._fail(start_lost_agent_text(agent))
+        last = agent.last_output.strip()
         end = RankExited(
-            rank=0,
-            pid=0,
-            exit_code=-9,
-            out_of_memory=False,
-            last_output=agent.last_output.strip(),
-            cause=agent.lost,
+            rank=0, pid=0, exit_code=-9, out_of_memory=False, last_output=last, cause=agent.lost
         )
         for info in self.ranks.values():
             if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):
