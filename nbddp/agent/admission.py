@@ -15,6 +15,7 @@ from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.engine_variables import BatchJob, batch_job
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.invitation_reading import has_starter_ended
 from nbddp.agent.job_time import JobWatch
 from nbddp.agent.keeping import OtherMachine
 from nbddp.agent.lifeline_thread import LifelineThread
@@ -32,6 +33,7 @@ from nbddp.wire.messages import (
     AgentJoined,
     GreetAgent,
     RefuseAgent,
+    ShutdownAgent,
 )
 
 #: Until the hub has said how long it may be silent, this long.
@@ -39,6 +41,19 @@ _JOIN_PATIENCE_S = 120.0
 _TICK_S = 0.5
 #: Signals that end an agent: its engine, Ctrl-C in its terminal, the end of the terminal.
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class NotJoinedError(AgentJoinError):
+    """This agent has no place in the pool.
+
+    Args:
+        text: for the user.
+        end: for the hub, which perhaps has given it a place already.
+    """
+
+    def __init__(self, text: str, end: AgentEnd) -> None:
+        super().__init__(text)
+        self.end = end
 
 
 def join_and_serve(
@@ -65,6 +80,8 @@ def join_and_serve(
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
+    if has_starter_ended(lifeline_fd):  # before the hub has a place for it
+        raise _without_starter()
     facts_at = time.monotonic()
     signals: list[int] = []  # noted only: an exception in any line would skip the goodbye
     ends = list(_END_SIGNALS)
@@ -82,9 +99,9 @@ def join_and_serve(
         _say(facts.host, f"has reached {address}, and waits for {nodes}")
 
     try:
-        admitted = _admission(uplink, lifeline_fd, signals, greeted)
-    except AgentJoinError:
-        uplink.send(AgentEnded(node=-1, end=AgentEnd("notebook-lost")))
+        admitted = admission(uplink, lifeline_fd, signals, greeted)
+    except NotJoinedError as error:
+        uplink.send(AgentEnded(node=-1, end=error.end))
         uplink.close(linger_s=0.5)
         raise
     uplink.patience_s = max(admitted.settings.patience_s, invitation.keep_s)
@@ -131,33 +148,57 @@ def _say(host: str, text: str) -> None:
     sys.stderr.write(f"{AGENT_SAYS}{host}: {text}\n")
 
 
-def _admission(
+def _without_starter() -> NotJoinedError:
+    return NotJoinedError(
+        "not joined: standard input has ended, as it does when the program that started this agent "
+        "ends. Next, if you have started it: nbddp agent --connect - < FILE, or --connect FILE",
+        AgentEnd("starter-ended"),
+    )
+
+
+def admission(
     uplink: RemoteUplink, lifeline_fd: int, signals: list[int], greeted: Callable[[int], None]
 ) -> AdmitAgent:
+    """Wait until the hub gives this agent a node.
+
+    Args:
+        uplink: the connection, which has the hello of this agent.
+        lifeline_fd: the agent ends when its end is reached; -1: there is none.
+        signals: those that have come, and come.
+        greeted: called with the number of agents that have not come.
+
+    Raises:
+        NotJoinedError: the hub gives it none, or this agent has to end.
+    """
     poller = Poller()
     poller.add(uplink)
     if lifeline_fd >= 0:
         poller.add(lifeline_fd)
     while True:
-        ready = poller.wait(_TICK_S)
+        poller.wait(_TICK_S)
         for _, frames in uplink.receive():
             try:
                 request = codec.decode_agent_request(frames[0])
             except BadMessageError:
                 continue
             if isinstance(request, RefuseAgent):
-                raise AgentJoinError(f"the notebook has refused this agent: {request.reason}")
+                text = f"the notebook has refused this agent: {request.reason}"
+                raise NotJoinedError(text, AgentEnd("refused"))
+            if isinstance(request, ShutdownAgent):
+                raise NotJoinedError(
+                    "not joined: the start of the pool was interrupted, or has failed, before all "
+                    "agents had come. Next: start the pool again in the notebook, then this agent "
+                    "with the line or the file that it shows then",
+                    AgentEnd("asked"),
+                )
             if isinstance(request, GreetAgent):
                 greeted(request.missing)
             if isinstance(request, AdmitAgent):
                 return request
         if signals:
-            raise AgentJoinError(f"not joined: it was ended by {signal.Signals(signals[0]).name}")
+            text = f"not joined: it was ended by {signal.Signals(signals[0]).name}"
+            raise NotJoinedError(text, AgentEnd("signal", signals[0]))
         if reason := uplink.lost_reason():
-            raise AgentJoinError(f"not joined: {reason}")
-        if lifeline_fd in ready and not os.read(lifeline_fd, 4096):
-            raise AgentJoinError(
-                "not joined: standard input has ended, as it does when the program that started "
-                "this agent ends. Next, if you have started it: nbddp agent --connect - < FILE, or "
-                "--connect FILE"
-            )
+            raise NotJoinedError(f"not joined: {reason}", AgentEnd("notebook-lost"))
+        if has_starter_ended(lifeline_fd):
+            raise _without_starter()

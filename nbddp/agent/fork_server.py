@@ -15,12 +15,14 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from multiprocessing import forkserver
 from typing import Any
 
 from nbddp.agent.child_process import Child
 from nbddp.settings import StartMethod
 from nbddp.system import process_tree
+from nbddp.wire.launch_specs import RankLaunch, StoreLaunch
 from nbddp.wire.message_types import ForkServerEnd
 
 _PRELOAD = "nbddp.rank.preload"
@@ -127,4 +129,20 @@ class ProcessMaker:
 
 
 def _enter(module: str, launch: object) -> None:
-    importlib.import_module(module).main(launch)
+    try:
+        main = importlib.import_module(module).main
+    except BaseException as error:  # such as that of a torch that lacks a library
+        _tell(launch, error)
+        raise
+    main(launch)
+
+
+def _tell(launch: object, error: BaseException) -> None:
+    """Write why a process does not begin to where the agent looks for that of a rank, or a store.
+
+    The standard error of this process is that of the agent, and its exit code says nothing.
+    """
+    if isinstance(launch, RankLaunch):
+        os.write(launch.stderr.take(), "".join(traceback.format_exception(error)).encode())
+    elif isinstance(launch, StoreLaunch):
+        os.write(launch.answer.take(), f"{type(error).__name__}: {error}".encode())

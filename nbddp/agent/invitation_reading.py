@@ -4,6 +4,7 @@ Runs in: the agent process on another machine, its main thread.
 """
 
 import os
+import select
 import stat
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ STDIN = "-"
 #: The source that is the variable `CONNECT_ENV`.
 ENVIRONMENT = "env"
 CONNECT_ENV = "NBDDP_CONNECT"
+_SKIPPED_BYTES = 4096
 
 
 def read_invitation(source: str) -> Invitation:
@@ -59,6 +61,19 @@ def ends_with_starter(fd: int) -> bool:
     Engines give the agent a pipe. The end of a file is where its text ends.
     """
     return not stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def has_starter_ended(lifeline_fd: int) -> bool:
+    """Whether the end of such an input is reached; False also for -1: there is none.
+
+    What the starter writes behind the invitation is skipped.
+    """
+    if lifeline_fd < 0:
+        return False
+    while select.select([lifeline_fd], [], [], 0.0)[0]:
+        if not os.read(lifeline_fd, _SKIPPED_BYTES):
+            return True
+    return False
 
 
 def take_lifeline(fd: int) -> int:

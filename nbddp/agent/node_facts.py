@@ -55,6 +55,7 @@ def _folder_problem(folder: str) -> str:
 
 def _version(package: str) -> str:
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        # None, or an error of some versions of Python: the folder of the metadata is empty.
+        return metadata.version(package) or ""
+    except (metadata.PackageNotFoundError, KeyError):
         return ""

@@ -47,9 +47,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def _add_install(parser: argparse.ArgumentParser) -> None:
     pool = parser.add_argument_group("the pool, as in %ddp start")
-    for option in LINE_OPTIONS.values():
-        option.add_to(pool)
-    HOSTFILE.add_to(pool, dest="hosts")
+    hosts = pool.add_mutually_exclusive_group()
+    for name, option in LINE_OPTIONS.items():
+        option.add_to(hosts if name == "hosts" else pool)
+    HOSTFILE.add_to(hosts, dest="hosts")
     parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N, nbddp-CLUSTER)")
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
     where = parser.add_mutually_exclusive_group()

@@ -1,14 +1,14 @@
 """The last start or attach of the user, if it has failed: no cell starts another pool instead.
 
-Also what is said where no pool is running. Runs in: the notebook's process.
+Also what is said where no pool is running, or another one. Runs in: the notebook's process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from nbddp.controller.options import PoolOptions
+from nbddp.controller.options import LINE_OPTIONS, PoolOptions
 from nbddp.controller.pool import note_ended_jobs
-from nbddp.errors import NoPoolError
+from nbddp.errors import NoPoolError, PoolInterruptedError
 from nbddp.system.kept_pools import detached_pools
 
 
@@ -17,6 +17,7 @@ class FailedStart:
 
     def __init__(self) -> None:
         self._line = ""  # the command, as the user has written it; empty: it has not failed
+        self._was_interrupted = False
 
     @contextmanager
     def noted(self, line: str, has_pool: Callable[[], bool]) -> Iterator[None]:
@@ -28,9 +29,10 @@ class FailedStart:
         """
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if not has_pool():
                 self._line = line
+                self._was_interrupted = isinstance(error, KeyboardInterrupt | PoolInterruptedError)
             raise
 
     def forget(self) -> None:
@@ -45,10 +47,13 @@ class FailedStart:
         """
         if self._line:
             attach = ", or %ddp attach POOL (%ddp pools lists them)" * ("attach" in self._line)
+            how, step = "failed", ""
+            if self._was_interrupted:
+                how, step = "was interrupted", f"{self._line} again, or "
             raise NoPoolError(
-                f"no pool is running, since {self._line} failed; this cell ran nowhere, and starts "
-                "no other pool in its place. Next: %ddp start with the options that you need"
-                f"{attach}"
+                f"no pool is running, since {self._line} {how}; this cell ran nowhere, and starts "
+                f"no other pool in its place. Next: {step}%ddp start with the options that you "
+                f"need{attach}"
             )
 
 
@@ -67,3 +72,27 @@ def no_pool_text(last: PoolOptions | None) -> str:
         without = ", without --env" if last.env else ""
         start = f"{last.start_words()} (the last options{without})"
     return f"no pool is running. Next: %ddp start {start}{back}"
+
+
+def other_options_text(running: PoolOptions, asked: PoolOptions, differences: Iterable[str]) -> str:
+    """Refuse a start, since a pool with other options is running.
+
+    Args:
+        running: the options of that pool.
+        asked: those of the start.
+        differences: the names of the options that differ.
+    """
+    flags = {name: LINE_OPTIONS[name].flags[0] for name in differences}
+    if "env" in flags:  # values are long, or perhaps secret
+        one, other = running.env, asked.env
+        changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+        flags["env"] += f" {' '.join(changed)}"
+    has, wants = (
+        each.describe() + f" --cwd {each.cwd or '(not given)'}" * ("cwd" in flags)
+        for each in (running, asked)
+    )
+    return (
+        f"a pool is running with other options: it has {has}, you asked for {wants} (different: "
+        f"{', '.join(flags.values())}). Next: %ddp stop, then start again; %ddp restart gives "
+        "fresh ranks with the old options"
+    )

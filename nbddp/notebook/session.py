@@ -18,14 +18,14 @@ from IPython.core.getipython import get_ipython
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
-from nbddp.controller.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import KeptPool, Pool
 from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import front_end_request, source_check
 from nbddp.notebook.consoles import is_console, write_kernel_file
-from nbddp.notebook.failed_start import FailedStart, no_pool_text
+from nbddp.notebook.failed_start import FailedStart, no_pool_text, other_options_text
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
     AnyOut,
@@ -273,12 +273,7 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
     is_untyped = "" in (current.options.cwd, options.cwd)
     if is_untyped and current.options.has_machines != options.has_machines:
         differences = [name for name in differences if name != "cwd"]
-    flags = ", ".join(LINE_OPTIONS[name].flags[0] for name in differences)
-    raise PoolExistsError(
-        f"a pool is running with other options: it has {current.options.describe()}, you asked for "
-        f"{options.describe()} (different: {flags}). Next: %ddp stop, then start "
-        "again; %ddp restart gives fresh ranks with the old options"
-    )
+    raise PoolExistsError(other_options_text(current.options, options, differences))
 
 
 def _refuse_in_rank(name: str) -> None:

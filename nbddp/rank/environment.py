@@ -9,6 +9,7 @@ Sources: torchrun's variables, ``torch/distributed/run.py`` ("Environment Variab
 import os
 import socket
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import PoolSpec
 
 _ROLE = "default"
+#: Time limits for the pool's store on another machine and for one try: TCP may lose packets, and
+#: the limit of the whole start is longer.
+_REACH_S = 20.0
+_CONNECT_S = 2.0
+_RETRY_S = 0.5
 
 
 def prepare(launch: RankLaunch) -> None:
@@ -182,6 +188,8 @@ def init_process_group(launch: RankLaunch, backend: str) -> None:
     options: dict[str, Any] = {"backend": backend}
     if pool.timeout_s:
         options["timeout"] = timedelta(seconds=pool.timeout_s)
+    if pool.init != "none" and pool.has_machines and launch.node != 0:
+        _reach_store(launch.master_addr, launch.master_port)
     match pool.init:
         case "none":
             return
@@ -194,3 +202,32 @@ def init_process_group(launch: RankLaunch, backend: str) -> None:
     if pool.init != "env":
         options |= {"rank": launch.rank, "world_size": pool.world_size}
     dist.init_process_group(**options)
+
+
+def _reach_store(host: str, port: int) -> None:
+    """Check that the pool's store is reached: torch would only wait, longer than the start.
+
+    Raises:
+        ConnectionError: it is not.
+    """
+    address = f"tcp://{host}:{port}"
+    give_up_at = time.monotonic() + _REACH_S
+    while True:
+        reached, _, failures = network.first_reachable([address], _CONNECT_S)
+        if reached:
+            return
+        if time.monotonic() >= give_up_at:
+            break
+        time.sleep(_RETRY_S)
+    reason = failures[0][1]
+    perhaps = {
+        network.NO_ANSWER: "Perhaps a firewall drops the packets between the hosts. ",
+        network.REFUSED: "Perhaps a firewall rejects the connections between the hosts, or the "
+        "store has ended. ",
+    }
+    raise ConnectionError(
+        f"{socket.gethostname()} does not reach torch's store, which the host of node 0 serves at "
+        f"{address} ({reason}, for {_REACH_S:g} s). {perhaps.get(reason, '')}Next: open all TCP "
+        "ports between the hosts, since Gloo and NCCL take any free ones; or, if they reach each "
+        "other on another network, name the address of node 0 there with --env MASTER_ADDR=ADDRESS"
+    )

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 import zmq
 
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.state import PoolSnapshot
+from nbddp.errors import PoolStartError
 from nbddp.wire.invitation import Invitation
 from tests.support.network_hosts import HostNetwork, NetworkHost
 from tests.support.polling import poll_until
-from tests.support.remote_pools import listening_pool
-from tests.support.ssh_hosts import python_of_hosts
+from tests.support.remote_pools import listening_pool, start
+from tests.support.ssh_hosts import SshSite, python_of_hosts
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 #: The limits are 15 s; a busy machine needs some more to begin.
@@ -58,6 +60,22 @@ def test_agents_end_with_the_reason_why_they_do_not_join(
     assert "--check" in shown[-1].waits_for
     for host in hosts:
         poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+def test_a_rank_behind_a_firewall_says_that_it_does_not_reach_the_store(site: SshSite):
+    if shutil.which("nft") is None:
+        pytest.skip("nftables is not installed")
+    one, two = site.add_host("n1"), site.add_host("n2")
+    two.drop_packets_to(one.address)
+    options = PoolOptions.checked(
+        1, launcher="ssh", hosts=["n1", "n2"], python=str(site.python), cwd="/"
+    )
+    with pytest.raises(PoolStartError) as caught:
+        start(options)
+    said = str(caught.value)
+    assert "rank 1 on n2 could not start: ConnectionError: n2 does not reach torch's store" in said
+    assert f"tcp://{one.address}:" in said
+    assert "(no answer, for 20 s). Perhaps a firewall drops the packets" in said
 
 
 def _agent(host: NetworkHost, python: Path, path: Path, *more: str) -> "subprocess.Popen[bytes]":

@@ -17,7 +17,7 @@ from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import PoolStartError
 from tests.support.polling import poll_until
 from tests.support.pool_processes import Told, agent_of
-from tests.support.remote_pools import start
+from tests.support.remote_pools import start, waiting_start
 from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
@@ -100,13 +100,14 @@ def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
     agents.append(first)
     assert first.stderr is not None
     assert b"waits for 1 other node" in first.stderr.readline()
-    first.send_signal(signal.SIGINT)
-    assert first.wait(20) == 1
-    assert b"not joined: it was ended by SIGINT" in first.stderr.read()
     content = path.read_bytes()
     piped = subprocess.run([*AGENT, "-"], check=False, input=content, stderr=subprocess.PIPE)
     assert piped.returncode == 1
     assert b"not joined: standard input has ended" in piped.stderr
+    assert results == []  # it would have been the second one of two
+    first.send_signal(signal.SIGINT)
+    assert first.wait(20) == 1
+    assert b"not joined: it was ended by SIGINT" in first.stderr.read()
     agents += [subprocess.Popen(words), subprocess.Popen(words)]
     pool = poll_until(lambda: results, START_S)[0]
     assert isinstance(pool, Pool)
@@ -114,6 +115,20 @@ def test_an_agent_that_goes_before_the_others_come_leaves_its_place(
         pool.run("dist.barrier()")
     finally:
         pool.stop()
+
+
+def test_an_agent_that_waits_for_others_hears_of_the_end_of_the_start(
+    home: Path, agents: list["subprocess.Popen[bytes]"]
+):
+    options = PoolOptions.checked(1, nnodes=2, launcher="listen", address="127.0.0.1")
+    with waiting_start(options):
+        agent = subprocess.Popen([*AGENT, str(invitation_file(home))], stderr=subprocess.PIPE)
+        agents.append(agent)
+        assert agent.stderr is not None
+        assert b"waits for 1 other node" in agent.stderr.readline()
+    assert agent.wait(20) == 1
+    said = agent.stderr.read().decode()
+    assert "not joined: the start of the pool was interrupted, or has failed" in said
 
 
 def test_an_agent_that_joins_nothing_says_why(home: Path, tmp_path: Path):

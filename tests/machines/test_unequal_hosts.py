@@ -15,18 +15,24 @@ from tests.support.ssh_hosts import SshSite
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
 
 
+def unequal_python(site: SshSite, folder: Path, packages: Path) -> Path:
+    """A Python that takes packages of a folder first on the host n2."""
+    python = folder / "unequal-python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$(hostname)" = n2 ] && before={packages}:\n'
+        f'sed "s#PYTHONPATH=#PYTHONPATH=$before#" {site.python} > {folder}/$(hostname)-python\n'
+        f'exec sh {folder}/$(hostname)-python "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
 def test_another_torch_is_named_node_by_node(site: SshSite, tmp_path: Path):
     one, two = site.add_host("n1"), site.add_host("n2")
     metadata = tmp_path / "packages" / "torch-0.4.1.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.4.1\n")
-    python = tmp_path / "unequal-python"
-    python.write_text(
-        f'#!/bin/sh\n[ "$(hostname)" = n2 ] && before={metadata.parents[1]}:\n'
-        f'sed "s#PYTHONPATH=#PYTHONPATH=$before#" {site.python} > {tmp_path}/$(hostname)-python\n'
-        f'exec sh {tmp_path}/$(hostname)-python "$@"\n'
-    )
-    python.chmod(0o755)
+    python = unequal_python(site, tmp_path, metadata.parents[1])
     options = PoolOptions.checked(1, launcher="ssh", hosts=["n1", "n2"], python=str(python))
     with pytest.raises(PoolStartError, match="all nodes need torch, in the same version") as caught:
         start(options)
@@ -34,6 +40,20 @@ def test_another_torch_is_named_node_by_node(site: SshSite, tmp_path: Path):
     assert first[0] == "n1"
     assert first[1] != "0.4.1"
     assert second == ("n2", "0.4.1")
+    for host in (one, two):
+        poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+def test_a_torch_that_cannot_be_imported_on_one_host_says_why(site: SshSite, tmp_path: Path):
+    one, two = site.add_host("n1"), site.add_host("n2")
+    torch = tmp_path / "packages" / "torch" / "__init__.py"
+    torch.parent.mkdir(parents=True)
+    torch.write_text("raise ImportError('libcudart.so.13: no such file')\n")
+    python = unequal_python(site, tmp_path, torch.parents[1])
+    options = PoolOptions.checked(1, launcher="ssh", hosts=["n1", "n2"], python=str(python))
+    said = r"rank 1 on n2 ended while it started .*: ImportError: libcudart.so.13: no such file"
+    with pytest.raises(PoolStartError, match=said):
+        start(options)
     for host in (one, two):
         poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
 

@@ -92,12 +92,12 @@ class Agents:
         if local := self._local.get(node):
             return AgentExited(node, local.end(), local.last_output())
         remote = self._remote[node]
-        return AgentExited(node, remote.end(), never_came=remote.never_came)
+        return AgentExited(node, remote.end(), never_came=remote.never_came, host=remote.host)
 
-    def revive(self, node: int) -> None:
-        """Note that another agent of another machine has taken the place of one that has ended."""
+    def revive(self, node: int, host: str) -> None:
+        """Note that an agent has come from a host, perhaps in the place of one that has ended."""
         if remote := self._remote.get(node):
-            remote.revive()
+            remote.revive(host)
 
     def put(self, agent: LocalAgent) -> None:
         """Watch an agent of this machine in the place of one that has ended."""

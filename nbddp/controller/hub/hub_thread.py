@@ -296,8 +296,7 @@ class HubThread:
 
         def interrupt() -> None:
             for node, on_node in self._machine.ranks.by_node(transfer.ranks).items():
-                request = Interrupt(run_id=transfer.request_id, ranks=on_node)
-                self._channel.send_to_agent(node, request)
+                self._do(SendToAgent(node, Interrupt(run_id=transfer.request_id, ranks=on_node)))
 
         self._call(interrupt)
 
@@ -327,6 +326,8 @@ class HubThread:
             self._stopping = True
             self._feed(StopRequested())
             self._send_to_agents(ShutdownAgent(grace_s=grace_s))
+            if self._remote_nodes is not None:
+                self._remote_nodes.dismiss_guests()
 
         self._call(shut_down)
 

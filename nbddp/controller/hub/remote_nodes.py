@@ -39,6 +39,7 @@ from nbddp.wire.messages import (
     JobTimeLeft,
     RankExited,
     RefuseAgent,
+    ShutdownAgent,
 )
 from nbddp.wire.rank_set import NO_RANKS
 
@@ -72,6 +73,7 @@ class NodeView:
     silent: tuple[SilentNode, ...] = ()  #: nodes of which nothing is heard now, in order
     behind: tuple[BehindNode, ...] = ()  #: nodes that are not silent, and answer late
     job_ends: tuple[JobEnd, ...] = ()  #: of the jobs of all nodes, as far as they are known
+    missing: tuple[int, ...] = ()  #: nodes whose agents have not come, see `Lobby.missing`
 
     @property
     def jobs(self) -> dict[int, str]:
@@ -221,6 +223,7 @@ class RemoteNodes:
         self.view = replace(
             self.view,
             joined=self._lobby.joined,
+            missing=self._lobby.missing,
             facts=facts,
             pids=tuple(self._pids[node] for node in sorted(self._lobby.nodes)),
             job_ends=self._job_ends.of(facts),
@@ -233,7 +236,7 @@ class RemoteNodes:
             self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
         for guest, node in decision.admitted.items():
             self._channel.admit(guest, node)
-            agents.revive(node)
+            agents.revive(node, self._lobby.nodes[node].host)
             self._pids[node] = self._pids.pop(guest)
             self._renew_at = 0.0  # a later notebook has to know which agent has the node
             self._channel.send_to_agent(
@@ -246,7 +249,7 @@ class RemoteNodes:
         end = self.view.known(ended.end, now)
         if node < 0:
             self._forget_guest(node)
-        elif node == ended.node:
+        elif ended.node in (node, -1):  # it ended before it knew its node
             agents.note_end(node, end)
 
     def change_job(self, node: int, left_s: float, now: float) -> None:
@@ -257,6 +260,11 @@ class RemoteNodes:
         if text := self._job_ends.change(facts, left_s, now):
             self._job_changes.append(NotifyUser(None, text))
         self.view = replace(self.view, job_ends=self._job_ends.of(self.view.facts))
+
+    def dismiss_guests(self) -> None:
+        """End the agents that wait for others: the start has ended, and none gets a node."""
+        for guest in self._lobby.guests:
+            self._channel.send_to_agent(guest, ShutdownAgent(grace_s=0.0))
 
     def give_up(self, nodes: Iterable[int], agents: Agents) -> None:
         """Take silent nodes for lost: the user does not wait until they are heard again."""
@@ -269,7 +277,7 @@ class RemoteNodes:
         self._channel.forget(guest)
         self._lobby.leave(guest)
         self._pids.pop(guest, None)
-        self.view = replace(self.view, joined=self._lobby.joined)
+        self.view = replace(self.view, joined=self._lobby.joined, missing=self._lobby.missing)
 
     def _forget_silent_guests(self, now: float) -> None:
         """Forget guests that have gone, also those that only wanted to know the port."""

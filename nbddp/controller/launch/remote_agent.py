@@ -23,7 +23,7 @@ class RemoteAgent:
     ) -> None:
         self.node = node
         self._engine = engine
-        self._host = host
+        self.host = host
         self._outlives_starter = outlives_starter
         self._has_come = False
         self._end: AgentEnd | None = None
@@ -32,9 +32,14 @@ class RemoteAgent:
         """Note that the agent has ended."""
         self._end = self._end or end
 
-    def revive(self) -> None:
-        """Note that an agent has come for this node, perhaps in the place of another one."""
+    def revive(self, host: str = "") -> None:
+        """Note that an agent has come for this node, perhaps in the place of another one.
+
+        Args:
+            host: its machine, as that names itself; empty: not known.
+        """
         self._has_come = True
+        self.host = host or self.host
         self._end = None
 
     def has_exited(self) -> bool:
@@ -54,7 +59,7 @@ class RemoteAgent:
         """The machine, or the node, whose agent never came; empty: it did, or may still do so."""
         if self._has_come or not self.has_exited():
             return ""
-        return self._host or f"node {self.node}"
+        return self.host or f"node {self.node}"
 
     def kill(self) -> None:
         """Take it for ended; its engine ends it, or it notices that the notebook has gone."""

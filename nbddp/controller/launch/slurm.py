@@ -41,6 +41,8 @@ _ALLOCATION = "SLURM_"
 _KEPT_ENV = "SLURM_CONF"
 #: ``srun: error: n2: task 1: Exited with exit code 1``
 _TASK_END = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): .+")
+#: `srun` in an allocation of fewer nodes than the pool has.
+_TOO_FEW_NODES = re.compile(r"srun: error: Only allocated (\d+) nodes? asked for")
 #: States of a node that can run a step now; a star behind them means that it does not respond.
 _WELL = frozenset({"allocated", "mixed", "idle", "completing"})
 #: Reasons for which a job is queued that time alone does not change, mostly; in words.
@@ -121,6 +123,8 @@ class SlurmEngine:
         python = self._options.python or sys.executable
         if lacks := missing_package(how, python, "a node of the job", by_ssh=False):
             return lacks
+        if too_few := _TOO_FEW_NODES.search(how):
+            return EngineEnd.of(f"srun {how}", f"--nnodes {too_few[1]}, or a larger allocation")
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
         tried = shlex.join(["srun", *self._options.arguments, "hostname"])
         return how and EngineEnd.of(f"srun {how}", f"try `{tried}` {where}")

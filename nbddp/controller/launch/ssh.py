@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_end import EngineEnd
-from nbddp.controller.launch.engine_process import ask
+from nbddp.controller.launch.engine_process import ask, last_words
 from nbddp.controller.launch.lasting_ssh import REACH_S, SSH_FAILED
 from nbddp.controller.launch.missing_packages import missing_package
 from nbddp.controller.launch.relayed_commands import RelayedCommands, make_commands
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _JOIN_S = 60.0
 _STOP_S = 1.0
+#: More hosts whose agents have not come are counted.
+_MAX_LATE = 4
 
 
 class SshEngine:
@@ -124,6 +126,33 @@ class SshEngine:
         """Return the hosts of some nodes: the agents of the others have come, perhaps long ago."""
         hosts = [self._hosts[node] for node in sorted(nodes)]
         return self._commands.state() or f"ssh to {', '.join(hosts)}"
+
+    def late_text(self, nodes: Collection[int]) -> str:
+        """Say what is known of hosts whose agents have not come in time, and what to do.
+
+        An ssh that has ended is told at once, by `end`: those of these hosts still run.
+
+        Args:
+            nodes: of these hosts; empty: all.
+        """
+        late = sorted(nodes) or range(len(self._hosts))
+        said = [
+            f"{self._hosts[node]}, whose ssh runs{last_words(self._output(node))}"
+            for node in late[:_MAX_LATE]
+        ]
+        more = f"; and {len(late) - _MAX_LATE} more" if len(late) > _MAX_LATE else ""
+        where = f"on {self._options.via}" if self._options.via else "in a terminal"
+        python = shlex.quote(self._python)
+        return (
+            f", and none from {'; '.join(said)}{more}. Perhaps the shell there or its Python "
+            "hangs, or its nbddp is another one than that of the notebook. Next: "
+            f"`ssh {self._hosts[late[0]]} {python} -P -m nbddp --help` {where}, which should show "
+            "the help at once; and install the same nbddp on all machines"
+        )
+
+    def _output(self, node: int) -> bytes:
+        process = self._processes.get(node)
+        return b"" if process is None else "\n".join(process.lines(0)[0]).encode()
 
     def end(self, node: int) -> str:
         """Return how the ssh of a node has ended, and what it has written."""

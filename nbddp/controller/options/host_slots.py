@@ -114,8 +114,22 @@ def without_slots(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "hosts": tuple(names), "nproc_per_node": ranks}
 
 
+def name_problem(host: str) -> str:
+    """Say why ssh must not get this as the name of a host; empty: it may."""
+    if host.startswith("-"):
+        return (
+            f"{host!r} begins with a dash, and ssh would take it for an option; legal: names of "
+            "hosts. Next: options of ssh belong in ~/.ssh/config"
+        )
+    if (words := host.split()) != [host]:
+        return f"{host!r} has a space in it; legal: {','.join(words)}, a comma between two names"
+    return ""
+
+
 def _problem(host: str) -> str:
-    """Say what is wrong with the colons of a host; empty: nothing is."""
+    """Say what is wrong with a host; empty: nothing is."""
+    if problem := name_problem(host):
+        return problem
     name, _, slots = host.partition(":")
     if ":" not in host or _is_ipv6(host):
         return ""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from nbddp.controller.options.host_slots import name_problem
 from nbddp.errors import BadOptionError
 
 #: The launcher that starts agents on the notebook's own machine.
@@ -90,7 +91,9 @@ def check_launcher(
             if of_cluster:
                 named = " or ".join(f'launcher = "{taker}"' for taker in takers)
             raise BadOptionError(f"{goes_with}, and there is no launcher. Next: add {named}")
-    if options.get("via") and options.get("tunnel"):
+    if (via := options.get("via")) and (problem := name_problem(via)):
+        raise BadOptionError(f"--via {via}: {problem}")
+    if via and options.get("tunnel"):
         raise BadOptionError(
             "--via and --tunnel are two ways for agents to reach the notebook. Next: "
             "leave out one of the two"

@@ -5,8 +5,9 @@ Runs in: the notebook's process, in the thread that starts the pool.
 
 import math
 import time
+from collections.abc import Sequence
 
-from nbddp.controller.launch import Engine, EngineState
+from nbddp.controller.launch import Engine, EngineState, state_of
 from nbddp.controller.state import Phase
 from nbddp.errors import PoolStartError
 
@@ -19,7 +20,8 @@ class JoiningAgents:
 
     Args:
         engine: starts them. If the user starts them, and is told when they are late, its
-            ``check_words`` return the command that says on a host whether an agent can join.
+            ``check_words`` return the command that says on a host whether an agent can join. If it
+            knows more of agents that are late, its ``late_text`` says that of their nodes.
         nnodes: number of agents.
         meeting_point: address and port at which they come.
     """
@@ -37,13 +39,14 @@ class JoiningAgents:
         self._late_from = now + _LATE_JOIN_S if self._check else math.inf  # a job may be queued
         self._until = math.inf if limit_s is None else now + limit_s
 
-    def state(self, joined: int) -> str:
+    def state(self, joined: int, missing: Sequence[int] = ()) -> str:
         """Return what the engine waits for, or what the user has to do, in some lines.
 
         Args:
             joined: agents that have come.
+            missing: nodes whose agents have not; empty: not known.
         """
-        state = self._engine.state()
+        state = state_of(self._engine, missing) if missing else self._engine.state()
         self._joined = joined
         self._said = "" if "\n" in state else state
         self._may_never_start = isinstance(state, EngineState) and state.may_never_start
@@ -70,20 +73,27 @@ class JoiningAgents:
             step = "run the cell again with other options"
         return f"It waited for {self._said}. Next: {step}"
 
-    def check(self, joined: int) -> None:
-        """Raise `PoolStartError` if the agents do not come in time."""
-        limit_s = self._engine.join_timeout_s
-        if limit_s is not None and time.monotonic() > self._until:
-            late = self._late_text(joined, f"in {limit_s:g} s")
-            raise PoolStartError(f"the pool did not start: {late} ({self._engine.state()})")
+    def check(self, joined: int, missing: Sequence[int] = ()) -> None:
+        """Raise `PoolStartError` if the agents do not come in time; the arguments as of `state`."""
+        limit_s, engine = self._engine.join_timeout_s, self._engine
+        if limit_s is None or time.monotonic() <= self._until:
+            return
+        since = f"in {limit_s:g} s"
+        late = f"{self._late_text(joined, since)} ({engine.state()})"
+        words = getattr(engine, "late_text", None)
+        if callable(words) and (missing or not joined):
+            late = f"{self._come(joined)} {since}{words(missing)}"
+        raise PoolStartError(f"the pool did not start: {late}")
+
+    def _come(self, joined: int) -> str:
+        if not joined:
+            return "no agent has come"
+        return f"{joined} of {self._nnodes} agents {'has' if joined == 1 else 'have'} come"
 
     def _late_text(self, joined: int, since: str) -> str:
-        come, hosts = "no agent has", "the hosts"
-        if joined:
-            come = f"{joined} of {self._nnodes} agents {'has' if joined == 1 else 'have'}"
-            hosts = "all hosts"
+        hosts = "all hosts" if joined else "the hosts"
         return (
-            f"{come} come {since}: {hosts} must reach {self._meeting_point}. Next: "
+            f"{self._come(joined)} {since}: {hosts} must reach {self._meeting_point}. Next: "
             f"`{self._check or 'nbddp agent --connect FILE --check'}` on a host says whether it "
             "does; open the port in the firewall (--port N keeps one number), or, where ssh "
             "reaches the hosts, use --launcher ssh --tunnel"

@@ -484,7 +484,7 @@ class PoolStartup:
             if hub.snapshot.phase is not Phase.UP:  # else a restart has not begun yet
                 self.on_progress(self._progress(hub))
             if self._joining is not None and hub.snapshot.phase is Phase.AGENTS:
-                self._joining.check(hub.nodes.joined)
+                self._joining.check(hub.nodes.joined, hub.nodes.missing)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
@@ -503,8 +503,9 @@ class PoolStartup:
         snapshot = hub.snapshot
         if self._joining is None or snapshot.phase is not Phase.AGENTS:
             return snapshot
-        joined = hub.nodes.joined
-        return replace(snapshot, joined=joined, waits_for=self._joining.state(joined))
+        nodes = hub.nodes
+        waits_for = self._joining.state(nodes.joined, nodes.missing)
+        return replace(snapshot, joined=nodes.joined, waits_for=waits_for)
 
 
 def _user_paths(paths: Iterable[str]) -> list[str]:

@@ -174,6 +174,16 @@ def describe_agent_exit(exited: AgentExited) -> str:
     return describe_cause(exited.lost)
 
 
+def start_lost_agent_text(exited: AgentExited) -> str:
+    """Return why a start failed whose agent has ended: with its machine, and the next step."""
+    lost, last = exited.lost, exited.last_output.strip()
+    reason = describe_agent_exit(exited)
+    if exited.host and not exited.never_came:
+        how = _loss_of(lost).format(f"{lost.node} ({exited.host})")
+        reason = f"{how} ({_agent_end(lost.end)}). Next: start the pool again"
+    return f"{reason}: {last}" if last else reason
+
+
 def _loss_of(lost: LostAgent, *, several: bool = False) -> str:
     """``node {} was given up``: what is known of the loss, with a gap for the node."""
     if not lost.is_unseen:
@@ -339,18 +349,25 @@ def _code_name(frame: stack_text.Frame, *, is_short: bool) -> str:
     return f".../{'/'.join(parts[-2:])}" if is_short and len(parts) > 3 else frame.file
 
 
-def slow_start_text(limit_s: float, waiting: str) -> str:
+def slow_start_text(limit_s: float, waiting: str, *, has_machines: bool = False) -> str:
     """Return the reason of a failed start.
 
     Args:
         limit_s: its limit.
         waiting: the part of the start that was not done; empty: a restart, whose ranks did not end.
+        has_machines: the nodes are machines of their own.
     """
     if not waiting:
         return f"the restart waited {limit_s:g} s for ranks to end. Next: start the pool again"
     variable = f"{ENV_PREFIX}START_TIMEOUT_S={3 * limit_s:g}"
+    perhaps, step = "the machine is busy, or a slow disk loads torch", ""
+    if has_machines:
+        perhaps = (
+            "a machine is busy, a slow disk loads torch, or a firewall stops connections between "
+            "the hosts"
+        )
+        step = "open all TCP ports between the hosts, if one does; or "
     return (
-        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps the machine is busy, or a "
-        f"slow disk loads torch. Next: set {variable} (in a notebook: %env {variable}), and start "
-        "the pool again"
+        f"the start took longer than {limit_s:g} s ({waiting}). Perhaps {perhaps}. Next: {step}"
+        f"set {variable} (in a notebook: %env {variable}), and start the pool again"
     )

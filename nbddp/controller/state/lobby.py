@@ -57,6 +57,14 @@ class Lobby:
         """The number of agents that have come."""
         return len(self.nodes) or len(self._guests)
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The nodes whose agents have not come, as their engine counts; empty: not known."""
+        came = {facts.engine_node for facts in self._guests.values()}
+        if self.nodes or min(came, default=-1) < 0 or len(came) < len(self._guests):
+            return ()
+        return tuple(sorted(set(range(self._nnodes)) - came))
+
     def join(
         self,
         guest: int,

@@ -26,11 +26,11 @@ from nbddp.controller.state.actions import (
 )
 from nbddp.controller.state.cell_run import CellRun
 from nbddp.controller.state.exit_text import (
-    describe_agent_exit,
     describe_exit,
     describe_store_exit,
     exited_text,
     slow_start_text,
+    start_lost_agent_text,
 )
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -465,9 +465,8 @@ class PoolMachine:
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
-        reason = describe_agent_exit(agent)
+        actions = self._fail(start_lost_agent_text(agent))
         last = agent.last_output.strip()
-        actions = self._fail(f"{reason}: {last}" if last else reason)
         end = RankExited(
             rank=0, pid=0, exit_code=-9, out_of_memory=False, last_output=last, cause=agent.lost
         )
@@ -483,7 +482,8 @@ class PoolMachine:
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
                 self.phase, waiting = Phase.STORE, ""
-            return self._fail(slow_start_text(self._settings.start_timeout_s, waiting))
+            limit_s, has_machines = self._settings.start_timeout_s, self.spec.has_machines
+            return self._fail(slow_start_text(limit_s, waiting, has_machines=has_machines))
         run = self.run
         if run is None:
             return []

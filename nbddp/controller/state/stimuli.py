@@ -143,6 +143,7 @@ class AgentExited:
     end: AgentEnd
     last_output: str = ""
     never_came: str = ""  #: the machine, if the agent never came
+    host: str = ""  #: of the agent, if it is on another machine that is known
 
     @property
     def lost(self) -> LostAgent:

@@ -122,6 +122,10 @@ class Parser(argparse.ArgumentParser):
             action = self._option_string_actions.get(name)
             if action is not None and action in given_options:
                 raise self._refused(f"{name} is given twice", [action])
+            for given in given_options:
+                if action is not None and action.dest == given.dest and action.nargs != 0:
+                    both = f"{given.option_strings[0]} and {name}"
+                    raise BadOptionError(f"{self.prog}: {both} say the same. Next: leave out one")
             if action is not None and action.nargs != "+":
                 given_options.append(action)
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nbddp.agent.invitation_reading import ends_with_starter, take_lifeline
+from nbddp.agent.invitation_reading import ends_with_starter, has_starter_ended, take_lifeline
 from nbddp.wire.invitation import Invitation
 from tests.support.examples import plain_example
 
@@ -45,3 +45,16 @@ def test_a_pipe_stays_as_a_descriptor_that_ranks_do_not_get():
             assert os.read(lifeline_fd, 1) == b""
         finally:
             os.close(lifeline_fd)
+
+
+def test_the_end_of_a_starter_is_seen_behind_what_it_has_written():
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as starter:
+        assert not has_starter_ended(-1)
+        assert not has_starter_ended(read)
+        starter.write("more\n")
+        starter.flush()
+        assert not has_starter_ended(read)
+        starter.write("x" * 9000)
+        starter.close()
+        assert has_starter_ended(read)

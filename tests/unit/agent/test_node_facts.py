@@ -53,3 +53,13 @@ def test_a_folder_without_permission_cannot_be_entered(open_folder: Path, mode: 
         assert problem == said.format(open_folder)
     finally:
         open_folder.chmod(0o700)
+
+
+def test_a_package_whose_metadata_is_empty_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its version would be None, and no hub would decode the message."""
+    folder = tmp_path / "torch-2.0.0.dist-info"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert node_facts("10.0.0.1").torch == ""

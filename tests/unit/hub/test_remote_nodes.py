@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.remote_nodes import RemoteNodes
+from nbddp.controller.launch import Engine, RemoteAgent
 from nbddp.controller.state import BehindNode, Lobby, NodesSilent, NotifyUser, RankResult, RankState
 from nbddp.settings import Settings
 from nbddp.wire.channels import RemoteHubChannel
@@ -19,6 +20,7 @@ from nbddp.wire.messages import (
     GreetAgent,
     JobTimeLeft,
     RefuseAgent,
+    ShutdownAgent,
 )
 from tests.support.machines import Pool
 
@@ -284,3 +286,48 @@ def test_an_agent_that_comes_for_a_silent_node_hears_of_the_silence():
     for only_asks in (False, True):
         scene.nodes.join(-2, replace(joined, only_asks=only_asks), Agents(), 113.0)
         assert "node 0 (n1) is silent for 13 s. Next: try again" in scene.line.sent[-1].reason
+
+
+def test_an_agent_that_goes_before_it_knows_its_node_is_lost():
+    """It sees the end of its input, and the hub has admitted it meanwhile."""
+    scene = Scene()
+    ends: list[tuple[int, AgentEnd]] = []
+    agents = cast("Agents", SimpleNamespace(note_end=lambda node, end: ends.append((node, end))))
+    gone = AgentEnded(node=-1, end=AgentEnd("starter-ended"))
+    scene.nodes.receive(0, gone, agents, 101.0)
+    assert ends == [(0, AgentEnd("starter-ended"))]
+    scene.nodes.receive(0, replace(gone, node=3), agents, 101.0)  # of another one
+    assert len(ends) == 1
+
+
+def test_agents_that_wait_are_told_of_the_end_of_the_start():
+    line = Line()
+    nodes = RemoteNodes(cast("RemoteHubChannel", line), "t", Lobby(2, "3"), Settings())
+    fits = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=FACTS)
+    nodes.join(-1, fits, Agents(), 100.0)
+    nodes.dismiss_guests()
+    assert line.sent[-1] == ShutdownAgent(grace_s=0.0)
+    scene = Scene()
+    scene.line.sent.clear()
+    scene.nodes.dismiss_guests()
+    assert scene.line.sent == []  # that of a node gets the message to all nodes
+
+
+def test_the_machine_of_an_agent_is_known_once_it_has_come():
+    engine = SimpleNamespace(end=lambda node: "")
+    agents = Agents(remote=[RemoteAgent(0, cast("Engine", engine))])
+    nodes = RemoteNodes(cast("RemoteHubChannel", Line()), "t", Lobby(1, "3"), Settings())
+    nodes.join(
+        -1, AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=FACTS), agents, 1.0
+    )
+    agents.note_end(0, AgentEnd("starter-ended"))
+    [exited] = agents.reap(Pool(1).machine, 2.0)
+    assert exited.host == "n1"
+
+
+def test_the_view_has_the_nodes_that_have_not_come():
+    nodes = RemoteNodes(cast("RemoteHubChannel", Line()), "t", Lobby(2, "3"), Settings())
+    second = replace(FACTS, engine_node=1)
+    joined = AgentJoined(version=PROTOCOL_VERSION, token="t", pid=1, facts=second)
+    nodes.join(-1, joined, Agents(), 100.0)
+    assert nodes.view.missing == (0,)

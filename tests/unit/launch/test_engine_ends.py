@@ -68,3 +68,10 @@ def test_an_agent_that_says_what_to_do_knows_more_than_its_engine(
     said = "ended with exit code 1 and said: n1 cannot reach the notebook. Next: open the port"
     assert EngineEnd.of(engine.end(0)).advice == "open the port"
     engine.stop()
+
+
+def test_an_allocation_with_too_few_nodes_says_how_many_it_has():
+    engine: Any = make_engine("slurm", EngineOptions(3, 1))
+    said = "ended with exit code 1 and said: srun: error: Only allocated 2 nodes asked for 3"
+    engine._process = SimpleNamespace(end=lambda: said, lines=lambda since: ([], 0))
+    assert engine.end(0).advice == "--nnodes 2, or a larger allocation"

@@ -8,6 +8,7 @@ import pytest
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.options.host_slots import hosts_of_file
 from nbddp.errors import BadOptionError
+from nbddp.notebook.magics.verbs import VERBS
 
 
 @pytest.mark.parametrize("ranks", [None, 4])
@@ -101,3 +102,23 @@ def test_a_cluster_may_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "clusters.toml").write_text(table)
     with pytest.raises(BadOptionError, match=r"\[lab\] .*: hostfile: .* cannot be read"):
         PoolOptions.checked(cluster="lab")
+
+
+@pytest.mark.parametrize(("hosts", "via"), [("-oProxyCommand=id,b", ""), ("a,b", "-oX")])
+def test_a_name_that_ssh_would_take_for_an_option_is_refused(hosts: str, via: str):
+    with pytest.raises(BadOptionError, match="begins with a dash, and ssh would take it for an op"):
+        PoolOptions.checked(launcher="ssh", hosts=hosts, via=via)
+
+
+@pytest.mark.parametrize(("host", "legal"), [("a b", "a,b"), ("a ", "a"), ("a\tb", "a,b")])
+def test_a_name_with_a_space_is_refused(host: str, legal: str):
+    with pytest.raises(BadOptionError, match=f"has a space in it; legal: {legal}, a comma"):
+        PoolOptions.checked(launcher="ssh", hosts=["n", host])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_hosts_and_a_file_of_hosts_are_one_too_many(tmp_path: Path, order: int):
+    (tmp_path / "hosts").write_text("a")
+    words = ["--hosts b", f"--hostfile {tmp_path}/hosts"]
+    with pytest.raises(BadOptionError, match=r"--host\w+ and --host\w+ say the same"):
+        VERBS["start"].parser.read(" ".join(words[::order]))

@@ -223,6 +223,24 @@ def refused_flags(
     return str(caught.value).partition("(different: ")[2].partition(")")[0]
 
 
+def test_the_error_of_a_second_pool_has_the_folders_and_the_names_of_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    env = {"A": "1", "TOKEN": "secret", "SAME": "3"}
+    running = PoolOptions.checked(1, env=env)
+    changed = {"SAME": "3", "B": "1"}
+    given: dict[str, Any] = {"nproc_per_node": 1, "env": changed, "cwd": str(tmp_path)}
+    flags = refused_flags(monkeypatch, running, given)
+    assert flags == "--env A B TOKEN, --cwd"
+    with pytest.raises(PoolExistsError) as caught:
+        nbddp.start(**given)
+    said = str(caught.value)
+    assert (
+        f"it has -n 1 --cwd {Path.cwd().resolve()}, you asked for -n 1 --cwd {tmp_path} (" in said
+    )
+    assert "secret" not in said
+
+
 def test_a_folder_that_nobody_typed_is_no_difference(monkeypatch: pytest.MonkeyPatch):
     slurm: dict[str, Any] = {"nproc_per_node": 2, "nnodes": 2, "launcher": "slurm"}
     here, there = PoolOptions.checked(2), PoolOptions.checked(**slurm)

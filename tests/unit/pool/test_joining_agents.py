@@ -99,3 +99,26 @@ def test_late_agents_are_checked_with_the_command_of_the_lines(at: Callable[[flo
     joining = waiting_for("waits", check="/venv/python -m nbddp agent --connect /f.json --check")
     at(24.0)
     assert "`/venv/python -m nbddp agent --connect /f.json --check` on a host" in joining.state(0)
+
+
+class OfHosts(Waits):
+    """One that knows its hosts."""
+
+    def state_of(self, nodes: tuple[int, ...]) -> str:
+        return f"ssh to {nodes}"
+
+    def late_text(self, nodes: tuple[int, ...]) -> str:
+        return f", and none from {nodes}"
+
+
+def test_an_engine_that_knows_the_late_hosts_names_them(at: Callable[[float], None]):
+    joining = JoiningAgents(cast("Engine", OfHosts()), 2, "n0:1")
+    assert joining.state(0) == "waits"
+    assert joining.state(1, (1,)) == "ssh to (1,)"
+    at(61.0)
+    with pytest.raises(PoolStartError) as caught:
+        joining.check(1, (1,))
+    said = "the pool did not start: 1 of 2 agents has come in 60 s, and none from (1,)"
+    assert str(caught.value) == said
+    with pytest.raises(PoolStartError, match="1 of 2 agents has come in 60 s: all hosts must"):
+        joining.check(1)  # which one is not known

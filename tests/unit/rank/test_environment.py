@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import socket
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -158,3 +160,41 @@ def test_the_host_that_has_no_gpu_is_named_if_it_is_another_machine(
         environment.choose_device(launch(device="cuda", has_machines=True))
     with pytest.raises(BadOptionError, match="sees none on this machine; legal here: --device cpu"):
         environment.choose_device(launch(device="cuda"))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A store is given up after its first try; gets the options of each process group."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(environment, "_REACH_S", 0.0)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda **given: made.append(given))
+    return made
+
+
+def test_a_rank_that_does_not_reach_the_store_of_another_machine_says_so(
+    impatient: list[dict[str, Any]],
+):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        far = replace(launch(has_machines=True), master_port=port)
+        with pytest.raises(ConnectionError) as caught:
+            environment.init_process_group(far, "gloo")
+    said = str(caught.value)
+    assert f"{socket.gethostname()} does not reach torch's store" in said
+    assert f"at tcp://127.0.0.1:{port} (Connection refused, for 0 s). Perhaps a firewall" in said
+    assert "Next: open all TCP ports between the hosts" in said
+    assert impatient == []
+
+
+def test_only_ranks_of_other_machines_than_that_of_the_store_look_for_it(
+    impatient: list[dict[str, Any]],
+):
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        far = replace(launch(has_machines=True), master_port=store.getsockname()[1])
+        environment.init_process_group(far, "gloo")
+    near = replace(launch(rank=1, has_machines=True), master_port=1)
+    for other in (near, replace(launch(), master_port=1)):
+        environment.init_process_group(other, "gloo")
+    environment.init_process_group(launch(has_machines=True, init="none"), "gloo")
+    assert len(impatient) == 3

@@ -174,3 +174,16 @@ def test_all_hosts_that_cannot_enter_the_folder_are_named_before_a_rank_starts()
     )
     _, many = joined(*(agent(f"n{number}", cwd_problem=gone) for number in range(10)))
     assert f"n7: {gone} and 2 more. Next" in many.failure
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [((), ()), ((1,), (0, 2)), ((1, 1), ()), ((1, -1), ()), ((1, 0), (2,)), ((1, 0, 2), ())],
+)
+def test_the_nodes_that_have_not_come_are_known_where_an_engine_counts(
+    numbers: tuple[int, ...], missing: tuple[int, ...]
+):
+    lobby = Lobby(3, "3.11")
+    for guest, number in enumerate(numbers, 1):
+        lobby.join(-guest, agent("a", engine_node=number))
+    assert lobby.missing == missing

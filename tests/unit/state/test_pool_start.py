@@ -167,6 +167,16 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(steps: int, waiting
     assert pool.feed(Tick(), after_s=1000.0) == []
 
 
+def test_a_start_on_several_machines_that_takes_too_long_thinks_of_firewalls_too():
+    pool = Pool(nnodes=2)
+    pool.machine.spec = replace(pool.machine.spec, has_machines=True)
+    pool.hello(0)
+    pool.hello(1)
+    pool.store_ready()
+    failure = failure_in([*pool.feed(Tick(), after_s=60.0)])
+    assert "or a firewall stops connections between the hosts. Next: open all TCP" in failure.reason
+
+
 # --- agents --------------------------------------------------------------------------------------
 
 
@@ -181,6 +191,16 @@ def test_an_agent_lost_during_the_start_is_a_failed_start(steps: int):
     assert failure.reason == "the agent of node 0 ended (exit code 3): no module named zmq"
     assert set(pool.machine.lost_agents) == {0}
     assert pool.phase() is Phase.FAILED
+
+
+def test_an_agent_that_ends_during_the_start_is_named_with_its_machine():
+    pool = Pool(nnodes=2)
+    exited = AgentExited(1, AgentEnd("starter-ended"), host="n2")
+    failure = failure_in([*pool.feed(exited)])
+    assert failure.reason == (
+        "the agent of node 1 (n2) ended (the program that has started it has ended). Next: start "
+        "the pool again"
+    )
 
 
 def test_an_agent_lost_later_takes_its_ranks_and_no_others():
