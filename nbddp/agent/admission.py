@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec.structs import replace
+
 from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.engine_variables import BatchJob, batch_job
@@ -49,6 +51,7 @@ def join_and_serve(
     maker: ProcessMaker,
     lifeline_fd: int,
     environ: Mapping[str, str],
+    job_watch: JobWatch,
 ) -> NoReturn:
     """Join, serve, and end this process.
 
@@ -60,11 +63,11 @@ def join_and_serve(
         maker: makes processes.
         lifeline_fd: the agent ends when its end is reached; -1: there is none.
         environ: the variables that the agent was started with.
+        job_watch: asks for the end of the job around it.
 
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
-    facts_at = time.monotonic()
     signals: list[int] = []  # noted only: an exception in any line would skip the goodbye
     ends = list(_END_SIGNALS)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by `nohup`
@@ -72,6 +75,10 @@ def join_and_serve(
     for number in ends:
         signal.signal(number, lambda which, _: signals.append(which))
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
+    facts_at = time.monotonic()
+    job_watch.advance(facts_at)
+    facts = replace(facts, job_left_s=job_watch.left_s(facts_at))
+    job_watch.is_news = False
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
@@ -81,7 +88,7 @@ def join_and_serve(
         _say(facts.host, f"has reached {address}, and waits for {nodes}")
 
     try:
-        admitted = _admission(uplink, lifeline_fd, signals, greeted)
+        admitted = _admission(uplink, lifeline_fd, signals, greeted, job_watch)
     except AgentJoinError:
         uplink.send(AgentEnded(node=-1, end=AgentEnd("notebook-lost")))
         uplink.close(linger_s=0.5)
@@ -99,9 +106,8 @@ def join_and_serve(
     )
     job = batch_job(environ)
     parent_watch = ParentWatch(admitted.node, 0, maker)
-    parent_watch.job_watch = JobWatch(
-        job, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
-    )
+    job_watch.ask_every(admitted.settings.job_ask_s, time.monotonic())
+    parent_watch.follow_job(job_watch)
     parent_watch.start()
     machine = OtherMachine(
         facts,
@@ -131,7 +137,11 @@ def _say(host: str, text: str) -> None:
 
 
 def _admission(
-    uplink: RemoteUplink, lifeline_fd: int, signals: list[int], greeted: Callable[[int], None]
+    uplink: RemoteUplink,
+    lifeline_fd: int,
+    signals: list[int],
+    greeted: Callable[[int], None],
+    job_watch: JobWatch,
 ) -> AdmitAgent:
     poller = Poller()
     poller.add(uplink)
@@ -139,6 +149,7 @@ def _admission(
         poller.add(lifeline_fd)
     while True:
         ready = poller.wait(_TICK_S)
+        job_watch.advance(time.monotonic())
         for _, frames in uplink.receive():
             try:
                 request = codec.decode_agent_request(frames[0])
