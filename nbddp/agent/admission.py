@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec.structs import replace
+
 from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
 from nbddp.agent.engine_variables import BatchJob, batch_job
@@ -65,6 +67,7 @@ def join_and_serve(
     maker: ProcessMaker,
     lifeline_fd: int,
     environ: Mapping[str, str],
+    job_watch: JobWatch,
 ) -> NoReturn:
     """Join, serve, and end this process.
 
@@ -76,13 +79,13 @@ def join_and_serve(
         maker: makes processes.
         lifeline_fd: the agent ends when its end is reached; -1: there is none.
         environ: the variables that the agent was started with.
+        job_watch: asks for the end of the job around it.
 
     Raises:
         AgentJoinError: the hub has refused this agent, or has ended.
     """
     if has_starter_ended(lifeline_fd):  # before the hub has a place for it
         raise _without_starter()
-    facts_at = time.monotonic()
     signals: list[int] = []  # noted only: an exception in any line would skip the goodbye
     ends = list(_END_SIGNALS)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by `nohup`
@@ -90,6 +93,10 @@ def join_and_serve(
     for number in ends:
         signal.signal(number, lambda which, _: signals.append(which))
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
+    facts_at = time.monotonic()
+    job_watch.advance(facts_at)
+    facts = replace(facts, job_left_s=job_watch.left_s(facts_at))
+    job_watch.is_news = False
     uplink.send(
         AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
@@ -99,7 +106,7 @@ def join_and_serve(
         _say(facts.host, f"has reached {address}, and waits for {nodes}")
 
     try:
-        admitted = admission(uplink, lifeline_fd, signals, greeted)
+        admitted = admission(uplink, lifeline_fd, signals, greeted, job_watch)
     except NotJoinedError as error:
         uplink.send(AgentEnded(node=-1, end=error.end))
         uplink.close(linger_s=0.5)
@@ -117,9 +124,8 @@ def join_and_serve(
     )
     job = batch_job(environ)
     lifeline_thread = LifelineThread(admitted.node, 0, maker)
-    lifeline_thread.job_watch = JobWatch(
-        job, facts.job_left_s, admitted.settings.job_ask_s, time.monotonic()
-    )
+    job_watch.ask_every(admitted.settings.job_ask_s, time.monotonic())
+    lifeline_thread.follow_job(job_watch)
     lifeline_thread.start()
     machine = OtherMachine(
         facts,
@@ -157,7 +163,11 @@ def _without_starter() -> NotJoinedError:
 
 
 def admission(
-    uplink: RemoteUplink, lifeline_fd: int, signals: list[int], greeted: Callable[[int], None]
+    uplink: RemoteUplink,
+    lifeline_fd: int,
+    signals: list[int],
+    greeted: Callable[[int], None],
+    job_watch: JobWatch,
 ) -> AdmitAgent:
     """Wait until the hub gives this agent a node.
 
@@ -166,6 +176,7 @@ def admission(
         lifeline_fd: the agent ends when its end is reached; -1: there is none.
         signals: those that have come, and come.
         greeted: called with the number of agents that have not come.
+        job_watch: asks for the end of the job meanwhile.
 
     Raises:
         NotJoinedError: the hub gives it none, or this agent has to end.
@@ -176,6 +187,7 @@ def admission(
         poller.add(lifeline_fd)
     while True:
         poller.wait(_TICK_S)
+        job_watch.advance(time.monotonic())
         for _, frames in uplink.receive():
             try:
                 request = codec.decode_agent_request(frames[0])

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from nbddp.agent.event_loop import EventLoop
-from nbddp.agent.exit_reports import ExitReader, start_failure
+from nbddp.agent.exit_reports import ExitReader, ends_with_agent, start_failure
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.hub_link import HubLink
 from nbddp.agent.keeping import Keeping, OtherMachine
@@ -244,6 +244,8 @@ class Agent:
             try:
                 self._start_rank(request, rank - first)
             except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
+                if ends_with_agent(error, self._maker, self._ends_as_well):
+                    return
                 self._uplink.send(start_failure(self._launch.node, rank, error))
 
     def _start_rank(self, request: StartRanks, local_rank: int) -> None:

@@ -140,6 +140,17 @@ def _count_in(path: Path) -> int:
 # --- ranks and stores that could not be started --------------------------------------------------
 
 
+def ends_with_agent(error: Exception, maker: ProcessMaker, ends_as_well: EndsAsWell) -> bool:
+    """Return whether no process could be made since the agent ends, too, which it reports itself.
+
+    The scheduler of a job sends SIGTERM to all processes of the job, also to a fork server that
+    loads torch.
+    """
+    has_no_server = isinstance(error, EOFError | OSError)
+    cause = maker.fork_server_end(END_SHOWS_S) if has_no_server else None
+    return ends_as_well(is_of_sigterm=is_of_sigterm(None, cause)) is not None
+
+
 def start_failure(node: int, rank: int | None, error: Exception) -> StartFailed:
     """Build the message that the store (``rank`` None) or a rank could not be started."""
     advice = what_to_do(error)

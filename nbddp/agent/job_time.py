@@ -1,7 +1,7 @@
 """The time that the batch job around an agent has left, asked for again and again.
 
-Runs in: the agent process on another machine: its main thread before it joins, and then the thread
-``nbddp-lifeline``.
+Runs in: the agent process on another machine: its main thread until it has joined, and then the
+thread ``nbddp-lifeline``.
 
 Sources: srun(1), OUTPUT ENVIRONMENT VARIABLES; squeue(1), -o "%L"; flux-job(1), TIMELEFT; bjobs -o
 time_left of LSF 10.1; qstat -f of OpenPBS and of Torque (Walltime.Remaining).
@@ -18,7 +18,8 @@ from nbddp.agent.engine_variables import BatchJob
 from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S, JOB_WARNINGS_S
 
 _END_ENV = "SLURM_JOB_END_TIME"
-_ASK_S = 2.0
+#: A question without an answer ends after this time. Answers are wrong by at most a half of it.
+_ASK_S = 30.0
 #: Just before the notebook warns, the answer has to be new.
 _BEFORE_WARNING_S = 20.0
 _LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -28,32 +29,19 @@ _FLUX_UNLIMITED_S = 2**32 - 1
 _PBS_STARTED = "%a %b %d %H:%M:%S %Y"
 
 
-def job_left_s(job: BatchJob, environ: Mapping[str, str]) -> float:
-    """Return the seconds until the end of the job; `JOB_LEFT_UNKNOWN_S`: none is known.
-
-    The variable of newer versions of Slurm says it. Otherwise the agent of the first node asks the
-    scheduler: one question for each node would be too many.
+def told_left_s(job: BatchJob, environ: Mapping[str, str]) -> float:
+    """Return what newer versions of Slurm say in a variable, and without a question.
 
     Args:
         job: around this agent.
         environ: the variables of the agent.
+
+    Returns:
+        The seconds until the end of the job; `JOB_LEFT_UNKNOWN_S`: no variable says it.
     """
     if job.scheduler == "slurm" and environ.get(_END_ENV, "").isdecimal():
         return max(0.0, int(environ[_END_ENV]) - time.time_ns() / 1e9)
-    if job.scheduler not in _QUESTIONS or job.node > 0:
-        return JOB_LEFT_UNKNOWN_S
-    try:
-        answer = subprocess.run(
-            _question(job),
-            capture_output=True,
-            text=True,
-            timeout=_ASK_S,
-            check=False,
-            env=dict(environ),
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return JOB_LEFT_UNKNOWN_S
-    return _QUESTIONS[job.scheduler][1](answer)
+    return JOB_LEFT_UNKNOWN_S
 
 
 def _question(job: BatchJob) -> Sequence[str]:
@@ -75,50 +63,64 @@ def next_question_s(left_s: float, every_s: float) -> float:
 
 
 class JobWatch:
-    """Asks the scheduler again when its time has come: limits of running jobs are changed.
+    """Asks the scheduler at once if nothing is known, and again when its time has come.
 
-    Only the agent of the first node of a job asks.
+    Limits of running jobs are changed. Only the agent of the first node of a job asks: one question
+    for each node would be too many. Nobody waits for the answer.
 
     Args:
         job: around the agent.
-        left_s: what was known when the agent came.
+        left_s: what is known now, or `JOB_LEFT_UNKNOWN_S`.
         every_s: seconds between questions, at most.
         now: `time.monotonic`, here and below.
     """
 
     def __init__(self, job: BatchJob, left_s: float, every_s: float, now: float) -> None:
-        self._job = job
         self._every_s = every_s
+        self.is_news = False  #: the hub has not been told of the last answer
+        self._job = job
+        self._ends_at = math.inf if left_s == JOB_LEFT_UNKNOWN_S else now + left_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._give_up_at = math.inf
-        is_asking = job.scheduler in _QUESTIONS and job.node <= 0
-        self._ask_at = now + next_question_s(left_s, every_s) if is_asking else math.inf
+        self._asked_at, self._ask_at = now, math.inf
+        if job.scheduler in _QUESTIONS and job.node <= 0:
+            is_known = self._ends_at != math.inf
+            self._ask_at = now + next_question_s(left_s, every_s) if is_known else now
 
-    def advance(self, now: float) -> float:
-        """Ask if it is time, and never wait.
+    def ask_every(self, every_s: float, now: float) -> None:
+        """Ask as often as the hub says, from now on."""
+        self._every_s = every_s
+        if self._ask_at != math.inf:
+            self._ask_at = min(self._ask_at, now + every_s)
 
-        Returns:
-            The seconds that the job has left, if an answer has come; or `JOB_LEFT_UNKNOWN_S`.
-        """
+    def left_s(self, now: float) -> float:
+        """Return the seconds that the job has left, or `JOB_LEFT_UNKNOWN_S`."""
+        return JOB_LEFT_UNKNOWN_S if self._ends_at == math.inf else max(0.0, self._ends_at - now)
+
+    def advance(self, now: float) -> bool:
+        """Ask if it is time, and never wait; returns whether an answer has come."""
         process = self._process
         if process is None:
             if now >= self._ask_at:
                 self._ask(now)
-            return JOB_LEFT_UNKNOWN_S
+            return False
         if process.poll() is None:
-            if now >= self._give_up_at:
+            if now >= self._asked_at + _ASK_S:
                 process.kill()
-            return JOB_LEFT_UNKNOWN_S
+            return False
         self._process = None
         answer = process.stdout.read() if process.stdout is not None else b""
         process.communicate()
         left_s = _QUESTIONS[self._job.scheduler][1](answer.decode("utf-8", "replace"))
-        if left_s != JOB_LEFT_UNKNOWN_S:
-            self._ask_at = now + next_question_s(left_s, self._every_s)
-        return left_s
+        if left_s == JOB_LEFT_UNKNOWN_S:
+            return False
+        # The scheduler has counted at some time between the question and the answer.
+        self._ends_at = (self._asked_at + now) / 2 + left_s
+        self._ask_at = now + next_question_s(self._ends_at - now, self._every_s)
+        self.is_news = True
+        return True
 
     def _ask(self, now: float) -> None:
-        self._ask_at, self._give_up_at = now + self._every_s, now + _ASK_S
+        self._ask_at, self._asked_at = now + self._every_s, now
         with suppress(OSError):  # no such program, or no process can be made now
             self._process = subprocess.Popen(
                 _question(self._job),

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
 from nbddp.system.kept_pools import ProcessId
-from nbddp.wire.message_types import JOB_LEFT_UNKNOWN_S
 from nbddp.wire.messages import HelperStopped, JobTimeLeft
 from nbddp.wire.stopped_processes import StoppedProcesses
 
@@ -53,9 +52,8 @@ class LifelineThread:
         self._retired: deque[int] = deque()  #: descriptors that the thread is to close
         self._store_pid = 0
         self._stopped_processes = StoppedProcesses()
-        #: Asks for the end of the job around this agent; None: it is in none, or on this machine.
-        self.job_watch: JobWatch | None = None
-        self._news: deque[HelperStopped | JobTimeLeft] = deque()
+        self._job_watch: JobWatch | None = None
+        self._news: deque[HelperStopped] = deque()
         #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
@@ -99,6 +97,12 @@ class LifelineThread:
         self._controller_pid, self._pidfd = pid, fd
         return True
 
+    def follow_job(self, job_watch: "JobWatch") -> None:
+        """Ask for the end of the job around this agent from now on, and tell what it knows."""
+        self._job_watch = job_watch
+        if job_watch.is_news:
+            self._wake_agent()
+
     def watch_store(self, pid: int) -> None:
         """Watch the process of the store; 0: there is none."""
         self._store_pid = pid
@@ -107,9 +111,14 @@ class LifelineThread:
         """Return the helpers that were stopped, or run again, and the job, since the last call."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
-        news = []
+        news: list[HelperStopped | JobTimeLeft] = []
         while self._news:
             news.append(self._news.popleft())
+        watch = self._job_watch
+        if watch is not None and watch.is_news:
+            watch.is_news = False
+            # This thread may have waited for the fork server since the answer came.
+            news.append(JobTimeLeft(node=self._node, left_s=watch.left_s(time.monotonic())))
         return news
 
     # --- the thread ----------------------------------------------------------------------------
@@ -145,11 +154,7 @@ class LifelineThread:
             self._wake_agent()
 
     def _check_job(self) -> None:
-        if self.job_watch is None:
-            return
-        left_s = self.job_watch.advance(time.monotonic())
-        if left_s != JOB_LEFT_UNKNOWN_S:
-            self._news.append(JobTimeLeft(node=self._node, left_s=left_s))
+        if self._job_watch is not None and self._job_watch.advance(time.monotonic()):
             self._wake_agent()
 
     def _wake_agent(self) -> None:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nbddp.agent.engine_variables import SLURM_HOST_ENV, batch_job, engine_place
-from nbddp.agent.job_time import job_left_s
+from nbddp.agent.job_time import told_left_s
 from nbddp.system import process_tree
 from nbddp.wire.message_types import NodeFacts
 
@@ -40,7 +40,7 @@ def node_facts(address: str, cwd: str = "") -> NodeFacts:
         engine_host=os.environ.get(SLURM_HOST_ENV, ""),
         job=job.name or place.job,
         scheduler=job.scheduler,
-        job_left_s=job_left_s(job, os.environ),
+        job_left_s=told_left_s(job, os.environ),
     )
 
 

@@ -17,9 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from nbddp.agent import own_session
-from nbddp.agent.engine_variables import step_variables
+from nbddp.agent.engine_variables import batch_job, step_variables
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.invitation_reading import STDIN, ends_with_starter, read_invitation, take_lifeline
+from nbddp.agent.job_time import JobWatch
 from nbddp.agent.node_facts import node_facts
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
@@ -185,6 +186,11 @@ def serve(source: str) -> NoReturn:
     lifeline_fd = take_lifeline(sys.stdin.fileno()) if is_stdin else -1
     address, own = reach(invitation)
     facts, started_with = node_facts(own, invitation.cwd), dict(os.environ)
+    settings = Settings.from_env()
+    job_watch = JobWatch(
+        batch_job(started_with), facts.job_left_s, settings.job_ask_s, time.monotonic()
+    )
+    job_watch.advance(time.monotonic())  # the answer comes while torch loads
     for name in step_variables(os.environ):
         del os.environ[name]
     folder = pool_folder.make()
@@ -199,7 +205,7 @@ def serve(source: str) -> NoReturn:
         AGENT_PID_ENV: str(os.getpid()),
         USER_PYTHONPATH_ENV: os.environ.get("PYTHONPATH", ""),
     }
-    maker = ProcessMaker(Settings.from_env().start_method)
+    maker = ProcessMaker(settings.start_method)
     maker.warm()
 
     from nbddp.agent.admission import join_and_serve  # noqa: PLC0415 - the fork server first
@@ -214,6 +220,7 @@ def serve(source: str) -> NoReturn:
             maker=maker,
             lifeline_fd=lifeline_fd,
             environ=started_with,
+            job_watch=job_watch,
         )
     except AgentJoinError as error:
         sys.stderr.write(f"nbddp: {error}\n")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nbddp.agent.child_process import NOT_REPORTED, Child
 from nbddp.agent.event_loop import EventLoop
-from nbddp.agent.exit_reports import EndsAsWell, is_of_sigterm, start_failure
+from nbddp.agent.exit_reports import EndsAsWell, ends_with_agent, is_of_sigterm, start_failure
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.errors import BadOptionError
 from nbddp.system import process_tree
@@ -114,7 +114,8 @@ class StoreKeeper:
         try:
             store = StoreProcess.start(self._maker, request.host, request.port)
         except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
-            self._send(start_failure(self._node, None, error))
+            if not ends_with_agent(error, self._maker, self._ends_as_well):
+                self._send(start_failure(self._node, None, error))
             return
         self._store = store
         self._is_ending = False

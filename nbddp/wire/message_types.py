@@ -39,6 +39,7 @@ AgentEndCause: TypeAlias = Literal[
     "engine",  #: its engine says so in ``text``, and what to do in ``advice``
     "taken-away",  #: it got SIGTERM, and was in the job ``text`` of Slurm
     "time-limit",  #: the same, at the end of the job
+    "job-over",  #: the same, and the end of the job is not known: perhaps it has come
 ]
 
 
@@ -58,7 +59,7 @@ class AgentEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_of_job(self, job: str) -> bool:
         """Return whether this job ends, with all of its agents."""
-        return self.cause in ("taken-away", "time-limit") and self.text == job
+        return self.cause in ("taken-away", "time-limit", "job-over") and self.text == job
 
 
 class _ExitCause(

@@ -3,7 +3,6 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence
@@ -14,6 +13,7 @@ from nbddp.controller.state import (
     Reason,
     RunOutcome,
     catch_up_command,
+    keep_states_text,
     run_loops_text,
     used_text,
 )
@@ -347,8 +347,7 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     if left.reason in (Reason.LOOP, Reason.ALONE):
         return f"{catch_up_command(ranks, [left.cell])}, to run it again"
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):
-        has_state = name in left.with_state
-        return _made_on_all(name, left.joint, ranks, others, has_state=has_state)
+        return _made_on_all(name, left, ranks, others)
     if left.loops:
         return run_loops_text(left, ranks)
     step = _definition(name, ranks)
@@ -361,32 +360,26 @@ def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
 _STATES = "and modules and optimizers get the state of the other ranks, as by nbddp.sync"
 
 
-def _made_on_all(
-    name: str, names: Iterable[str], ranks: RankSet, others: RankSet, *, has_state: bool
-) -> str:
+def _made_on_all(name: str, left: LeftOut, ranks: RankSet, others: RankSet) -> str:
     """The next step for a name that a rank cannot make alone, such as a DDP model.
 
     Args:
         name: the name.
-        names: all names of the cell that are such.
+        left: has all names of the cell that are such, and those that `nbddp.sync` takes.
         ranks: the ranks that lack it.
         others: the ranks that have it.
-        has_state: `nbddp.sync` takes it.
     """
-    *most, last = [name, *sorted(set(names) - {name})]
+    names = [name, *sorted(left.joint - {name})]
+    *most, last = names
     all_names = f"{', '.join(most)} and {last}" if most else last
     step = (
         f"run the lines that make {all_names}, and what is made from {'them' if most else 'it'}, "
         f"in a cell on all ranks: {ranks.describe()} alone would wait there for the others"
     )
-    if not has_state or not others:
+    states = [each for each in names if each in left.with_state]
+    if not states or not others:
         return f"{step}. The old values are lost with that, unless you load a checkpoint"
-    on_source = f"in a cell that begins with %%ddp -r {others.ranks[0]}"
-    return (
-        f"{step}. To keep the old values: before that, kept = {name}.state_dict() {on_source}; "
-        f"after it, {name}.load_state_dict(kept) {on_source}, then nbddp.sync({name}, "
-        f"src={others.ranks[0]}) in one on all ranks"
-    )
+    return f"{step}. To keep the old values: {keep_states_text(states, others.ranks[0])}"
 
 
 def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:

@@ -182,7 +182,8 @@ def sync_step(
             before=f"define {its} variables in a cell that begins with",
             command=f"%%ddp -r {fresh}",
             text=f"or copy data: x = %ddp pull x -r {kept.ranks[0]}, then %ddp push x -r {fresh}; "
-            "%ddp catchup runs cells since %ddp attach only",
+            f"make a DDP model on all ranks, since {fresh.describe()} alone would wait there. "
+            "%ddp catchup runs cells since %ddp attach only, and says how to keep the old values",
         )
     return NextStep(
         "%ddp catchup",

@@ -431,9 +431,10 @@ class HubThread:
 
     def _receive_of_machine(self, node: int, event: Event) -> None:
         """Handle a message that only agents on other machines send."""
-        if self._remote_nodes is None:
+        nodes, is_up = self._remote_nodes, self._machine.phase is Phase.UP
+        if nodes is None:
             self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
-        elif failure := self._remote_nodes.receive(node, event, self._agents, time.monotonic()):
+        elif failure := nodes.receive(node, event, self._agents, time.monotonic(), is_up=is_up):
             self.start_results.put(AnnounceFailure(failure))
 
     def _route(self, event: AnyEvent, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind

@@ -82,10 +82,13 @@ class NodeView:
 
     def known(self, end: AgentEnd, now: float) -> AgentEnd:
         """Return the end of an agent, with the time limit of its job as its cause."""
-        is_over = any(each.job == end.text and each.is_over(now) for each in self.job_ends)
-        if end.cause == "taken-away" and is_over:
-            return AgentEnd("time-limit", end.number, end.text)
-        return end
+        if end.cause != "taken-away":
+            return end
+        of_job = [each for each in self.job_ends if each.job == end.text]
+        if not of_job:
+            return AgentEnd("job-over", end.number, end.text)
+        is_over = any(each.is_over(now) for each in of_job)
+        return AgentEnd("time-limit", end.number, end.text) if is_over else end
 
     def with_job_end(self, event: _Event, now: float) -> _Event:
         """Return an event; the exit of a rank with the time limit of its job as its cause."""
@@ -158,15 +161,25 @@ class RemoteNodes:
             job_ends=self._job_ends.of(facts),
         )
 
-    def receive(self, node: int, event: Event, agents: Agents, now: float) -> str:
-        """Take a message of a guest, or the last one of an agent; see `join` for the result."""
+    def receive(
+        self, node: int, event: Event, agents: Agents, now: float, *, is_up: bool = True
+    ) -> str:
+        """Take a message of a guest, or the last one of an agent; see `join` for the result.
+
+        Args:
+            node: its sender.
+            event: the message.
+            agents: of all nodes.
+            now: `time.monotonic`.
+            is_up: the pool is; else its start will say when jobs end.
+        """
         match event:
             case AgentJoined():
                 return self.join(node, event, agents, now)
             case AgentEnded():
                 self.end(node, event, agents, now)
             case JobTimeLeft():
-                self.change_job(node, event.left_s, now)
+                self._change_job(node, event.left_s, now, is_told=is_up)
             case AgentHello():
                 self._turn_away(node, event, agents)
             case _:
@@ -252,12 +265,12 @@ class RemoteNodes:
         elif ended.node in (node, -1):  # it ended before it knew its node
             agents.note_end(node, end)
 
-    def change_job(self, node: int, left_s: float, now: float) -> None:
+    def _change_job(self, node: int, left_s: float, now: float, *, is_told: bool) -> None:
         """Note when the job around a node ends; `look` tells the user if that has changed."""
         facts = self._lobby.nodes.get(node)
         if facts is None or not facts.job:
             return
-        if text := self._job_ends.change(facts, left_s, now):
+        if (text := self._job_ends.change(facts, left_s, now)) and is_told:
             self._job_changes.append(NotifyUser(None, text))
         self.view = replace(self.view, job_ends=self._job_ends.of(self.view.facts))
 

@@ -46,6 +46,7 @@ KINDS = ("job", "jobset", "trainjob")
 KEPT_BY = (LOCAL, "ssh", "slurm", "listen")
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
+_ALLOCATION = "SLURM_JOB_ID"
 _ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
 
 
@@ -167,3 +168,15 @@ def count_nodes(launcher: str, hosts: Sequence[str]) -> int:
     if launcher == "slurm" and os.environ.get(_ALLOCATION_NODES, "").isdecimal():
         return int(os.environ[_ALLOCATION_NODES])
     return 1
+
+
+def kept_job_step(via: str) -> str:
+    """Return how the user starts a pool of Slurm that outlives the notebook.
+
+    Args:
+        via: the login node, which is in no allocation; empty: none, and the notebook may be in one.
+    """
+    step = "%ddp start --launcher slurm --keep 4h, which uses sbatch"
+    if via or _ALLOCATION not in os.environ:
+        return step
+    return f"start the notebook on a login node, outside of this allocation; then {step}"

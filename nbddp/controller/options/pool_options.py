@@ -41,6 +41,7 @@ from nbddp.controller.options.launcher_checks import (
     check_launcher,
     checked_job,
     count_nodes,
+    kept_job_step,
     launcher_names,
 )
 from nbddp.controller.options.line_option import LineOption
@@ -386,7 +387,7 @@ class PoolOptions:
         if self.launcher == "slurm" and not self.keep:
             raise BadOptionError(
                 "the pool is not let go: its agents are a step of srun, which ends with this "
-                "notebook. Next: %ddp start --launcher slurm --keep 4h, which uses sbatch"
+                f"notebook. Next: {kept_job_step(self.via)}"
             )
         return checked_keep(
             keep or self.keep or DEFAULT_KEEP_S,

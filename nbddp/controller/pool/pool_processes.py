@@ -291,7 +291,9 @@ class PoolProcesses:
         if done.silent:
             raise PoolBrokenError(silent_text(ranks, done))
         if done.failure or not done.fresh:
-            raise PoolBrokenError(not_replaced_text(ranks, done.failure, is_plain=self._is_plain))
+            raise PoolBrokenError(
+                not_replaced_text(ranks, done.failure, self.snapshot, is_plain=self._is_plain)
+            )
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)

@@ -112,13 +112,18 @@ def not_alone_text(ranks: RankSet, obstacle: GroupObstacle, snapshot: PoolSnapsh
         obstacle: why not.
         snapshot: the state of the pool.
     """
+    return (
+        f"{ranks.describe()} cannot be replaced alone: {_OBSTACLES[obstacle]}. "
+        f"Next: {_all_anew(snapshot)}"
+    )
+
+
+def _all_anew(snapshot: PoolSnapshot) -> str:
+    """The next step if only all ranks together can get fresh processes."""
     alive = snapshot.in_state(RankState.IDLE, RankState.BUSY)
     first = f"{_pull_first(alive)}, then " if alive else ""
     puts = ", which puts other agents in the places of lost ones" if snapshot.lost_agents else ""
-    return (
-        f"{ranks.describe()} cannot be replaced alone: {_OBSTACLES[obstacle]}. "
-        f"Next: {first}%ddp restart{puts}"
-    )
+    return f"{first}%ddp restart{puts}"
 
 
 def not_begun_text(ranks: RankSet) -> str:
@@ -130,23 +135,31 @@ def not_begun_text(ranks: RankSet) -> str:
     )
 
 
-def not_replaced_text(ranks: RankSet, failure: str, *, is_plain: bool) -> str:
+def not_replaced_text(
+    ranks: RankSet, failure: str, snapshot: PoolSnapshot, *, is_plain: bool
+) -> str:
     """Say why ranks did not get fresh processes, and what to do.
 
     Args:
         ranks: that were asked for.
         failure: why not; empty: their fresh processes have ended.
+        snapshot: the state of the pool now. Perhaps a node or the store was lost meanwhile.
         is_plain: the pool cannot replace ranks.
     """
     process = ranks.verb("its fresh process", "their fresh processes")
     failure = failure or f"{process} ended before {ranks.verb('it was', 'they were')} ready"
     output = ranks.verb("its output", "their output")
-    again = f"%ddp log {ranks} shows the end of {output}; the same command tries again, and keeps "
-    again += "the variables of the other ranks; "
-    return (
-        f"{ranks.describe()} could not be replaced: {failure}. "
-        f"Next: {'' if is_plain else again}{_FRESH_POOL}"
-    )
+    keeps = "and keeps the variables of the other ranks"
+    lost = {snapshot.ranks[rank].node for rank in ranks} & snapshot.lost_agents
+    step = f"%ddp log {ranks} shows the end of {output}; the same command tries again, {keeps}; "
+    step += _FRESH_POOL
+    if is_plain:
+        step = _FRESH_POOL
+    elif snapshot.obstacle(ranks):
+        step = _all_anew(snapshot)
+    elif lost:
+        step = f"the same command asks for {other_agents(len(lost))}, {keeps}; {_FRESH_POOL}"
+    return f"{ranks.describe()} could not be replaced: {failure}. Next: {step}"
 
 
 def unanswered_text(ranks: RankSet, nodes: Sequence[int], snapshot: PoolSnapshot) -> str:

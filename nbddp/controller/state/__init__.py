@@ -45,6 +45,7 @@ from nbddp.controller.state.exit_text import (
     other_agents,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
+from nbddp.controller.state.kept_states import keep_states_text
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import (
     LeftOut,
@@ -182,6 +183,7 @@ __all__ = [
     "is_of_memory",
     "is_of_mismatch",
     "joining_ranks",
+    "keep_states_text",
     "kept_cell",
     "meaning",
     "memory_then",

@@ -233,6 +233,8 @@ _AGENT_ENDS: Mapping[AgentEndCause, str] = {
     "taken-away": "SIGTERM: Slurm takes the node away, since job {job} was cancelled (scancel) or "
     "preempted",
     "time-limit": "Slurm job {job} has reached its time limit",
+    "job-over": "SIGTERM: Slurm takes the node away, since job {job} has reached its time limit, "
+    "or was cancelled (scancel) or preempted",
 }
 
 

@@ -75,8 +75,8 @@ class JobEnds:
         if known is not None and abs(known.ends_at - end.ends_at) < _CHANGED_S:
             return ""
         self._warned[job] = end.latest_warning(now)  # this says when it ends
-        what = "its time limit was changed" if known else "it has a time limit now"
-        return f"{end.text(now)}: {what}"
+        # An end that was not known: perhaps the scheduler has not answered before.
+        return f"{end.text(now)}{': its time limit was changed' if known else ''}"
 
     def note(self, facts: NodeFacts, now: float) -> None:
         """Note what an agent has said when it came.

@@ -12,7 +12,7 @@ from IPython.display import display
 from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
-from nbddp.controller.state import catch_up_command, run_loops_text, used_text
+from nbddp.controller.state import catch_up_command, keep_states_text, run_loops_text, used_text
 from nbddp.notebook import front_end_request, session
 from nbddp.notebook.render.answer import Answer
 from nbddp.notebook.render.html import words
@@ -238,7 +238,7 @@ def _still_lacking(result: CatchUp) -> list[str]:
         if left.reason not in (Reason.FAILED, Reason.FAILS_NOW):
             is_first = not (lines or _has_more(result))  # the ranks are named above the others
             lacks = _still_lacks(left, ranks, is_first=is_first)
-            lines.append(f"{lacks}{_missing(left, left.ranks or ranks)}")
+            lines.append(f"{lacks}{_missing(result, left, left.ranks or ranks)}")
     return lines
 
 
@@ -249,7 +249,7 @@ def _still_lacks(left: LeftOut, ranks: RankSet, *, is_first: bool = False) -> st
     return f"{ranks.verb('It still lacks', 'They still lack')} "
 
 
-def _missing(left: LeftOut, ranks: RankSet) -> str:
+def _missing(result: CatchUp, left: LeftOut, ranks: RankSet) -> str:
     names, cell = _names(left.names), cell_name(left.cell)
     again = catch_up_command(ranks, [left.cell])
     if left.reason is Reason.NO_CELL and left.joint:
@@ -267,7 +267,8 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
     if left.reason is Reason.NO_CELL_SINCE_ATTACH:
         return (
             f"{names}: no cell since %ddp attach defines this, and cells before it are not known "
-            "here. Next: run those cells again, on all ranks"
+            f"here. Next: run those cells again, on all ranks. This sets the values of "
+            f"{result.others.describe()} back, too{_keep_states(left, result.source)}"
         )
     if left.reason in (Reason.ALONE, Reason.LOOP):
         why = f": {cell} runs a loop with collectives, and makes no model or function"
@@ -275,6 +276,12 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
             why = f", which {cell} made on {ranks.describe()} alone"
         return f"{names}{why}. Next: {again}, to run it again"
     return f"{names}: {cell} {_unmade(left, ranks)}"
+
+
+def _keep_states(left: LeftOut, source: int) -> str:
+    """The steps that keep the states of names that the user makes again; empty: they have none."""
+    names = [name for name in left.names if name in left.with_state]
+    return f". To keep the old values: {keep_states_text(names, source)}" if names else ""
 
 
 def _unmade(left: LeftOut, ranks: RankSet) -> str:

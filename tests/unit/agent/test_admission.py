@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 
 from nbddp.agent import admission
+from nbddp.agent.engine_variables import batch_job
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.job_time import JobWatch
 from nbddp.wire import codec
 from nbddp.wire.channels import RemoteUplink
 from nbddp.wire.invitation import Invitation
@@ -66,10 +68,16 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def no_job() -> JobWatch:
+    return JobWatch(batch_job({}), -1.0, every_s=300.0, now=0.0)
+
+
 def not_joined(uplink: Uplink, signals: list[int] | None = None, fd: int = -1) -> tuple[str, str]:
     """What the agent says, and the cause that it tells the hub."""
     with pytest.raises(admission.NotJoinedError) as caught:
-        admission.admission(cast("RemoteUplink", uplink), fd, signals or [], lambda missing: None)
+        admission.admission(
+            cast("RemoteUplink", uplink), fd, signals or [], lambda missing: None, no_job()
+        )
     return str(caught.value), caught.value.end.cause
 
 
@@ -104,6 +112,7 @@ def joined(lifeline_fd: int) -> str:
             maker=cast("ProcessMaker", None),
             lifeline_fd=lifeline_fd,
             environ={},
+            job_watch=no_job(),
         )
     return str(caught.value)
 

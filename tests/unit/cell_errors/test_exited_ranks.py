@@ -329,8 +329,9 @@ def test_catchup_is_not_advised_for_cells_that_it_does_not_know():
     )
     assert message.endswith(
         "  next      Remove what ended rank 2. Then define its variables in a cell that begins "
-        "with %%ddp -r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; %ddp catchup "
-        "runs cells since %ddp attach only"
+        "with %%ddp -r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; make a DDP "
+        "model on all ranks, since rank 2 alone would wait there. %ddp catchup runs cells since "
+        "%ddp attach only, and says how to keep the old values"
     )
 
 
@@ -394,8 +395,9 @@ def test_the_words_after_a_restart_of_ranks():
     after_attach = restarted_text(RankSet.of([2]), RankSet.of([0, 1]), knows_cells=False)
     assert after_attach.endswith(
         "those of ranks 0-1 are kept. Next: define its variables in a cell that begins with %%ddp "
-        "-r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; %ddp catchup runs cells "
-        "since %ddp attach only"
+        "-r 2 or copy data: x = %ddp pull x -r 0, then %ddp push x -r 2; make a DDP model on all "
+        "ranks, since rank 2 alone would wait there. %ddp catchup runs cells since %ddp attach "
+        "only, and says how to keep the old values"
     )
 
 

@@ -388,6 +388,16 @@ def test_the_loop_that_a_left_out_cell_needs_is_named():
             Reason.FAILED,
             "run the lines that make model and opt, and what is made from them, in a cell on all "
             "ranks: rank 2 alone would wait there for the others. To keep the old values: before "
+            "that, kept = model.state_dict(), opt.state_dict() in a cell that begins with %%ddp -r "
+            "0; after it, model.load_state_dict(kept[0]); opt.load_state_dict(kept[1]) in a cell "
+            "that begins with %%ddp -r 0, then nbddp.sync(model, opt, src=0) in one on all ranks",
+        ),
+        (
+            "mesh",
+            ("mesh", "model"),
+            Reason.NO_CELL_SINCE_ATTACH,
+            "run the lines that make mesh and model, and what is made from them, in a cell on all "
+            "ranks: rank 2 alone would wait there for the others. To keep the old values: before "
             "that, kept = model.state_dict() in a cell that begins with %%ddp -r 0; after it, "
             "model.load_state_dict(kept) in a cell that begins with %%ddp -r 0, then "
             "nbddp.sync(model, src=0) in one on all ranks",

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from msgspec.structs import replace
 
 from nbddp.controller.hub.agent_processes import Agents
@@ -234,16 +235,26 @@ def test_a_changed_end_of_a_job_is_told_once():
     assert scene.look(103.0) == []
 
 
-def test_sigterm_at_the_end_of_the_job_is_its_time_limit():
-    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=660.0))
-    for now, cause in ((300.0, "taken-away"), (755.0, "time-limit")):
-        ends: list[AgentEnd] = []
-        agents = cast(
-            "Agents", SimpleNamespace(note_end=lambda node, end, ends=ends: ends.append(end))
-        )
-        taken = AgentEnded(node=0, end=AgentEnd("taken-away", 15, "4711"))
-        scene.nodes.receive(0, taken, agents, now)
-        assert [end.cause for end in ends] == [cause]
+def test_the_start_of_a_pool_says_when_its_job_ends_and_no_notice_does():
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=-1.0))
+    told = JobTimeLeft(node=0, left_s=7200.0)
+    scene.nodes.receive(0, told, Agents(), 101.0, is_up=False)
+    scene.line.last = 102.0
+    assert scene.look(102.0) == []
+    assert [end.ends_at for end in scene.nodes.view.job_ends] == [7301.0]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "now", "cause"),
+    [(660.0, 300.0, "taken-away"), (660.0, 755.0, "time-limit"), (-1.0, 755.0, "job-over")],
+)
+def test_sigterm_at_the_end_of_the_job_is_its_time_limit(left_s: float, now: float, cause: str):
+    scene = Scene(replace(FACTS, scheduler="slurm", job="4711", job_left_s=left_s))
+    ends: list[AgentEnd] = []
+    agents = cast("Agents", SimpleNamespace(note_end=lambda node, end: ends.append(end)))
+    taken = AgentEnded(node=0, end=AgentEnd("taken-away", 15, "4711"))
+    scene.nodes.receive(0, taken, agents, now)
+    assert [end.cause for end in ends] == [cause]
 
 
 def test_an_agent_whose_place_another_has_taken_is_told_so_and_the_one_that_has_it_is_not():

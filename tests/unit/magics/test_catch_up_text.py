@@ -48,7 +48,8 @@ def test_names_that_are_lacking_come_before_the_sentence_on_all_others():
     lost = LeftOut(("v",), Reason.NO_CELL_SINCE_ATTACH)
     why = "no cell since %ddp attach defines this, and cells before it are not known here. Next: "
     assert said(cells=(), left_out=(lost, *FAILED[:1]), passed_over=RankSet.of([3])).lines == [
-        f"Rank 1 still lacks v: {why}run those cells again, on all ranks",
+        f"Rank 1 still lacks v: {why}run those cells again, on all ranks. This sets the values of "
+        "ranks 0,2-3 back, too",
         "Not made again, since their cell had failed: os and signal (cell [4]).",
         "Rank 1 lacks no other variable of rank 0.",
         "Rank 3 lacks names, too, and has values of cells that ran since it was replaced: nothing "
@@ -182,7 +183,26 @@ def test_random_numbers_that_are_drawn_again_are_told():
         (
             {"left_out": (LeftOut(("x",), Reason.NO_CELL_SINCE_ATTACH),)},
             "It still lacks x: no cell since %ddp attach defines this, and cells before it are not "
-            "known here. Next: run those cells again, on all ranks",
+            "known here. Next: run those cells again, on all ranks. This sets the values of ranks "
+            "0,2-3 back, too",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {
+                "left_out": (
+                    LeftOut(
+                        ("x", "m", "opt"),
+                        Reason.NO_CELL_SINCE_ATTACH,
+                        with_state=frozenset(("m", "opt")),
+                    ),
+                )
+            },
+            "It still lacks x, m and opt: no cell since %ddp attach defines this, and cells before "
+            "it are not known here. Next: run those cells again, on all ranks. This sets the "
+            "values of ranks 0,2-3 back, too. To keep the old values: before that, kept = "
+            "m.state_dict(), opt.state_dict() in a cell that begins with %%ddp -r 0; after it, "
+            "m.load_state_dict(kept[0]); opt.load_state_dict(kept[1]) in a cell that begins with "
+            "%%ddp -r 0, then nbddp.sync(m, opt, src=0) in one on all ranks",
             "Then: run the next cell, or the interrupted one again.",
         ),
         (

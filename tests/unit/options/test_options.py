@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import inspect
+import re
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -481,3 +482,23 @@ def test_configuration_that_is_refused(changes: dict[str, str], words: str):
     with pytest.raises(BadOptionError) as caught:
         with_changes(Config(), {"on_mismatch": "off"} | changes)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("via", "job", "where"),
+    [
+        ("", "", ""),
+        ("", "7", "start the notebook on a login node, outside of this allocation; then "),
+        ("login", "7", ""),
+    ],
+)
+def test_a_step_of_srun_is_not_let_go_and_the_next_step_is_not_refused(
+    via: str, job: str, where: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    options = PoolOptions.checked(1, nnodes=1, launcher="slurm", via=via or None)
+    step = f"Next: {where}%ddp start --launcher slurm --keep 4h, which uses sbatch"
+    with pytest.raises(BadOptionError, match=f"{re.escape(step)}$"):
+        options.keep_after_detach("1h")

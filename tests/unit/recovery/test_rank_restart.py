@@ -1,5 +1,6 @@
 """``%ddp restart -r``: chosen ranks are replaced by fresh processes."""
 
+from nbddp.controller.pool.refusals import not_replaced_text
 from nbddp.controller.state import Action
 from nbddp.controller.state.actions import Diagnosed, RanksRestarted
 from nbddp.controller.state.stimuli import (
@@ -179,6 +180,34 @@ def test_ranks_that_cannot_be_replaced_on_request():
     stopping.feed(RestartRequested())
     [answer] = of_type(stopping.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
     assert answer.failure == "the pool is not up (it is stopping)"
+
+
+def test_the_step_after_a_failed_replacement_is_one_that_works_now():
+    def step(pool: Pool, *ranks: int, is_plain: bool = False) -> str:
+        snapshot = pool.machine.snapshot()
+        text = not_replaced_text(RankSet.of(ranks), "it failed", snapshot, is_plain=is_plain)
+        assert text.startswith(f"{RankSet.of(ranks).describe()} could not be replaced: it failed.")
+        return text.partition(" Next: ")[2]
+
+    keeps = "and keeps the variables of the other ranks; %ddp restart gives a fresh pool"
+    pool = Pool(2, nnodes=2)
+    assert step(pool, 0) == (
+        f"%ddp log 0 shows the end of its output; the same command tries again, {keeps}"
+    )
+    assert step(pool, 0, is_plain=True) == "%ddp restart gives a fresh pool"
+    pool.feed(AgentExited(1, AgentEnd("exited", -9), ""))
+    assert step(pool, 2, 3) == f"the same command asks for another agent, {keeps}"
+    pool = Pool(2, nnodes=2)
+    pool.feed(AgentExited(0, AgentEnd("exited", -9), ""))
+    assert step(pool, 0) == (
+        "pull what you need (x = %ddp pull x -r 2-3), then %ddp restart, which puts other agents "
+        "in the places of lost ones"
+    )
+    without_store = Pool(2)
+    without_store.feed(StoreExited(pid=2, exit_code=255))
+    assert (
+        step(without_store, 1) == "pull what you need (x = %ddp pull x -r 0-1), then %ddp restart"
+    )
 
 
 def test_a_restart_of_the_pool_answers_waiting_requests():

@@ -39,6 +39,11 @@ def test_each_cause_has_words(cause: AgentEndCause):
             "preempted",
         ),
         (AgentEnd("time-limit", 15, "4711"), "Slurm job 4711 has reached its time limit"),
+        (
+            AgentEnd("job-over", 15, "4711"),
+            "SIGTERM: Slurm takes the node away, since job 4711 has reached its time limit, or was "
+            "cancelled (scancel) or preempted",
+        ),
     ],
 )
 def test_numbers_have_names(end: AgentEnd, words: str):
@@ -92,7 +97,7 @@ def test_agents_that_never_came_have_not_ended():
 def test_the_end_of_a_job_is_the_end_of_all_of_its_agents():
     for cause in get_args(AgentEndCause):
         is_of_job = AgentEnd(cause, 15, "4711").is_of_job("4711")
-        assert is_of_job == (cause in ("taken-away", "time-limit"))
+        assert is_of_job == (cause in ("taken-away", "time-limit", "job-over"))
     assert not AgentEnd("taken-away", 15, "4711").is_of_job("4712")
 
 
