@@ -5,7 +5,7 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -168,8 +168,10 @@ class CellHistory:
             replace(
                 cell,
                 is_ok=ok == cell.ranks and not outcome.is_wrong,
-                has_operations=self._note_calls(outcome),
+                # A skipped operation leaves no record, and its code calls it again.
+                has_operations=self._note_calls(outcome) or cell.was_changed or outcome.was_struck,
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
+                was_struck=outcome.was_struck,
                 run_above=max(_run_above(result, cell) for result in outcome.results.values()),
             )
         )
@@ -377,6 +379,10 @@ class CellHistory:
         for rank in ranks:
             of_rank = [left for left in left_out if rank in (left.ranks or ranks)]
             self._left_out[rank] = {name: left for left in of_rank for name in left.names}
+
+    def lacks(self, rank: int) -> Collection[str]:
+        """The names that a rank lacked when it had caught up."""
+        return self._left_out.get(rank, {}).keys()
 
     def left_out(self, rank: int, name: str) -> LeftOut | None:
         """Why a rank that has caught up still lacks a name; None: that is not known."""

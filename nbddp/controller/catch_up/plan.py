@@ -46,8 +46,18 @@ class CatchUpPlan:
 
     @property
     def changed(self) -> frozenset[int]:
+        """The numbers of cells that a user at their prompt, or a fault on purpose, had changed."""
+        return self.prompted | self.struck
+
+    @property
+    def prompted(self) -> frozenset[int]:
         """The numbers of cells that the user had changed at their prompt."""
         return frozenset(cell.number for cell in self.cells if cell.was_changed)
+
+    @property
+    def struck(self) -> frozenset[int]:
+        """The numbers of cells in which a fault on purpose had struck."""
+        return frozenset(cell.number for cell in self.cells if cell.was_struck)
 
     @property
     def stale(self) -> frozenset[str]:

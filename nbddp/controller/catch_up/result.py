@@ -31,8 +31,11 @@ class CatchUp:
     #: The numbers of cells, of those that ran, that `run`, `retry`, `skip` or a debugger had
     #: changed at their prompt: this is not repeated.
     prompted: tuple[int, ...] = ()
-    #: Names that have a value, perhaps not the right one, each with the number of such a cell:
-    #: this or a later cell made or changed them.
+    #: The numbers of cells, of those that ran, in which a fault on purpose had struck: this is not
+    #: repeated.
+    struck: tuple[int, ...] = ()
+    #: Names that have a value, perhaps not the right one, each with the number of a cell of
+    #: ``prompted`` or ``struck``: this or a later cell made or changed them.
     unrepeated: tuple[tuple[str, int], ...] = ()
     failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
     #: Names of objects whose state could not be given, and the ends of the errors.

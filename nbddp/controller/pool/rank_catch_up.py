@@ -52,7 +52,13 @@ from nbddp.errors import (
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
+from nbddp.wire.values.value_questions import (
+    NameKind,
+    Names,
+    NamesOf,
+    Variables,
+    VariablesOf,
+)
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
@@ -194,7 +200,8 @@ def catch_up(
         synced=synced,
         left_out=left_out,
         failed=failed,
-        prompted=tuple(sorted(plan.changed)),
+        prompted=tuple(sorted(plan.prompted)),
+        struck=tuple(sorted(plan.struck)),
         unrepeated=unrepeated,
         failed_aside=tuple(
             each for each in replayed.failed if each[0] not in replayed.failed_on_fresh
@@ -372,12 +379,14 @@ def _bring(
 
 
 def _compared(pool: "Pool", roles: Roles, names: Sequence[str], say: Say) -> ComparedVariables:
-    """Compare variables of fresh ranks with those of the others."""
+    """Compare variables of fresh ranks with those of the others; perhaps none of them has one."""
     asked = RankSet.of([*roles.others, *roles.fresh])
     if names:
         say(f"compares variables of {roles.fresh.describe()} with those of other ranks")
-    variables = pool.told_variables(names, ranks=str(asked)) if names else {}
-    return ComparedVariables(variables, roles.fresh, roles.others)
+    question = VariablesOf(tuple(names))
+    answers = pool.answers(asked, "variables", question, Variables) if names else []
+    by_rank = dict(zip(asked, answers, strict=bool(names)))
+    return ComparedVariables(by_rank, roles.fresh, roles.others)
 
 
 def _deleted(

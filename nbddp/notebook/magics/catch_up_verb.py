@@ -4,6 +4,7 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -21,7 +22,8 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 _MAX_FAILED_NAMES = 3
-_NOT_REPEATED = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
+_AT_PROMPT = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
+_FAULT = "a fault on purpose struck, which is not repeated"
 
 
 def cell_numbers(text: str) -> list[int]:
@@ -183,9 +185,11 @@ def _after_failure(result: CatchUp, cell: int) -> str:
     ranks = result.ranks
     if cell in result.prompted:  # again, it would fail in the same way
         return (
-            f"When it ran first, the user changed it: {_NOT_REPEATED}. Next: correct the cell, and "
+            f"When it ran first, the user changed it: {_AT_PROMPT}. Next: correct the cell, and "
             "run it again on all ranks"
         )
+    if cell in result.struck:
+        return f"When it ran first, {_FAULT}. Next: run it again on all ranks"
     them = ranks.verb("it", "them")
     return f"Next: give {them} what the cell needs, then {catch_up_command(ranks)}"
 
@@ -198,10 +202,18 @@ def _unrepeated(result: CatchUp) -> str:
     )
     return (
         f"{_names(names)} {value}, perhaps not the right {ones}: in "
-        f"{_cells(tuple(sorted(set(numbers))))} {_NOT_REPEATED}. Next: %ddp vars "
+        f"{_not_repeated(result, sorted(set(numbers)))}. Next: %ddp vars "
         f"{' '.join(names[:_MAX_NAMES])}, then set {them} in a cell that begins with "
         f"%%ddp -r {result.ranks}"
     )
+
+
+def _not_repeated(result: CatchUp, numbers: Sequence[int]) -> str:
+    """``cell [2] a fault on purpose struck, which is not repeated``, for each such reason."""
+    prompted = tuple(number for number in numbers if number in result.prompted)
+    struck = tuple(number for number in numbers if number not in result.prompted)
+    parts = [(prompted, _AT_PROMPT), (struck, _FAULT)]
+    return "; in ".join(f"{_cells(cells)} {why}" for cells, why in parts if cells)
 
 
 def _doubts(result: CatchUp, cell: int) -> str:
@@ -348,8 +360,8 @@ def _details(result: CatchUp) -> list[str]:
             lines.append(
                 f"{_cells(others)} ran for the others: what they use, or a seed of random numbers"
             )
-    if result.prompted:
-        lines.append(f"in {_cells(result.prompted)} {_NOT_REPEATED}")
+    if changed := sorted({*result.prompted, *result.struck}):
+        lines.append(f"in {_not_repeated(result, changed)}")
     for cell, error in result.failed_aside:
         lines.append(f"{cell_name(cell)} failed where it ran along, with no effect: {error}")
     if result.synced:

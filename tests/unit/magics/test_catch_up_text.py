@@ -270,6 +270,23 @@ def test_names_of_a_cell_that_was_changed_at_its_prompt_are_not_said_to_be_there
     assert text.lines[-1] == "Then: run the next cell, or the interrupted one again."
 
 
+def test_names_of_a_cell_in_which_a_fault_struck_are_not_said_to_be_there_again():
+    text = said(regained=("a", "y"), struck=(3,), unrepeated=(("a", 3),))
+    assert text.lines[:2] == [
+        "Rank 1 has again: y (from cells [2], [3]).",
+        "a has a value, perhaps not the right one: in cell [3] a fault on purpose struck, which is "
+        "not repeated. Next: %ddp vars a, then set it in a cell that begins with %%ddp -r 1",
+    ]
+    both = said(prompted=(2,), struck=(2, 3), unrepeated=(("a", 2), ("b", 3)))
+    assert "in cell [2] what `run`," in both.lines[1]
+    assert "is not repeated; in cell [3] a fault on purpose struck, which is" in both.lines[1]
+    failed = said(failed=((2, "rank 1 raised OSError: bad"),), struck=(2,))
+    assert failed.lines[1] == (
+        "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, a fault on purpose "
+        "struck, which is not repeated. Next: run it again on all ranks"
+    )
+
+
 def test_a_cell_that_failed_aside_only_is_a_detail():
     whole = said(regained=("opt",), failed_aside=((2, "rank 0 raised NameError: lr"),))
     assert whole.lines[0] == "Rank 1 has again: opt (from cells [2], [3])."

@@ -1,0 +1,54 @@
+"""A catch-up repeats cells, and not what a user at the prompt or a fault on purpose did in them."""
+
+from pathlib import Path
+
+from nbddp.controller.pool import Pool
+from nbddp.wire.rank_set import RankSet
+from tests.support.restarted_pool import restarted_pool
+from tests.support.views import run_cell
+
+shared_pool = restarted_pool(3)
+
+SUM = "g = torch.ones(2) * (rank + 1)\ndist.all_reduce(g)\nh = g + 1"
+
+
+def test_a_cell_whose_operation_was_skipped_runs_along_on_the_others(pool: Pool):
+    run_cell(pool, SUM, step=True, answers=["skip", "continue"], execution_count=2)
+    pool.restart(2)
+    result = pool.catch_up()
+    assert (result.cells, result.aside, result.failed) == ((2,), RankSet.of([0, 1]), ())
+    assert result.unrepeated == (("g", 2), ("h", 2))
+    assert pool.pull("h.tolist()") == [[2.0, 2.0], [3.0, 3.0], [7.0, 7.0]]
+
+
+def test_a_cell_with_a_fault_that_struck_is_told(pool: Pool):
+    code = "v = torch.ones(1)\ndist.all_reduce(v)\nvv = v + rank"
+    fault = "rank 1: flip a bit in the next all_reduce"
+    run_cell(pool, code, faults=fault, execution_count=2)
+    run_cell(pool, "w = 1 + rank", faults="rank 1: delay 0.1 s at line 1", execution_count=3)
+    before = pool.pull("vv.item()")[0]
+    pool.restart(0)
+    result = pool.catch_up()
+    assert pool.pull("vv.item()")[0] != before
+    assert (result.cells, result.struck, result.prompted) == ((2, 3), (2,), ())
+    assert result.unrepeated == (("vv", 2),)
+
+
+def test_names_that_the_ranks_lack_are_no_error_and_the_one_that_has_them_gives(
+    pool: Pool, tmp_path: Path
+):
+    loop = "sums = []\nfor i in range(2):\n    t = torch.ones(1)\n    dist.all_reduce(t)"
+    loop += "\n    sums.append(t.item())"
+    once = f"once = open(f'{tmp_path}/{{rank}}', 'x').name"
+    for code in (loop, "best = max(sums)", "own = rank", once):
+        pool.run(code)
+    first, *_, own, _ = (cell.number for cell in pool.history)
+    pool.restart(1)
+    assert pool.catch_up(cells=[first]).failed
+    pool.run("later = 1")
+    pool.restart([0, 2])
+    lacks = {name for left in pool.catch_up().left_out for name in left.names}
+    assert {"best", "sums"} <= lacks
+    result = pool.catch_up(0, cells=[own])
+    assert result.source == 1
+    assert {name for left in result.left_out for name in left.names} == lacks
