@@ -216,25 +216,37 @@ class CellHistory:
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
 
-    def before_restart(self, name: str, ranks: RankSet) -> int | None:
-        """The last cell that bound a name before the user restarted all ranks.
+    def before_restart(self, name: str, ranks: RankSet) -> tuple[int, ...]:
+        """The cells that made and changed a name before the user restarted all ranks.
 
         Args:
             name: the name.
-            ranks: all of them have run the cell.
+            ranks: all of them have run the cell that made it.
 
         Returns:
-            Its number; 0: the name was pushed to them then. None: it was not there, or a cell has
-            deleted it before the restart, or bound it, too, since then.
+            Their numbers: first that of the last cell that made it without its old value, or 0 if
+            it was pushed to the ranks then. None of them: it was not there, or a cell has deleted
+            it before the restart, or bound it, too, since then.
         """
         if any(name in cell.names_run.binds for cell in self._cells):
-            return None
+            return ()
+        changed: list[int] = []  # the last one first
+        was_there = False
         for cell in reversed(self._before):
-            if name in cell.names_run.deletes and not set(ranks).isdisjoint(cell.ranks):
-                return None
-            if name in cell.names_run.binds and not set(ranks) - set(cell.ranks):
-                return cell.number
-        return None if set(ranks) - set(self._pushed_before.get(name, NO_RANKS)) else 0
+            done = cell.names_run
+            if set(ranks).isdisjoint(cell.ranks):
+                continue
+            if name in done.deletes:
+                return ()
+            is_of_all = name in done.binds and not set(ranks) - set(cell.ranks)
+            if is_of_all and name not in done.reads - done.perhaps:
+                return (cell.number, *reversed(changed))
+            was_there = was_there or is_of_all
+            if name in done.changes or (name in done.binds and name in done.reads):
+                changed.append(cell.number)
+        if not set(ranks) - set(self._pushed_before.get(name, NO_RANKS)):
+            return (0, *reversed(changed))
+        return tuple(reversed(changed)) if was_there else ()
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
