@@ -360,8 +360,7 @@ class CellHistory:
         of_others: set[str] = set()
         if not self.is_partial:  # else it was perhaps pushed to this rank before
             of_others = self._pushed.keys() - names
-        pushed = {name for name, to in self._pushed.items() if any(rank in each for each in to)}
-        return (names | of_others) - possible - pushed
+        return (names | of_others) - possible - self.pushed_to(rank)
 
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
         """Note names that were pushed to ranks."""
@@ -384,6 +383,23 @@ class CellHistory:
     def was_pushed_to(self, name: str, ranks: RankSet) -> bool:
         """Whether each of some ranks has got a name by a push, perhaps in an earlier process."""
         return not set(ranks).difference(*self._pushed.get(name, ()))
+
+    def pushed_to(self, rank: Rank) -> set[str]:
+        """The names that were pushed to a rank, perhaps to an earlier process, or copied there."""
+        return {name for name, to in self._pushed.items() if any(rank in each for each in to)}
+
+    def has_lost(self, rank: Rank, name: str) -> bool:
+        """Whether the process of a rank is newer than its last cell of a name, and has it not.
+
+        Either it has not caught up, or the name was left out.
+        """
+        first = self._count - len(self._cells)
+        own = [
+            index
+            for index, cell in enumerate(self._cells, first)
+            if rank in cell.ranks and name in cell.names.binds
+        ]
+        return bool(own) and (name in self.lacks(rank) or not self._has_run(rank, own[-1]))
 
     def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
         """Note the names that ranks still lack after they have caught up."""

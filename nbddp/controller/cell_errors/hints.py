@@ -348,8 +348,9 @@ def _or_copy(name: str, ranks: RankSet, others: RankSet) -> str:
 def _why(left: LeftOut) -> str:
     cell = f"{cell_name(left.cell)}, which defines it,"
     match left.reason:
-        case Reason.NO_CELL:
-            return "no cell defines it"
+        case Reason.NO_CELL | Reason.GONE:
+            is_gone = left.reason is Reason.GONE
+            return "no rank had it any more" if is_gone else "no cell defines it"
         case Reason.NO_CELL_SINCE_ATTACH:
             return f"{_NO_CELL_SINCE_ATTACH} it"
         case Reason.FAILED:
@@ -366,6 +367,9 @@ def _why(left: LeftOut) -> str:
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
+    if left.reason is Reason.GONE:
+        push = f"%ddp push {name} -r {ranks}, if this notebook has it"
+        return f"run {cell_name(left.cell)} again, which made it" if left.cell else push
     if left.reason in (Reason.LOOP, Reason.ALONE):
         return f"{catch_up_command(ranks, [left.cell])}, to run it again"
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):

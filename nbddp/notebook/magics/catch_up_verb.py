@@ -106,7 +106,8 @@ def _headline(result: CatchUp) -> str:
         return f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
     if result.cells:
         return f"{ranks} ran {_cells(result.cells)} again."
-    other = "other " if any(x.reason is not Reason.ALONE for x in result.left_out) else ""
+    of_none = (Reason.ALONE, Reason.GONE)
+    other = "other " if any(x.reason not in of_none for x in result.left_out) else ""
     lacks = result.ranks.verb("lacks", "lack")
     if result.elsewhere:
         names, cells = _elsewhere(result)
@@ -286,13 +287,27 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
         if left.reason is Reason.ALONE:
             why = f", which {cell} made on {ranks.describe()} alone"
         return f"{names}{why}. Next: {again}, to run it again"
-    return f"{names}: {cell} {_unmade(left, ranks)}"
+    return _gone(left, ranks) if left.reason is Reason.GONE else _unmade(left, ranks)
+
+
+def _gone(left: LeftOut, ranks: RankSet) -> str:
+    """Names that no rank has any more, and the next step."""
+    names, cell = _names(left.names), cell_name(left.cell)
+    if not left.cell:
+        return (
+            f"{names}: no cell defines this, and no rank has it any more. Next: %ddp push "
+            f"{' '.join(left.names[:_MAX_NAMES])} -r {ranks}, if it came from the notebook"
+        )
+    them = "it" if len(left.names) == 1 else "them"
+    return f"{names}: no rank has {them} any more. Next: run {cell} again, which made {them}"
 
 
 def _unmade(left: LeftOut, ranks: RankSet) -> str:
-    """The names that a cell uses and that were not made, and the next step."""
+    """Names of a cell that uses others which were not made, and the next step."""
+    names, cell = _names(left.names), cell_name(left.cell)
     step = f"{catch_up_command(ranks, [left.cell])}, when these are there"
-    return f"{used_text(left)}. Next: {run_loops_text(left, ranks) if left.loops else step}"
+    step = run_loops_text(left, ranks) if left.loops else step
+    return f"{names}: {cell} {used_text(left)}. Next: {step}"
 
 
 def _failed(result: CatchUp) -> list[LeftOut]:

@@ -360,6 +360,7 @@ _STATES = "and modules and optimizers get the state of the other ranks, as by nb
             "nbddp.sync(opt, src=0) in one on all ranks",
         ),
         (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+        (Reason.GONE, "run cell [3] again, which made it"),
         (Reason.ALONE, "%ddp catchup -r 2 --cells 3, to run it again"),
     ],
 )

@@ -168,6 +168,17 @@ def test_random_numbers_that_are_drawn_again_are_told():
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
+            {"left_out": (LeftOut(("x",), Reason.GONE, 4),)},
+            "It still lacks x: no rank has it any more. Next: run cell [4] again, which made it",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x", "y"), Reason.GONE),)},
+            "It still lacks x and y: no cell defines this, and no rank has it any more. Next: "
+            "%ddp push x y -r 1, if it came from the notebook",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
             {"left_out": (LeftOut(("x",), Reason.ALONE, 4),)},
             "It still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
             "--cells 4, to run it again",
