@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from nbddp.controller.pool import Pool
+from nbddp.errors import CellError
 from nbddp.wire.rank_set import RankSet
 from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
@@ -52,3 +55,14 @@ def test_names_that_the_ranks_lack_are_no_error_and_the_one_that_has_them_gives(
     result = pool.catch_up(0, cells=[own])
     assert result.source == 1
     assert {name for left in result.left_out for name in left.names} == lacks
+
+
+def test_a_tensor_that_a_method_has_changed_in_place(pool: Pool):
+    for code in ("w = torch.full((2,), float(rank))", "w.add_(1)"):
+        pool.run(code)
+    with pytest.raises(CellError):
+        run_cell(pool, "w.mul_(2)\nassert rank != 1", execution_count=7)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.overtaken, result.regained) == ((("w", 7),), ("w",))
+    assert pool.pull("w[0].item()") == [2.0, 2.0, 6.0]

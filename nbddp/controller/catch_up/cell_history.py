@@ -242,7 +242,7 @@ class CellHistory:
             if is_of_all and name not in done.reads - done.perhaps:
                 return (cell.number, *reversed(changed))
             was_there = was_there or is_of_all
-            if name in done.changes or (name in done.binds and name in done.reads):
+            if name in done.changes | done.fills or (name in done.binds and name in done.reads):
                 changed.append(cell.number)
         if not set(ranks) - set(self._pushed_before.get(name, NO_RANKS)):
             return (0, *reversed(changed))

@@ -71,7 +71,7 @@ class CatchUpPlan:
         """Each of these names with the cell that binds it last, and those that change it later."""
         makers: dict[str, list[int]] = {}
         for cell in self.cells:
-            for name in cell.names.changes - cell.names.binds:
+            for name in (cell.names.changes | cell.names.fills) - cell.names.binds:
                 makers.get(name, []).append(cell.number)
             makers.update({name: [cell.number] for name in cell.names.binds if name in names})
         return tuple((name, tuple(numbers)) for name, numbers in sorted(makers.items()))
@@ -197,7 +197,8 @@ class _Planner:
                 failed = {n: number for n, number in failed.items() if n not in cell.names.binds}
             elif not cell.is_ok:
                 done = cell.names_run
-                failed |= dict.fromkeys((done.binds | done.changes) & made, cell.number)
+                changed = done.binds | done.changes | done.fills
+                failed |= dict.fromkeys(changed & made, cell.number)
         return tuple(sorted(failed.items()))
 
     def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
@@ -271,8 +272,11 @@ class _Planner:
             self._not_made.add(name)
         self._chosen.add(index)
         for later in range(index + 1, len(self._cells)):
-            changes = self._cells[later].names.changes
-            if self._cells[later].is_ok and not changes.isdisjoint(cell.names.binds):
+            names = self._cells[later].names
+            # `F.relu_(w)` changes no module.
+            values = cell.names.binds - cell.names.defines
+            is_changed = not names.changes.isdisjoint(cell.names.binds)
+            if self._cells[later].is_ok and (is_changed or not names.fills.isdisjoint(values)):
                 self._choose(later)
         return True
 
