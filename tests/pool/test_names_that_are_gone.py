@@ -25,3 +25,16 @@ def test_names_whose_last_holder_is_replaced_and_pushed_ones(pool: Pool):
     pool.restart(2)
     assert LeftOut(("value",), Reason.GONE) in pool.catch_up().left_out
     assert pool.catch_up(1).ranks == RankSet.of([1])
+
+
+def test_a_counter_that_was_pushed_is_to_be_pushed_again(pool: Pool):
+    pool.push({"n": 0})
+    for code in ("n += 1", "n += rank"):
+        pool.run(code)
+    pool.restart(2)
+    result = pool.catch_up()
+    assert {name for name, _ in result.to_push} == {"n"}
+    assert {number for _, number in result.to_push} == {number for number, _ in result.failed}
+    pool.push({"n": 0}, ranks=2)
+    pool.catch_up(2)
+    assert pool.pull("n") == [1, 2, 3]

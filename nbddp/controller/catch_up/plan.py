@@ -40,8 +40,8 @@ class CatchUpPlan:
     #: it binds them, or, for the second, it changes or touches what they hold.
     rebound: frozenset[str] = frozenset()
     touched: frozenset[str] = frozenset()
-    #: Names that they bind, each with the number of the last cell, of those that had failed, that
-    #: has bound or changed it on other ranks since.
+    #: Names that they bind, each with the number of the last cell, of those that do not run again,
+    #: that has changed it on other ranks since, or has bound it and failed.
     overtaken: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -187,19 +187,23 @@ class _Planner:
         )
 
     def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
-        """The names that cells which have failed have bound or changed after the chosen ones."""
+        """The names that cells which do not run again have changed after the chosen ones.
+
+        They are those that have failed, and loops.
+        """
         again = set(map(id, chosen))
         made: set[str] = set()
-        failed: dict[str, int] = {}
+        late: dict[str, int] = {}
         for cell in self._cells:
             if id(cell) in again:
-                made |= cell.names.binds
-                failed = {n: number for n, number in failed.items() if n not in cell.names.binds}
-            elif not cell.is_ok:
-                done = cell.names_run
-                changed = done.binds | done.changes | done.fills
-                failed |= dict.fromkeys(changed & made, cell.number)
-        return tuple(sorted(failed.items()))
+                made |= cell.names.binds - cell.names.defines
+                late = {n: number for n, number in late.items() if n not in cell.names.binds}
+            elif not self._fresh.isdisjoint(cell.ranks):
+                done = self._names_on(cell) if cell.is_ok else [cell.names_run]
+                changed = {name for part in done for name in part.changes | part.fills}
+                changed |= frozenset() if cell.is_ok else cell.names_run.binds
+                late |= dict.fromkeys(changed & made, cell.number)
+        return tuple(sorted(late.items()))
 
     def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
         """The names that other cells, and functions of all cells, may bind, and may change."""

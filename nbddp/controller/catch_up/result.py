@@ -48,7 +48,7 @@ class CatchUp:
     #: value of its own.
     initial: tuple[str, ...] = ()
     #: Names that have the value of their cell again, each with the number of a later cell that has
-    #: changed it on other ranks before it failed, and did not run again.
+    #: changed it on other ranks, and did not run again: it had failed, or is a loop.
     overtaken: tuple[tuple[str, int], ...] = ()
     #: Names that the cells defined, and that were deleted again as on the other ranks.
     deleted: tuple[str, ...] = ()
@@ -66,6 +66,9 @@ class CatchUp:
     #: Each name of ``regained`` and ``synced`` with the numbers of the cells, of those that ran,
     #: that made or changed it.
     makers_by_name: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: Names that cells of ``failed`` use, and the ranks lack, since they were pushed, each with the
+    #: number of such a cell.
+    to_push: tuple[tuple[str, int], ...] = ()
     #: Names that have a value, perhaps not the right one, each with the number of a cell that
     #: failed: this or a later cell made or changed them. The cells run again in the next catch-up.
     doubtful: tuple[tuple[str, int], ...] = ()

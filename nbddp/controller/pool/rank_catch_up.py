@@ -233,6 +233,13 @@ def catch_up(
         ),
         regained=regained,
         makers_by_name=makers,
+        to_push=tuple(
+            (name, cell.number)
+            for cell in plan.cells
+            if cell.number in dict(failed)
+            for name in sorted(cell.names.reads & still)
+            if all(name in pool.history.pushed_to(rank) for rank in fresh if name in lacks[rank])
+        ),
         doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,

@@ -192,6 +192,12 @@ def _after_failure(result: CatchUp, cell: int) -> str:
     if cell in result.struck:
         return f"When it ran first, {_FAULT}. Next: run it again on all ranks"
     them = ranks.verb("it", "them")
+    if names := [name for name, number in result.to_push if number == cell]:
+        its = "it" if len(names) == 1 else "them"
+        return (
+            f"Next: %ddp push {' '.join(names)} -r {ranks}, if this notebook has {its}, then "
+            f"{catch_up_command(ranks)}"
+        )
     return f"Next: give {them} what the cell needs, then {catch_up_command(ranks)}"
 
 
@@ -227,7 +233,7 @@ def _doubts(result: CatchUp, cell: int) -> str:
 
 
 def _overtaken(result: CatchUp) -> list[str]:
-    """A line for each cell that has changed names on other ranks before it failed."""
+    """A line for each cell that has changed names on other ranks, and did not run again."""
     made_by = dict(result.makers_by_name)
     lines: list[str] = []
     for cell in sorted({number for _, number in result.overtaken}):
@@ -236,8 +242,9 @@ def _overtaken(result: CatchUp) -> list[str]:
         it, is_at = ("it", "is") if len(names) == 1 else ("them", "are")
         by = f" {_cells(tuple(sorted(makers)))} made {it}" if makers else " before"
         lines.append(
-            f"{_names(tuple(names))} {is_at} as{by}; {cell_name(cell)}, which failed, has changed "
-            f"{it} since on other ranks. Next: %ddp vars {' '.join(names[:_MAX_NAMES])}, then set "
+            f"{_names(tuple(names))} {is_at} as{by}; {cell_name(cell)}, which did not run again, "
+            f"has perhaps changed {it} since on other ranks. Next: %ddp vars "
+            f"{' '.join(names[:_MAX_NAMES])}, then set "
             f"{it} in a cell that begins with %%ddp -r {result.ranks}"
         )
     return lines

@@ -64,6 +64,18 @@ def test_methods_of_tensors_that_change_them_in_place():
     assert plan.overtaken == (("w", 6),)
 
 
+def test_a_loop_that_is_left_out_has_changed_a_value():
+    loop = "for i in range(3):\n    dist.all_reduce(t)\n    "
+    cells = [
+        cell(1, "w = torch.ones(2); u = [0]; v = 1"),
+        cell(2, f"{loop}w.add_(t); u[0] += 1; v = 2", operations=True),
+        replace(cell(3, "w.mul_(2)"), ranks=RankSet.of([0])),  # never on the fresh rank
+    ]
+    plan = plan_of(cells, {"w": "data", "u": "plain"})
+    assert numbers(plan) == [1]
+    assert plan.overtaken == (("u", 2), ("w", 2))
+
+
 def test_cells_that_change_a_value_in_place():
     cells = [
         cell(1, "net = build()"),

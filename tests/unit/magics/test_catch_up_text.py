@@ -71,8 +71,9 @@ def test_a_cell_that_failed_has_changed_names_since():
     result = said(overtaken=(("q", 4),), **given)
     assert result.lines == [
         "Rank 1 has again: a (from cell [2]).",
-        "q is as cell [3] made it; cell [4], which failed, has changed it since on other ranks. "
-        "Next: %ddp vars q, then set it in a cell that begins with %%ddp -r 1",
+        "q is as cell [3] made it; cell [4], which did not run again, has perhaps changed it "
+        "since on other ranks. Next: %ddp vars q, then set it in a cell that begins with %%ddp -r "
+        "1",
         "Then: run the next cell.",
     ]
 
@@ -295,6 +296,14 @@ def test_names_of_a_cell_in_which_a_fault_struck_are_not_said_to_be_there_again(
     assert failed.lines[1] == (
         "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, a fault on purpose "
         "struck, which is not repeated. Next: run it again on all ranks"
+    )
+
+
+def test_a_cell_that_lacks_a_pushed_name_needs_a_push():
+    failed = ((3, "rank 1 raised NameError: name 'n' is not defined"),)
+    assert said(failed=failed, to_push=(("n", 3), ("m", 4))).lines[1] == (
+        "cell [3] failed now: rank 1 raised NameError: name 'n' is not defined. Next: %ddp push n "
+        "-r 1, if this notebook has it, then %ddp catchup -r 1"
     )
 
 
