@@ -66,3 +66,11 @@ def test_a_tensor_that_a_method_has_changed_in_place(pool: Pool):
     result = pool.catch_up()
     assert (result.overtaken, result.regained) == ((("w", 7),), ("w",))
     assert pool.pull("w[0].item()") == [2.0, 2.0, 6.0]
+
+
+def test_ranks_that_get_other_names_are_told_apart(pool: Pool):
+    pool.run("if rank == 0:\n    boss = 1\nelse:\n    worker = rank\nboth = rank")
+    pool.restart([0, 2])
+    result = pool.catch_up()
+    assert result.regained_in_part == (("worker", RankSet.of([2])),)  # no other rank tells of boss
+    assert {"both", "worker"} <= {*result.regained}

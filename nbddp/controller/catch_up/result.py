@@ -63,6 +63,8 @@ class CatchUp:
     #: Variables whose values the cells drew without a seed: other random numbers than before.
     drawn: tuple[str, ...] = ()
     regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
+    #: Names of ``regained`` that a part of ``ranks`` has, each with these ranks.
+    regained_in_part: tuple[tuple[str, RankSet], ...] = ()
     #: Each name of ``regained`` and ``synced`` with the numbers of the cells, of those that ran,
     #: that made or changed it.
     makers_by_name: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -232,6 +232,12 @@ def catch_up(
             and not compared.is_alike(name)
         ),
         regained=regained,
+        regained_in_part=tuple(
+            (name, holders)
+            for name in regained
+            if name not in copied
+            and (holders := RankSet.of(rank for rank in fresh if name in now[rank])) != fresh
+        ),
         makers_by_name=makers,
         to_push=tuple(
             (name, cell.number)

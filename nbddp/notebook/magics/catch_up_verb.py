@@ -98,8 +98,10 @@ def _headline(result: CatchUp) -> str:
     by_name = dict(result.makers_by_name)
     makers = tuple(sorted({number for name in own for number in by_name.get(name, ())}))
     makers = makers or result.makers or result.cells
-    parts = [f"{_names(own)} (from {_cells(makers)})"] if own and makers else []
-    parts += [f"{_names(own)} (from rank {result.source})"] if own and not result.cells else []
+    part = dict(result.regained_in_part)
+    told = tuple(f"{n} (on {part[n].describe()})" if n in part else n for n in own)
+    parts = [f"{_names(told)} (from {_cells(makers)})"] if own and makers else []
+    parts += [f"{_names(told)} (from rank {result.source})"] if own and not result.cells else []
     if result.copied:
         parts.append(f"{_names(result.copied)} (from rank {result.source})")
     if parts:

@@ -248,6 +248,15 @@ def test_cells_that_ran_for_others_are_told_apart():
     ]
 
 
+def test_a_name_that_a_part_of_the_ranks_has_is_told_with_these():
+    part = (("boss", RankSet.of([0])), ("worker", RankSet.of([2])))
+    given: dict[str, Any] = {"cells": (2,), "regained": ("a", "boss", "worker")}
+    made = CatchUp(RankSet.of([0, 2]), RankSet.of([1]), 1, regained_in_part=part, **given)
+    assert answer(made).lines[0] == (
+        "Ranks 0,2 have again: a, boss (on rank 0) and worker (on rank 2) (from cell [2])."
+    )
+
+
 def test_a_name_that_is_there_but_wrong_is_not_said_to_be_there_again():
     facts = {"regained": ("opt", "x", "y"), "different": ("x",)}
     said_of = said(**facts, not_synced=(("opt", "rank 1 raised ValueError"),))
