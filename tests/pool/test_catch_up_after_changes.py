@@ -68,6 +68,16 @@ def test_a_tensor_that_a_method_has_changed_in_place(pool: Pool):
     assert pool.pull("w[0].item()") == [2.0, 2.0, 6.0]
 
 
+def test_a_tensor_that_a_loop_has_changed_which_does_not_run_again(pool: Pool):
+    pool.run("w = torch.full((2,), float(rank)); counts = {}")
+    loop = "for i in range(2):\n    dist.all_reduce(torch.ones(1))\n    w.add_(i)"
+    loop += "\n    counts[i] = rank"
+    run_cell(pool, loop, execution_count=7)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.overtaken, result.initial) == ((("w", 7),), ("counts",))
+
+
 def test_ranks_that_get_other_names_are_told_apart(pool: Pool):
     pool.run("if rank == 0:\n    boss = 1\nelse:\n    worker = rank\nboth = rank")
     pool.restart([0, 2])

@@ -179,12 +179,14 @@ def catch_up(
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
     )
+    bad = {cell.number for cell in pool.history if not cell.is_ok}
     overtaken = tuple(
         (name, number)
         for name, number in plan.overtaken
         if name in asked
         and name not in {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)}
         and not compared.is_equal(name)
+        and (number in bad or not compared.is_initial(name, plan))
     )
     makers = plan.makers({*regained, *synced} - set(copied))
     return CatchUp(
