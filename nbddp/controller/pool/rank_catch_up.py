@@ -5,13 +5,14 @@ Runs in: the notebook's process, the thread of the caller.
     NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> state_sync.give
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
     CatchUp,
     CatchUpPlan,
+    ComparedVariables,
     HeldValues,
     Roles,
     Unfinished,
@@ -179,14 +180,11 @@ def catch_up(
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
     )
-    bad = {cell.number for cell in pool.history if not cell.is_ok}
-    overtaken = tuple(
-        (name, number)
-        for name, number in plan.overtaken
-        if name in asked
-        and name not in {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)}
-        and not compared.is_equal(name)
-        and (number in bad or not compared.is_initial(name, plan))
+    overtaken = _overtaken(
+        pool,
+        plan,
+        compared,
+        {*asked} - {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)},
     )
     makers = plan.makers({*regained, *synced} - set(copied))
     return CatchUp(
@@ -251,6 +249,23 @@ def catch_up(
         doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,
+    )
+
+
+def _overtaken(
+    pool: "Pool", plan: CatchUpPlan, compared: ComparedVariables, names: Container[str]
+) -> tuple[tuple[str, int], ...]:
+    """The ``names`` that cells which do not run again have changed; see `CatchUp.overtaken`.
+
+    Values that a good cell has changed and that are told as the initial ones are left out.
+    """
+    failed = {cell.number for cell in pool.history if not cell.is_ok}
+    return tuple(
+        (name, number)
+        for name, number in plan.overtaken
+        if name in names
+        and not compared.is_equal(name)
+        and (number in failed or not compared.is_initial(name, plan))
     )
 
 
