@@ -60,6 +60,8 @@ class Draws:
             unhook()
             after = random_states.digests()
             changed = {name for name in after if after[name] != before.get(name)}
+            # A library that the statement imports may make NumPy's generator, and draw nothing.
+            changed = {n for n in changed if n in before or not random_states.is_unused(n)}
             if self._are_base_seeds(before["torch"], after["torch"]):
                 changed.discard("torch")
             self._note(statement, changed)

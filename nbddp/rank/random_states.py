@@ -63,6 +63,16 @@ def digests() -> dict[str, str]:
     return {name: digest(state) for name, state in take().items()}
 
 
+def is_unused(name: str) -> bool:
+    """Whether a generator has drawn nothing since it was made, as far as its state tells."""
+    if name == "numpy":  # how far it is in its numbers; seeded, it would be at another place
+        made = sys.modules["numpy.random"].RandomState().get_state()
+        return bool(_generators()[name][0]()[2:] == made[2:])
+    if name == "cuda":  # 8 bytes of the seed, then 8 bytes of the place
+        return not any(torch.cuda.get_rng_state()[8:].tolist())
+    return False
+
+
 def digest(state: Any) -> str:
     """Return a hash of the state of a generator."""
     return hashlib.sha256(_text(state).encode()).hexdigest()

@@ -13,7 +13,6 @@ from nbddp.errors import (
     CellError,
     CellInterruptedError,
     DeadlockError,
-    MismatchError,
 )
 from nbddp.wire.values.tensor_preview import MIME
 from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize_mode
@@ -377,32 +376,6 @@ def test_a_card_names_the_operation_that_was_skipped(pool: Pool):
     assert report is not None
     assert report.left_out == (text,)
     assert report.findings[0].next_step.startswith("Nothing, if the operation that was skipped")
-    run_cell(pool, SUM)
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        ["retry dist.broadcast(x, 1) -r 0", "c"],
-        ["run x = torch.ones(5) -r 0", "retry", "c"],
-        ["rank 0", "x = torch.ones(5)", "q", "retry", "c"],
-    ],
-    ids=["retry", "run", "debugger"],
-)
-def test_a_card_names_what_was_typed_and_does_not_blame_the_code(pool: Pool, answers: list[str]):
-    code = "x = torch.ones(2)\ndist.all_reduce(x)"
-    view = run_cell(pool, code, step=True, answers=answers, check=False)
-    assert isinstance(view.error, MismatchError)
-    assert view.outcome is not None
-    command = next(line for line in answers if "(" in line).removesuffix(" -r 0")
-    (text,) = view.outcome.typed
-    assert text == f"rank 0 got `{command}` at the prompt, cell [1], line 2"
-    report = view.outcome.report
-    assert report is not None
-    assert report.typed == (text,)
-    assert report.findings[0].suspicions == ()
-    assert report.findings[0].next_step.startswith("Nothing, if what was typed at the prompt")
-    assert "next      Nothing, if what was typed" in str(view.error)
     run_cell(pool, SUM)
 
 

@@ -1,10 +1,11 @@
-"""Errors of code that the user types at the prompts of a rank: none of them ends the cell."""
+"""Code that the user types at prompts: its errors end no cell, and no card blames the cell for it."""
 
 import re
 
 import pytest
 
 from nbddp.controller.pool.pool import Pool
+from nbddp.errors import MismatchError
 from tests.support.views import run_cell
 
 SUM = "x = torch.full((2,), float(rank + 1))\ndist.all_reduce(x)\nprint(x.tolist())"
@@ -87,3 +88,29 @@ def test_an_exit_that_the_user_types_ends_no_cell(pool: Pool):
     shown = "SystemExit: 3\nGeneratorExit\nSystemExit: 4\nno retry: SystemExit: 5\n[3.0, 3.0]\n"
     assert view.texts() == {0: shown, 1: shown}
     assert "could not compare 'exit(6)' (ranks 0-1: SystemExit: 6)" in view.told
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["retry dist.broadcast(x, 1) -r 0", "c"],
+        ["run x = torch.ones(5) -r 0", "retry", "c"],
+        ["rank 0", "x = torch.ones(5)", "q", "retry", "c"],
+    ],
+    ids=["retry", "run", "debugger"],
+)
+def test_a_card_names_what_was_typed_and_does_not_blame_the_code(pool: Pool, answers: list[str]):
+    code = "x = torch.ones(2)\ndist.all_reduce(x)"
+    view = run_cell(pool, code, step=True, answers=answers, check=False)
+    assert isinstance(view.error, MismatchError)
+    assert view.outcome is not None
+    command = next(line for line in answers if "(" in line).removesuffix(" -r 0")
+    (text,) = view.outcome.typed
+    assert text == f"rank 0 got `{command}` at the prompt, cell [1], line 2"
+    report = view.outcome.report
+    assert report is not None
+    assert report.typed == (text,)
+    assert report.findings[0].suspicions == ()
+    assert report.findings[0].next_step.startswith("Nothing, if what was typed at the prompt")
+    assert "next      Nothing, if what was typed" in str(view.error)
+    run_cell(pool, SUM)

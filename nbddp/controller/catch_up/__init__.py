@@ -8,6 +8,7 @@ Runs in: the notebook's process. Pure.
     plan          make_plan     names that are lacking -> cells to run again, in order
     roles         choose_roles  the ranks that catch up, and those whose variables they get
     names_of_ranks  expected_names  the names of a rank, without branches that it does not take
+    lacking_names  still_lacking  the names that ranks lack in the end, by their cells
     result        CatchUp       what fresh ranks have got
     held_values   HeldValues    the values of fresh ranks that stay
     unfinished    Unfinished    cells that failed when they ran again, and those that use theirs
@@ -17,6 +18,7 @@ Runs in: the notebook's process. Pure.
 from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
+from nbddp.controller.catch_up.lacking_names import still_lacking
 from nbddp.controller.catch_up.names_of_ranks import alone_names, expected_names, lacked
 from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
@@ -41,5 +43,6 @@ __all__ = [
     "expected_names",
     "lacked",
     "make_plan",
+    "still_lacking",
     "with_joint_names",
 ]

@@ -5,7 +5,7 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -168,8 +168,10 @@ class CellHistory:
             replace(
                 cell,
                 is_ok=ok == cell.ranks and not outcome.is_wrong,
-                has_operations=self._note_calls(outcome),
+                # A skipped operation leaves no record, and its code calls it again.
+                has_operations=self._note_calls(outcome) or cell.was_changed or outcome.was_struck,
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
+                was_struck=outcome.was_struck,
                 run_above=max(_run_above(result, cell) for result in outcome.results.values()),
             )
         )
@@ -214,25 +216,37 @@ class CellHistory:
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
 
-    def before_restart(self, name: str, ranks: RankSet) -> int | None:
-        """The last cell that bound a name before the user restarted all ranks.
+    def before_restart(self, name: str, ranks: RankSet) -> tuple[int, ...]:
+        """The cells that made and changed a name before the user restarted all ranks.
 
         Args:
             name: the name.
-            ranks: all of them have run the cell.
+            ranks: all of them have run the cell that made it.
 
         Returns:
-            Its number; 0: the name was pushed to them then. None: it was not there, or a cell has
-            deleted it before the restart, or bound it, too, since then.
+            Their numbers: first that of the last cell that made it without its old value, or 0 if
+            it was pushed to the ranks then. None of them: it was not there, or a cell has deleted
+            it before the restart, or bound it, too, since then.
         """
         if any(name in cell.names_run.binds for cell in self._cells):
-            return None
+            return ()
+        changed: list[int] = []  # the last one first
+        was_there = False
         for cell in reversed(self._before):
-            if name in cell.names_run.deletes and not set(ranks).isdisjoint(cell.ranks):
-                return None
-            if name in cell.names_run.binds and not set(ranks) - set(cell.ranks):
-                return cell.number
-        return None if set(ranks) - set(self._pushed_before.get(name, NO_RANKS)) else 0
+            done = cell.names_run
+            if set(ranks).isdisjoint(cell.ranks):
+                continue
+            if name in done.deletes:
+                return ()
+            is_of_all = name in done.binds and not set(ranks) - set(cell.ranks)
+            if is_of_all and name not in done.reads - done.perhaps:
+                return (cell.number, *reversed(changed))
+            was_there = was_there or is_of_all
+            if name in done.changes | done.fills or (name in done.binds and name in done.reads):
+                changed.append(cell.number)
+        if not set(ranks) - set(self._pushed_before.get(name, NO_RANKS)):
+            return (0, *reversed(changed))
+        return tuple(reversed(changed)) if was_there else ()
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """The last cell that bound a name and that no process of ``ranks`` has run; None: none is.
@@ -346,8 +360,7 @@ class CellHistory:
         of_others: set[str] = set()
         if not self.is_partial:  # else it was perhaps pushed to this rank before
             of_others = self._pushed.keys() - names
-        pushed = {name for name, to in self._pushed.items() if any(rank in each for each in to)}
-        return (names | of_others) - possible - pushed
+        return (names | of_others) - possible - self.pushed_to(rank)
 
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
         """Note names that were pushed to ranks."""
@@ -371,12 +384,33 @@ class CellHistory:
         """Whether each of some ranks has got a name by a push, perhaps in an earlier process."""
         return not set(ranks).difference(*self._pushed.get(name, ()))
 
+    def pushed_to(self, rank: Rank) -> set[str]:
+        """The names that were pushed to a rank, perhaps to an earlier process, or copied there."""
+        return {name for name, to in self._pushed.items() if any(rank in each for each in to)}
+
+    def has_lost(self, rank: Rank, name: str) -> bool:
+        """Whether the process of a rank is newer than its last cell of a name, and has it not.
+
+        Either it has not caught up, or the name was left out.
+        """
+        first = self._count - len(self._cells)
+        own = [
+            index
+            for index, cell in enumerate(self._cells, first)
+            if rank in cell.ranks and name in cell.names.binds
+        ]
+        return bool(own) and (name in self.lacks(rank) or not self._has_run(rank, own[-1]))
+
     def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
         """Note the names that ranks still lack after they have caught up."""
         left_out = list(left_out)
         for rank in ranks:
             of_rank = [left for left in left_out if rank in (left.ranks or ranks)]
             self._left_out[rank] = {name: left for left in of_rank for name in left.names}
+
+    def lacks(self, rank: int) -> Collection[str]:
+        """The names that a rank lacked when it had caught up."""
+        return self._left_out.get(rank, {}).keys()
 
     def left_out(self, rank: int, name: str) -> LeftOut | None:
         """Why a rank that has caught up still lacks a name; None: that is not known."""

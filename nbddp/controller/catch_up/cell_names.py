@@ -33,6 +33,7 @@ class CellNames:
         reads: names that it uses, also inside its functions, and does not bind before.
         deletes: names that ``del`` has removed when it ends.
         touches: names whose value a method of it may change: ``losses.append(1)``.
+        fills: those of ``touches`` that a method of a tensor changes in place: ``w.mul_(2)``.
         later: names that its functions bind, change or touch when they are called.
         assigns: those of ``binds`` that are bound when it has run, without a call of its functions.
         perhaps: those of ``reads`` that it binds itself before, if a loop of it runs at least once,
@@ -49,6 +50,7 @@ class CellNames:
     deletes: frozenset[str] = frozenset()
     seeds: bool = False
     touches: frozenset[str] = frozenset()
+    fills: frozenset[str] = frozenset()
     later: frozenset[str] = frozenset()
     assigns: frozenset[str] = frozenset()
     perhaps: frozenset[str] = frozenset()
@@ -80,6 +82,7 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
         frozenset(scope.deletes),
         scope.seeds,
         frozenset(scope.touches),
+        frozenset(scope.fills),
         frozenset(scope.declared | scope.later),
         frozenset(scope.binds),
         frozenset(perhaps),
@@ -230,6 +233,7 @@ class _Scope(ast.NodeVisitor):
         self.reads: set[str] = set()
         self.deletes: set[str] = set()
         self.touches: set[str] = set()
+        self.fills: set[str] = set()
         self.declared: set[str] = set()  # bound by functions, when they are called
         self.later: set[str] = set()
         self.globals: set[str] = set()  # declared by a ``global`` statement
@@ -252,6 +256,7 @@ class _Scope(ast.NodeVisitor):
         self.reads |= inner.reads - local
         self.changes |= inner.changes - local
         self.touches |= inner.touches - local
+        self.fills |= inner.fills - local
         self.declared |= inner.declared
         self.later |= inner.later - local
         if is_function:
@@ -283,6 +288,8 @@ class _Scope(ast.NodeVisitor):
         self.seeds = self.seeds or _seeds(node.func)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             self.touches.add(node.func.value.id)
+            if node.func.attr.endswith("_") and not node.func.attr.endswith("__"):
+                self.fills.add(node.func.value.id)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:

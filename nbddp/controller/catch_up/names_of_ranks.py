@@ -77,10 +77,10 @@ def alone_names(
     has: Mapping[int, Collection[str]],
     failed: Collection[int],
 ) -> tuple[LeftOut, ...]:
-    """The names that good cells have bound on fresh ranks only, and that these still lack.
+    """The names that fresh ranks had, still lack, and that no other rank has.
 
-    No other rank tells that such a name was there at the end: one that other ranks may have bound
-    too, and lack, is gone everywhere, perhaps on purpose.
+    No other rank tells that such a name was there at the end. One that ranks have bound too, which
+    have lived since, and lack, is gone everywhere, perhaps on purpose: it is left out.
 
     Args:
         history: the cells so far.
@@ -90,39 +90,47 @@ def alone_names(
     """
     size, others = len(has), set(has) - set(fresh)
     known = {*PREDEFINED_NAMES, *(name for other in others for name in has[other])}
-    ranks_by_name: dict[tuple[str, int], list[int]] = {}
+    ranks_by_name: dict[tuple[str, int, bool], list[int]] = {}
     for rank in fresh:
-        for name, number in _bound_on(history, rank, size).items():
+        for name, (number, is_ok) in _bound_on(history, rank, size).items():
             if not name.startswith("_") and name not in known and name not in has[rank]:
-                ranks_by_name.setdefault((name, number), []).append(rank)
-    names = {name for name, _ in ranks_by_name}
-    of_others: set[str] = set()
+                ranks_by_name.setdefault((name, number, is_ok), []).append(rank)
+    binders: dict[str, set[int]] = {name: set() for name, *_ in ranks_by_name}
     for cell in history:
-        if not names.isdisjoint(cell.names.binds):  # the branches of few cells are looked at
-            of_others = of_others.union(*(n for o in others for n in cell.binds_on(o, size)))
-    alike: dict[tuple[int, RankSet], list[str]] = {}
-    for (name, number), ranks in sorted(ranks_by_name.items()):
-        if name not in of_others:
-            alike.setdefault((number, RankSet.of(ranks)), []).append(name)
+        if cell.is_ok and not binders.keys().isdisjoint(cell.names.binds):
+            for other in others:  # the branches of few cells are looked at
+                for name in frozenset[str]().union(*cell.binds_on(other, size)) & binders.keys():
+                    binders[name].add(other)
+    alike: dict[tuple[int, RankSet, Reason], list[str]] = {}
+    for (name, number, is_ok), ranks in sorted(ranks_by_name.items()):
+        reason = Reason.GONE if binders[name] else Reason.ALONE
+        reason = Reason.FAILS_NOW if number in failed else reason
+        reason = reason if is_ok and number else Reason.FAILED if number else Reason.GONE
+        if all(history.has_lost(other, name) for other in binders[name]):
+            alike.setdefault((number, RankSet.of(ranks), reason), []).append(name)
     return tuple(
-        LeftOut(
-            tuple(names),
-            Reason.FAILS_NOW if number in failed else Reason.ALONE,
-            number,
-            NO_RANKS if set(ranks) == set(fresh) else ranks,
-        )
-        for (number, ranks), names in sorted(alike.items(), key=lambda each: each[0][0])
+        LeftOut(tuple(names), reason, number, NO_RANKS if set(ranks) == set(fresh) else ranks)
+        for (number, ranks, reason), names in sorted(alike.items(), key=lambda each: each[0][0])
     )
 
 
-def _bound_on(history: CellHistory, rank: int, world_size: int) -> dict[str, int]:
-    """The names that good cells have bound on a rank, each with the last of them."""
-    bound: dict[str, int] = {}
+def _bound_on(history: CellHistory, rank: int, world_size: int) -> dict[str, tuple[int, bool]]:
+    """The names that were bound on a rank, each with the last cell, and whether that ended well.
+
+    The cell is 0 if no cell binds the name: then it was pushed to the rank, or copied there.
+    """
+    bound: dict[str, tuple[int, bool]] = {}
+    pushed = history.pushed_to(rank)
     for cell in history:
+        pushed -= cell.names.binds
         if rank not in cell.ranks:
             continue
-        if cell.is_ok:
-            bound |= dict.fromkeys(cell.binds_on(rank, world_size)[0], cell.number)
+        names = cell.binds_on(rank, world_size)[0]
+        if not cell.is_ok:  # a rank that ended in it has perhaps not bound them
+            is_last = history.fresh_since(rank) == cell.number
+            names = frozenset() if is_last else names & cell.names_run.binds
+        bound |= dict.fromkeys(names, (cell.number, cell.is_ok))
         for name in cell.names.deletes:
             bound.pop(name, None)
-    return bound
+            pushed.discard(name)
+    return bound | dict.fromkeys(pushed, (0, True))

@@ -26,12 +26,14 @@ class PastCell:
     ranks: RankSet  #: it ran on these
     #: It ended well on all of them, and no error was found in their records.
     is_ok: bool = False
-    has_operations: bool = False  #: a rank issued collectives or messages in it
+    #: A rank issued collectives or messages in it, or would have without the user at its prompt.
+    has_operations: bool = False
     makes_groups: bool = False  #: a rank became a member of a new group in it
     #: A rank that keeps its variables has run the lines above this one, though the cell failed.
     run_above: float = 0.0
     #: The user has changed what it does, at its prompt: by `run`, `retry`, `skip` or a debugger.
     was_changed: bool = False
+    was_struck: bool = False  #: a fault on purpose struck in it that was no mere delay
 
     @cached_property
     def python(self) -> str:

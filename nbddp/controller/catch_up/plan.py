@@ -40,14 +40,24 @@ class CatchUpPlan:
     #: it binds them, or, for the second, it changes or touches what they hold.
     rebound: frozenset[str] = frozenset()
     touched: frozenset[str] = frozenset()
-    #: Names that they bind, each with the number of the last cell, of those that had failed, that
-    #: has bound or changed it on other ranks since.
+    #: Names that they bind, each with the number of the last cell, of those that do not run again,
+    #: that has changed it on other ranks since, or has bound it and failed.
     overtaken: tuple[tuple[str, int], ...] = ()
 
     @property
     def changed(self) -> frozenset[int]:
+        """The numbers of cells that a user at their prompt, or a fault on purpose, had changed."""
+        return self.prompted | self.struck
+
+    @property
+    def prompted(self) -> frozenset[int]:
         """The numbers of cells that the user had changed at their prompt."""
         return frozenset(cell.number for cell in self.cells if cell.was_changed)
+
+    @property
+    def struck(self) -> frozenset[int]:
+        """The numbers of cells in which a fault on purpose had struck."""
+        return frozenset(cell.number for cell in self.cells if cell.was_struck)
 
     @property
     def stale(self) -> frozenset[str]:
@@ -61,7 +71,7 @@ class CatchUpPlan:
         """Each of these names with the cell that binds it last, and those that change it later."""
         makers: dict[str, list[int]] = {}
         for cell in self.cells:
-            for name in cell.names.changes - cell.names.binds:
+            for name in (cell.names.changes | cell.names.fills) - cell.names.binds:
                 makers.get(name, []).append(cell.number)
             makers.update({name: [cell.number] for name in cell.names.binds if name in names})
         return tuple((name, tuple(numbers)) for name, numbers in sorted(makers.items()))
@@ -177,18 +187,23 @@ class _Planner:
         )
 
     def _overtaken(self, chosen: tuple[PastCell, ...]) -> tuple[tuple[str, int], ...]:
-        """The names that cells which have failed have bound or changed after the chosen ones."""
+        """The names that cells which do not run again have changed after the chosen ones.
+
+        They are those that have failed, and loops.
+        """
         again = set(map(id, chosen))
         made: set[str] = set()
-        failed: dict[str, int] = {}
+        late: dict[str, int] = {}
         for cell in self._cells:
             if id(cell) in again:
-                made |= cell.names.binds
-                failed = {n: number for n, number in failed.items() if n not in cell.names.binds}
-            elif not cell.is_ok:
-                done = cell.names_run
-                failed |= dict.fromkeys((done.binds | done.changes) & made, cell.number)
-        return tuple(sorted(failed.items()))
+                made |= cell.names.binds - cell.names.defines
+                late = {n: number for n, number in late.items() if n not in cell.names.binds}
+            elif not self._fresh.isdisjoint(cell.ranks):
+                done = self._names_on(cell) if cell.is_ok else [cell.names_run]
+                changed = {name for part in done for name in part.changes | part.fills}
+                changed |= frozenset() if cell.is_ok else cell.names_run.binds
+                late |= dict.fromkeys(changed & made, cell.number)
+        return tuple(sorted(late.items()))
 
     def _changed(self, chosen: tuple[PastCell, ...]) -> tuple[frozenset[str], frozenset[str]]:
         """The names that other cells, and functions of all cells, may bind, and may change."""
@@ -261,8 +276,11 @@ class _Planner:
             self._not_made.add(name)
         self._chosen.add(index)
         for later in range(index + 1, len(self._cells)):
-            changes = self._cells[later].names.changes
-            if self._cells[later].is_ok and not changes.isdisjoint(cell.names.binds):
+            names = self._cells[later].names
+            # `F.relu_(w)` changes no module.
+            values = cell.names.binds - cell.names.defines
+            is_changed = not names.changes.isdisjoint(cell.names.binds)
+            if self._cells[later].is_ok and (is_changed or not names.fills.isdisjoint(values)):
                 self._choose(later)
         return True
 

@@ -31,8 +31,11 @@ class CatchUp:
     #: The numbers of cells, of those that ran, that `run`, `retry`, `skip` or a debugger had
     #: changed at their prompt: this is not repeated.
     prompted: tuple[int, ...] = ()
-    #: Names that have a value, perhaps not the right one, each with the number of such a cell:
-    #: this or a later cell made or changed them.
+    #: The numbers of cells, of those that ran, in which a fault on purpose had struck: this is not
+    #: repeated.
+    struck: tuple[int, ...] = ()
+    #: Names that have a value, perhaps not the right one, each with the number of a cell of
+    #: ``prompted`` or ``struck``: this or a later cell made or changed them.
     unrepeated: tuple[tuple[str, int], ...] = ()
     failed_aside: tuple[tuple[int, str], ...] = ()  #: the same, of other ranks only
     #: Names of objects whose state could not be given, and the ends of the errors.
@@ -45,7 +48,7 @@ class CatchUp:
     #: value of its own.
     initial: tuple[str, ...] = ()
     #: Names that have the value of their cell again, each with the number of a later cell that has
-    #: changed it on other ranks before it failed, and did not run again.
+    #: changed it on other ranks, and did not run again: it had failed, or is a loop.
     overtaken: tuple[tuple[str, int], ...] = ()
     #: Names that the cells defined, and that were deleted again as on the other ranks.
     deleted: tuple[str, ...] = ()
@@ -60,9 +63,14 @@ class CatchUp:
     #: Variables whose values the cells drew without a seed: other random numbers than before.
     drawn: tuple[str, ...] = ()
     regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
+    #: Names of ``regained`` that a part of ``ranks`` has, each with these ranks.
+    regained_in_part: tuple[tuple[str, RankSet], ...] = ()
     #: Each name of ``regained`` and ``synced`` with the numbers of the cells, of those that ran,
     #: that made or changed it.
     makers_by_name: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: Names that cells of ``failed`` use, and the ranks lack, since they were pushed, each with the
+    #: number of such a cell.
+    to_push: tuple[tuple[str, int], ...] = ()
     #: Names that have a value, perhaps not the right one, each with the number of a cell that
     #: failed: this or a later cell made or changed them. The cells run again in the next catch-up.
     doubtful: tuple[tuple[str, int], ...] = ()

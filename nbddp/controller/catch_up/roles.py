@@ -68,7 +68,11 @@ def choose_roles(
         rank for rank, pid in processes if rank in behind and replaced.lives_on(rank, pid)
     )
     young = behind - living
-    base = all_ranks - behind - (named or NO_RANKS) or living - (named or NO_RANKS)
+    whole = all_ranks - behind - (named or NO_RANKS)
+    alive = living - (named or NO_RANKS)
+    # A rank whose cells all ran well, but for the loops, may lack what one with failed cells has.
+    poor = _poor(history, whole, alive, had)
+    base = whole - poor or alive or whole
     if not any(had.values()):
         raise BadOptionError(_NO_VARIABLES)
     if not (named or behind):
@@ -79,7 +83,7 @@ def choose_roles(
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, source, had) for rank in behind - base}
     if named is not None:
-        return Roles(named, source, all_ranks - behind - named or base, named - young)
+        return Roles(named, source, whole - poor or base, named - young)
     passed_over = RankSet.of(rank for rank in living if lacks.get(rank))
     fresh = RankSet.of(rank for rank in young if lacks[rank]) or young
     if not fresh and not passed_over and _are_all_fresh(history, had):
@@ -87,6 +91,14 @@ def choose_roles(
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
     return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
+
+
+def _poor(
+    history: CellHistory, whole: RankSet, alive: RankSet, had: Mapping[int, Collection[str]]
+) -> RankSet:
+    """The ranks of ``whole`` that still lack names of their catch-up which one of ``alive`` has."""
+    known = {name for rank in alive for name in had[rank]}
+    return RankSet.of(r for r in whole if (known & {*history.lacks(r)}) - {*had[r]})
 
 
 def _lost(

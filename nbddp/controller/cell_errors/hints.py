@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence
@@ -21,6 +22,9 @@ from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
 
+#: Cells that a sentence names.
+_MAX_CELLS = 8
+
 
 class NameOrigins(Protocol):
     """The cells that have bound names, and that have cost ranks their variables."""
@@ -31,11 +35,11 @@ class NameOrigins(Protocol):
     def origin(self, name: str) -> int:
         """The number of the last cell that bound a name; 0: none did."""
 
-    def before_restart(self, name: str, ranks: RankSet) -> int | None:
-        """The last cell that bound a name on ``ranks`` before the user restarted all ranks.
+    def before_restart(self, name: str, ranks: RankSet) -> tuple[int, ...]:
+        """The cells that made and changed a name on ``ranks`` before the user restarted all ranks.
 
-        Its number; 0: the name was pushed to them then; None: it was not there at the end, or it
-        was made since.
+        Their numbers; first 0: the name was pushed to them then. None of them: it was not there at
+        the end, or it was made since.
         """
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
@@ -63,9 +67,9 @@ class NoOrigins:
         """Return 0."""
         return 0
 
-    def before_restart(self, name: str, ranks: RankSet) -> int | None:
-        """Return None."""
-        return None
+    def before_restart(self, name: str, ranks: RankSet) -> tuple[int, ...]:
+        """Return no cell."""
+        return ()
 
     def missed(self, name: str, ranks: RankSet) -> MissedCell | None:
         """Return None."""
@@ -172,17 +176,36 @@ def _of_missing_name(
 
 def _after_restart(name: str, ranks: RankSet, origins: NameOrigins) -> list[Line]:
     """Lines on a name that was there before the user restarted all ranks."""
-    cell = origins.before_restart(name, ranks)
-    if cell is None:
+    maker, *changers = origins.before_restart(name, ranks) or (None,)
+    if maker is None:
         return []
-    made, step = f"{cell_name(cell)}, which made {name}, ran", f"run {cell_name(cell)} again"
-    if not cell:
+    if not maker:
         made, step = f"{name} was pushed", f"%ddp push {name}, if this notebook still has it"
+        if changers:
+            made += f", and {_cells(changers)}, which changed it, ran"
+            step += f"; then run {_cells(changers)} again"
+    elif changers:
+        made = (
+            f"{cell_name(maker)}, which made {name}, and {_cells(changers)}, which changed it, ran"
+        )
+        step = f"run {_cells([maker, *changers])} again"
+    else:
+        made, step = f"{cell_name(maker)}, which made {name}, ran", f"run {cell_name(maker)} again"
     are = ranks.verb("is a fresh process", "are fresh processes")
     return [
         labelled("likely", f"{ranks.describe()} {are} since %ddp restart: {made} before it"),
         labelled("next", step),
     ]
+
+
+def _cells(numbers: Sequence[int]) -> str:
+    """``cells [3], [4] and [6]``, in their order; of many, the first and the last ones."""
+    parts = [f"[{number}]" for number in numbers]
+    if len(parts) > _MAX_CELLS:
+        parts = [*parts[: _MAX_CELLS - 2], "...", parts[-1]]
+        return f"cells {', '.join(parts)}"
+    *most, last = parts
+    return f"cells {', '.join(most)} and {last}" if most else f"cell {last}"
 
 
 def _since(ranks: RankSet, origins: NameOrigins) -> str:
@@ -326,8 +349,9 @@ def _or_copy(name: str, ranks: RankSet, others: RankSet) -> str:
 def _why(left: LeftOut) -> str:
     cell = f"{cell_name(left.cell)}, which defines it,"
     match left.reason:
-        case Reason.NO_CELL:
-            return "no cell defines it"
+        case Reason.NO_CELL | Reason.GONE:
+            is_gone = left.reason is Reason.GONE
+            return "no rank had it any more" if is_gone else "no cell defines it"
         case Reason.NO_CELL_SINCE_ATTACH:
             return f"{_NO_CELL_SINCE_ATTACH} it"
         case Reason.FAILED:
@@ -344,6 +368,9 @@ def _why(left: LeftOut) -> str:
 
 def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
     """The next step in place of another %ddp catchup, which would do the same."""
+    if left.reason is Reason.GONE:
+        push = f"%ddp push {name} -r {ranks}, if this notebook has it"
+        return f"run {cell_name(left.cell)} again, which made it" if left.cell else push
     if left.reason in (Reason.LOOP, Reason.ALONE):
         return f"{catch_up_command(ranks, [left.cell])}, to run it again"
     if name in left.joint and left.reason not in (Reason.FAILS_NOW, Reason.NEEDS):

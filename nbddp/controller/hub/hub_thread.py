@@ -204,12 +204,8 @@ class HubThread:
     def apply(self, stimulus: Stimulus) -> None:
         """Hand a stimulus to the state machine, and wait until it is in force for all events."""
         is_done = threading.Event()
-
-        def feed() -> None:
-            self._feed(stimulus)
-            is_done.set()
-
-        self._call(feed)
+        self.post(stimulus)
+        self._call(is_done.set)
         while self.is_alive and not is_done.wait(0.2):
             pass
 

@@ -7,7 +7,6 @@ Runs in: the notebook's process, the thread of the caller.
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
@@ -15,8 +14,6 @@ from nbddp.controller.catch_up import (
     CatchUpPlan,
     ComparedVariables,
     HeldValues,
-    LeftOut,
-    Reason,
     Roles,
     Unfinished,
     alone_names,
@@ -24,10 +21,12 @@ from nbddp.controller.catch_up import (
     expected_names,
     lacked,
     make_plan,
+    still_lacking,
     with_joint_names,
 )
 from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.pool.cell_options import CellOptions, Replay
+from nbddp.controller.pool.copied_values import bring, compare, copy_values
 from nbddp.controller.pool.random_numbers import (
     RANDOM,
     RandomNumbers,
@@ -47,12 +46,14 @@ from nbddp.errors import (
     BadOptionError,
     CellInterruptedError,
     NbddpError,
-    TransferError,
-    TransferInterruptedError,
 )
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import NameKind, Names, NamesOf
+from nbddp.wire.values.value_questions import (
+    NameKind,
+    Names,
+    NamesOf,
+)
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
@@ -100,7 +101,7 @@ def catch_up(
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
-    copied = _bring(pool, plan, roles, had, lacking, say=say)
+    copied = bring(pool, plan, roles, had, lacking, say=say)
     with _holding(
         plan,
         roles,
@@ -135,12 +136,12 @@ def catch_up(
             )
             if kinds[name] in ("plain", "data") and name not in copied
         ]
-        compared = _compared(pool, roles, asked, say)
+        compared = compare(pool, roles, asked, say)
         behind = {
             name: late for name in asked if (late := compared.behind(name, held.changed(name)))
         }
         plain = [name for name in behind if kinds[name] == "plain"]
-        copied = (*copied, *_copied(pool, {name: behind[name] for name in plain}, roles, say))
+        copied = (*copied, *copy_values(pool, {name: behind[name] for name in plain}, roles, say))
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
@@ -155,7 +156,9 @@ def catch_up(
     )
     left_out = (
         *with_joint_names(
-            _still_lacking(pool, plan, lacks, dict(replayed.failed), kinds),
+            still_lacking(
+                plan, lacks, dict(replayed.failed), kinds, is_partial=pool.history.is_partial
+            ),
             pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
         ),
         *alone_names(pool.history, fresh, now, dict(replayed.failed)),
@@ -177,12 +180,11 @@ def catch_up(
         tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
         for cells in (unfinished, changed)
     )
-    overtaken = tuple(
-        (name, number)
-        for name, number in plan.overtaken
-        if name in asked
-        and name not in {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)}
-        and not compared.is_equal(name)
+    overtaken = _overtaken(
+        pool,
+        plan,
+        compared,
+        {*asked} - {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)},
     )
     makers = plan.makers({*regained, *synced} - set(copied))
     return CatchUp(
@@ -194,7 +196,8 @@ def catch_up(
         synced=synced,
         left_out=left_out,
         failed=failed,
-        prompted=tuple(sorted(plan.changed)),
+        prompted=tuple(sorted(plan.prompted)),
+        struck=tuple(sorted(plan.struck)),
         unrepeated=unrepeated,
         failed_aside=tuple(
             each for each in replayed.failed if each[0] not in replayed.failed_on_fresh
@@ -229,10 +232,40 @@ def catch_up(
             and not compared.is_alike(name)
         ),
         regained=regained,
+        regained_in_part=tuple(
+            (name, holders)
+            for name in regained
+            if name not in copied
+            and (holders := RankSet.of(rank for rank in fresh if name in now[rank])) != fresh
+        ),
         makers_by_name=makers,
+        to_push=tuple(
+            (name, cell.number)
+            for cell in plan.cells
+            if cell.number in dict(failed)
+            for name in sorted(cell.names.reads & still)
+            if all(name in pool.history.pushed_to(rank) for rank in fresh if name in lacks[rank])
+        ),
         doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
         passed_over=roles.passed_over,
+    )
+
+
+def _overtaken(
+    pool: "Pool", plan: CatchUpPlan, compared: ComparedVariables, names: Container[str]
+) -> tuple[tuple[str, int], ...]:
+    """The ``names`` that cells which do not run again have changed; see `CatchUp.overtaken`.
+
+    Values that a good cell has changed and that are told as the initial ones are left out.
+    """
+    failed = {cell.number for cell in pool.history if not cell.is_ok}
+    return tuple(
+        (name, number)
+        for name, number in plan.overtaken
+        if name in names
+        and not compared.is_equal(name)
+        and (number in failed or not compared.is_initial(name, plan))
     )
 
 
@@ -340,46 +373,6 @@ def _names(pool: "Pool") -> dict[int, dict[str, NameKind]]:
     return {rank: answer.kind_by_name for rank, answer in zip(pool.all_ranks, answers, strict=True)}
 
 
-def _bring(
-    pool: "Pool",
-    plan: CatchUpPlan,
-    roles: Roles,
-    had: Mapping[int, Collection[str]],
-    lacking: Mapping[str, NameKind],
-    *,
-    say: Say,
-) -> tuple[str, ...]:
-    """Copy values that no cell makes, such as those of `%ddp push`, before cells use them."""
-    without_cell = {
-        name
-        for left in plan.left_out
-        if left.reason in (Reason.NO_CELL, Reason.FAILED)
-        for name in left.names
-    }
-    names = sorted(
-        name
-        for name in without_cell | plan.needs & lacking.keys()
-        if lacking.get(name) == "plain" and name in had[roles.source]
-    )
-    compared = _compared(pool, roles, names, say)
-    alike = {
-        name: RankSet.of(rank for rank in roles.fresh if name not in had[rank])
-        for name in names
-        if compared.is_alike(name)
-        or pool.history.has_same_push(name, RankSet.of([roles.source, *roles.fresh]))
-    }
-    return _copied(pool, alike, roles, say)
-
-
-def _compared(pool: "Pool", roles: Roles, names: Sequence[str], say: Say) -> ComparedVariables:
-    """Compare variables of fresh ranks with those of the others."""
-    asked = RankSet.of([*roles.others, *roles.fresh])
-    if names:
-        say(f"compares variables of {roles.fresh.describe()} with those of other ranks")
-    variables = pool.told_variables(names, ranks=str(asked)) if names else {}
-    return ComparedVariables(variables, roles.fresh, roles.others)
-
-
 def _deleted(
     deleted: frozenset[str],
     roles: Roles,
@@ -415,75 +408,3 @@ def _drop(
             run(RankSet.of([rank]), f"del {', '.join(names)}")
         for name in names:
             del now[rank][name]
-
-
-def _copied(
-    pool: "Pool", ranks_by_name: Mapping[str, RankSet], roles: Roles, say: Say
-) -> tuple[str, ...]:
-    """Copy plain values from one rank to fresh ones; return the names of those that were copied."""
-    copied = []
-    for name, ranks in ranks_by_name.items():
-        say(f"copies {name} from rank {roles.source} to {ranks.describe()}")
-        try:
-            pool.copy_variable(name, roles.source, ranks)
-        except TransferInterruptedError:
-            raise
-        except TransferError:  # a part cannot be pickled
-            continue
-        # From now on it is as if all that have it had got it at once. Other ranks, to which it was
-        # not pushed, must not lack it.
-        holders = pool.history.pushed_with(name, roles.source) or roles.others
-        pool.history.note_push([name], RankSet.of([*holders, *ranks]))
-        copied.append(name)
-    return tuple(copied)
-
-
-def _still_lacking(
-    pool: "Pool",
-    plan: CatchUpPlan,
-    lacks: Mapping[int, Collection[str]],
-    failed: Container[int],
-    kinds: Mapping[str, NameKind],
-) -> tuple[LeftOut, ...]:
-    """The names that were left out or whose cell failed, without those that another has made.
-
-    Args:
-        pool: the pool.
-        plan: has the names that were left out.
-        lacks: the names that fresh ranks lack, by rank.
-        failed: numbers of cells that failed when they ran again.
-        kinds: the kinds of values on the source.
-    """
-    failing = (
-        LeftOut(tuple(sorted(cell.names.binds)), Reason.FAILS_NOW, cell.number)
-        for cell in plan.cells
-        if cell.number in failed
-    )
-    rest = []
-    for left in (*plan.left_out, *failing):
-        is_unknown = left.reason is Reason.NO_CELL and pool.history.is_partial
-        reason = Reason.NO_CELL_SINCE_ATTACH if is_unknown else left.reason
-        alike: dict[tuple[RankSet, bool], list[str]] = {}
-        for name in left.names:
-            ranks = RankSet.of(rank for rank, names in lacks.items() if name in names)
-            is_plain = kinds.get(name) == "plain" or reason is not Reason.NO_CELL
-            if ranks:
-                alike.setdefault((ranks, is_plain), []).append(name)
-        for (ranks, _), names in alike.items():
-            some = NO_RANKS if set(ranks) == set(lacks) else ranks
-            copyable, with_state, definitions = (
-                frozenset(name for name in names if kinds[name] == kind)
-                for kind in ("plain", "state", "definition")
-            )
-            rest.append(
-                replace(
-                    left,
-                    names=tuple(names),
-                    reason=reason,
-                    ranks=some,
-                    copyable=copyable,
-                    with_state=with_state,
-                    definitions=definitions,
-                )
-            )
-    return tuple(rest)

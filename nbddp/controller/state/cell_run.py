@@ -211,6 +211,7 @@ class CellRun:
             replacements=self.replacements,
             injected=tuple(self.injected),
             struck_dead=RankSet.of(self.struck_dead),
+            was_struck=not self.struck_acts <= ONLY_DELAYS,
             left_out=tuple(self.left_out),
             typed=tuple(self.typed),
             missed_faults=self._missed(),

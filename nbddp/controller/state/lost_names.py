@@ -23,6 +23,7 @@ class Reason(Enum):
     LOOP = auto()  #: the cell is a loop with collectives, such as a training loop
     NEEDS = auto()  #: the cell uses names that were not made again
     ALONE = auto()  #: the cell has bound them on no rank but those that lack them
+    GONE = auto()  #: a cell or `%ddp push` has bound them, and no rank has them any more
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,7 @@ class RunOutcome:
     injected: tuple[str, ...] = ()
     #: Ranks on which one of them struck that kills, or may have.
     struck_dead: RankSet = NO_RANKS
+    was_struck: bool = False  #: one of them struck that does more than to delay
     left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
     #: Calls and code that the user has typed there, and that may have changed the cell, in words.
     typed: tuple[str, ...] = ()

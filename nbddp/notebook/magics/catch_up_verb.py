@@ -4,6 +4,7 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -21,7 +22,8 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 _MAX_FAILED_NAMES = 3
-_NOT_REPEATED = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
+_AT_PROMPT = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
+_FAULT = "a fault on purpose struck, which is not repeated"
 
 
 def cell_numbers(text: str) -> list[int]:
@@ -96,15 +98,18 @@ def _headline(result: CatchUp) -> str:
     by_name = dict(result.makers_by_name)
     makers = tuple(sorted({number for name in own for number in by_name.get(name, ())}))
     makers = makers or result.makers or result.cells
-    parts = [f"{_names(own)} (from {_cells(makers)})"] if own and makers else []
-    parts += [f"{_names(own)} (from rank {result.source})"] if own and not result.cells else []
+    part = dict(result.regained_in_part)
+    words = tuple(f"{n} (on {part[n].describe()})" if n in part else n for n in own)
+    parts = [f"{_names(words)} (from {_cells(makers)})"] if own and makers else []
+    parts += [f"{_names(words)} (from rank {result.source})"] if own and not result.cells else []
     if result.copied:
         parts.append(f"{_names(result.copied)} (from rank {result.source})")
     if parts:
         return f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
     if result.cells:
         return f"{ranks} ran {_cells(result.cells)} again."
-    other = "other " if any(x.reason is not Reason.ALONE for x in result.left_out) else ""
+    of_none = (Reason.ALONE, Reason.GONE)
+    other = "other " if any(x.reason not in of_none for x in result.left_out) else ""
     lacks = result.ranks.verb("lacks", "lack")
     if result.elsewhere:
         names, cells = _elsewhere(result)
@@ -183,10 +188,18 @@ def _after_failure(result: CatchUp, cell: int) -> str:
     ranks = result.ranks
     if cell in result.prompted:  # again, it would fail in the same way
         return (
-            f"When it ran first, the user changed it: {_NOT_REPEATED}. Next: correct the cell, and "
+            f"When it ran first, the user changed it: {_AT_PROMPT}. Next: correct the cell, and "
             "run it again on all ranks"
         )
+    if cell in result.struck:
+        return f"When it ran first, {_FAULT}. Next: run it again on all ranks"
     them = ranks.verb("it", "them")
+    if names := [name for name, number in result.to_push if number == cell]:
+        its = "it" if len(names) == 1 else "them"
+        return (
+            f"Next: %ddp push {' '.join(names)} -r {ranks}, if this notebook has {its}, then "
+            f"{catch_up_command(ranks)}"
+        )
     return f"Next: give {them} what the cell needs, then {catch_up_command(ranks)}"
 
 
@@ -198,10 +211,18 @@ def _unrepeated(result: CatchUp) -> str:
     )
     return (
         f"{_names(names)} {value}, perhaps not the right {ones}: in "
-        f"{_cells(tuple(sorted(set(numbers))))} {_NOT_REPEATED}. Next: %ddp vars "
+        f"{_not_repeated(result, sorted(set(numbers)))}. Next: %ddp vars "
         f"{' '.join(names[:_MAX_NAMES])}, then set {them} in a cell that begins with "
         f"%%ddp -r {result.ranks}"
     )
+
+
+def _not_repeated(result: CatchUp, numbers: Sequence[int]) -> str:
+    """``cell [2] a fault on purpose struck, which is not repeated``, for each such reason."""
+    prompted = tuple(number for number in numbers if number in result.prompted)
+    struck = tuple(number for number in numbers if number not in result.prompted)
+    parts = [(prompted, _AT_PROMPT), (struck, _FAULT)]
+    return "; in ".join(f"{_cells(cells)} {why}" for cells, why in parts if cells)
 
 
 def _doubts(result: CatchUp, cell: int) -> str:
@@ -214,7 +235,7 @@ def _doubts(result: CatchUp, cell: int) -> str:
 
 
 def _overtaken(result: CatchUp) -> list[str]:
-    """A line for each cell that has changed names on other ranks before it failed."""
+    """A line for each cell that has changed names on other ranks, and did not run again."""
     made_by = dict(result.makers_by_name)
     lines: list[str] = []
     for cell in sorted({number for _, number in result.overtaken}):
@@ -223,8 +244,9 @@ def _overtaken(result: CatchUp) -> list[str]:
         it, is_at = ("it", "is") if len(names) == 1 else ("them", "are")
         by = f" {_cells(tuple(sorted(makers)))} made {it}" if makers else " before"
         lines.append(
-            f"{_names(tuple(names))} {is_at} as{by}; {cell_name(cell)}, which failed, has changed "
-            f"{it} since on other ranks. Next: %ddp vars {' '.join(names[:_MAX_NAMES])}, then set "
+            f"{_names(tuple(names))} {is_at} as{by}; {cell_name(cell)}, which did not run again, "
+            f"has perhaps changed {it} since on other ranks. Next: %ddp vars "
+            f"{' '.join(names[:_MAX_NAMES])}, then set "
             f"{it} in a cell that begins with %%ddp -r {result.ranks}"
         )
     return lines
@@ -275,7 +297,19 @@ def _missing(result: CatchUp, left: LeftOut, ranks: RankSet) -> str:
         if left.reason is Reason.ALONE:
             why = f", which {cell} made on {ranks.describe()} alone"
         return f"{names}{why}. Next: {again}, to run it again"
-    return f"{names}: {cell} {_unmade(left, ranks)}"
+    return _gone(left, ranks) if left.reason is Reason.GONE else _unmade(left, ranks)
+
+
+def _gone(left: LeftOut, ranks: RankSet) -> str:
+    """Names that no rank has any more, and the next step."""
+    names, cell = _names(left.names), cell_name(left.cell)
+    if not left.cell:
+        return (
+            f"{names}: no cell defines this, and no rank has it any more. Next: %ddp push "
+            f"{' '.join(left.names[:_MAX_NAMES])} -r {ranks}, if it came from the notebook"
+        )
+    them = "it" if len(left.names) == 1 else "them"
+    return f"{names}: no rank has {them} any more. Next: run {cell} again, which made {them}"
 
 
 def _keep_states(left: LeftOut, source: int) -> str:
@@ -285,9 +319,11 @@ def _keep_states(left: LeftOut, source: int) -> str:
 
 
 def _unmade(left: LeftOut, ranks: RankSet) -> str:
-    """The names that a cell uses and that were not made, and the next step."""
+    """Names of a cell that uses others which were not made, and the next step."""
+    names, cell = _names(left.names), cell_name(left.cell)
     step = f"{catch_up_command(ranks, [left.cell])}, when these are there"
-    return f"{used_text(left)}. Next: {run_loops_text(left, ranks) if left.loops else step}"
+    step = run_loops_text(left, ranks) if left.loops else step
+    return f"{names}: {cell} {used_text(left)}. Next: {step}"
 
 
 def _failed(result: CatchUp) -> list[LeftOut]:
@@ -355,8 +391,8 @@ def _details(result: CatchUp) -> list[str]:
             lines.append(
                 f"{_cells(others)} ran for the others: what they use, or a seed of random numbers"
             )
-    if result.prompted:
-        lines.append(f"in {_cells(result.prompted)} {_NOT_REPEATED}")
+    if changed := sorted({*result.prompted, *result.struck}):
+        lines.append(f"in {_not_repeated(result, changed)}")
     for cell, error in result.failed_aside:
         lines.append(f"{cell_name(cell)} failed where it ran along, with no effect: {error}")
     if result.synced:

@@ -61,6 +61,17 @@ def test_a_cell_that_was_changed_at_its_prompt():
     assert [cell.was_changed for cell in history] == [True, False]
 
 
+def test_a_cell_without_a_record_of_what_it_calls_has_operations():
+    history = CellHistory()
+    history.begin("a", PastCell(1, "dist.barrier()", 1, ALL))
+    history.note_change()  # the user skips it
+    history.end(outcome("a", 0, 0))
+    run(history, 2, "dist.barrier()", replace(outcome("b", 0, 0), was_struck=True))
+    run(history, 3, "x = 2", outcome("c", 0, 0))
+    assert [cell.has_operations for cell in history] == [True, True, False]
+    assert [cell.was_struck for cell in history] == [False, True, False]
+
+
 def test_a_cell_without_an_end_and_an_end_that_is_told_twice():
     history = CellHistory()
     history.end(None)

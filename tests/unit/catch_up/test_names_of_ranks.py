@@ -129,6 +129,35 @@ def test_names_that_a_fresh_rank_alone_had_are_told_with_their_cell():
     assert alone_names(history, ONE, has | {1: {"only", "mine"}}, ()) == ()
 
 
+def test_names_that_no_rank_has_any_more_are_told():
+    history = history_of_parts(("best = 1", ALL), ("del best; best = 2", ALL), ("top = 1", ALL))
+    none = dict.fromkeys(ALL, frozenset[str]())
+    history.note_push(["pv", "mine"], RankSet.of([0, 1]))
+    history.note_restart(RankSet.of([0]))
+    history.note_left_out(RankSet.of([0]), [LeftOut(("best", "top"), Reason.LOOP, 2)])
+    pushed = LeftOut(("mine", "pv"), Reason.GONE)
+    assert alone_names(history, ONE, none, ()) == (pushed,)  # rank 2 has run the cells
+    history.note_restart(RankSet.of([2]))
+    assert alone_names(history, ONE, none, ()) == (
+        pushed,
+        LeftOut(("best",), Reason.GONE, 2),
+        LeftOut(("top",), Reason.GONE, 3),
+    )
+    has = none | {0: {"best", "pv", "mine"}}
+    assert alone_names(history, ONE, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
+    history.note_push(["top"], RankSet.of([0, 1]))  # a catch-up has copied it once
+    assert alone_names(history, ONE, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
+
+
+def test_names_of_a_cell_that_failed_elsewhere_are_told():
+    history, two = CellHistory(), RankSet.of([0, 1])
+    history.begin("a", PastCell(4, "j = 1\nif rank == 2:\n    1 / 0\nk = 2", 1, ALL))
+    history.end(RunOutcome("a", {r: RankResult(r, "error" if r == 2 else "ok") for r in ALL}, 0))
+    history.note_restart(two)
+    has = {0: set[str](), 1: set[str](), 2: {"j"}}
+    assert alone_names(history, two, has, ()) == (LeftOut(("k",), Reason.FAILED, 4),)
+
+
 def test_names_that_are_gone_or_that_others_had_too_are_not_told_as_those_of_one_rank():
     history = history_of_parts(
         ("gone = both = held = 1", ONE), ("del gone", ONE), ("both = 1", RankSet.of([2]))

@@ -48,6 +48,34 @@ def test_the_last_cell_that_binds_a_name_and_those_that_it_uses():
     assert plan.left_out == ()
 
 
+def test_methods_of_tensors_that_change_them_in_place():
+    cells = [
+        cell(1, "import torch.nn.functional as F"),
+        cell(2, "w = F.relu(x)"),
+        cell(3, "w.mul_(2)"),
+        cell(4, "F.relu_(y)"),
+        cell(5, "w.__init__(); w.sum()"),
+        cell(6, "w.add_(1); bad()", ok=False),
+    ]
+    cells[5] = replace(cells[5], run_above=4.0)  # its first line is the second of the notebook's
+    plan = plan_of(cells, {"w": "data"})
+    assert numbers(plan) == [1, 2, 3]
+    assert plan.makers({"w"}) == (("w", (2, 3)),)
+    assert plan.overtaken == (("w", 6),)
+
+
+def test_a_loop_that_is_left_out_has_changed_a_value():
+    loop = "for i in range(3):\n    dist.all_reduce(t)\n    "
+    cells = [
+        cell(1, "w = torch.ones(2); u = [0]; v = 1"),
+        cell(2, f"{loop}w.add_(t); u[0] += 1; v = 2", operations=True),
+        replace(cell(3, "w.mul_(2)"), ranks=RankSet.of([0])),  # never on the fresh rank
+    ]
+    plan = plan_of(cells, {"w": "data", "u": "plain"})
+    assert numbers(plan) == [1]
+    assert plan.overtaken == (("u", 2), ("w", 2))
+
+
 def test_cells_that_change_a_value_in_place():
     cells = [
         cell(1, "net = build()"),

@@ -108,6 +108,27 @@ def test_a_pushed_name_was_there_before_the_restart():
     )
 
 
+CHANGES = (4, "v = 1"), (5, "v += 1"), (6, "w = v"), (7, "v[0] = 2"), (8, "v = v * 2")
+
+
+def test_the_cells_that_changed_a_name_are_named_after_the_one_that_made_it():
+    history = after_restart((3, "v = 0"), *CHANGES)
+    run(history, 9, "print(v)", status="error")
+    assert hint(history, ALL, NO_RANKS) == (
+        "likely    ranks 0-2 are fresh processes since %ddp restart: cell [4], which made v, and "
+        "cells [5], [7] and [8], which changed it, ran before it\n"
+        "next      run cells [4], [5], [7] and [8] again"
+    )
+    history = after_restart(*((number, "v += 1") for number in range(4, 20)))
+    run(history, 20, "print(v)", status="error")
+    assert hint(history, ALL, NO_RANKS) == (
+        "likely    ranks 0-2 are fresh processes since %ddp restart: v was pushed, and cells [4], "
+        "[5], [6], [7], [8], [9], ..., [19], which changed it, ran before it\n"
+        "next      %ddp push v, if this notebook still has it; then run cells [4], [5], [6], [7], "
+        "[8], [9], ..., [19] again"
+    )
+
+
 def test_the_restart_does_not_explain_a_name_that_was_made_since_or_never_was_there():
     history = after_restart((4, "v = 3"))
     run(history, 7, "v = 1")
@@ -339,6 +360,7 @@ _STATES = "and modules and optimizers get the state of the other ranks, as by nb
             "nbddp.sync(opt, src=0) in one on all ranks",
         ),
         (Reason.LOOP, "%ddp catchup -r 2 --cells 3, to run it again"),
+        (Reason.GONE, "run cell [3] again, which made it"),
         (Reason.ALONE, "%ddp catchup -r 2 --cells 3, to run it again"),
     ],
 )

@@ -72,8 +72,9 @@ def test_a_cell_that_failed_has_changed_names_since():
     result = said(overtaken=(("q", 4),), **given)
     assert result.lines == [
         "Rank 1 has again: a (from cell [2]).",
-        "q is as cell [3] made it; cell [4], which failed, has changed it since on other ranks. "
-        "Next: %ddp vars q, then set it in a cell that begins with %%ddp -r 1",
+        "q is as cell [3] made it; cell [4], which did not run again, has perhaps changed it "
+        "since on other ranks. Next: %ddp vars q, then set it in a cell that begins with %%ddp -r "
+        "1",
         "Then: run the next cell.",
     ]
 
@@ -169,6 +170,17 @@ def test_random_numbers_that_are_drawn_again_are_told():
             "Then: run the next cell, or the interrupted one again.",
         ),
         (
+            {"left_out": (LeftOut(("x",), Reason.GONE, 4),)},
+            "It still lacks x: no rank has it any more. Next: run cell [4] again, which made it",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
+            {"left_out": (LeftOut(("x", "y"), Reason.GONE),)},
+            "It still lacks x and y: no cell defines this, and no rank has it any more. Next: "
+            "%ddp push x y -r 1, if it came from the notebook",
+            "Then: run the next cell, or the interrupted one again.",
+        ),
+        (
             {"left_out": (LeftOut(("x",), Reason.ALONE, 4),)},
             "It still lacks x, which cell [4] made on rank 1 alone. Next: %ddp catchup -r 1 "
             "--cells 4, to run it again",
@@ -256,6 +268,15 @@ def test_cells_that_ran_for_others_are_told_apart():
     ]
 
 
+def test_a_name_that_a_part_of_the_ranks_has_is_told_with_these():
+    part = (("boss", RankSet.of([0])), ("worker", RankSet.of([2])))
+    given: dict[str, Any] = {"cells": (2,), "regained": ("a", "boss", "worker")}
+    made = CatchUp(RankSet.of([0, 2]), RankSet.of([1]), 1, regained_in_part=part, **given)
+    assert answer(made).lines[0] == (
+        "Ranks 0,2 have again: a, boss (on rank 0) and worker (on rank 2) (from cell [2])."
+    )
+
+
 def test_a_name_that_is_there_but_wrong_is_not_said_to_be_there_again():
     facts = {"regained": ("opt", "x", "y"), "different": ("x",)}
     said_of = said(**facts, not_synced=(("opt", "rank 1 raised ValueError"),))
@@ -288,6 +309,31 @@ def test_names_of_a_cell_that_was_changed_at_its_prompt_are_not_said_to_be_there
         "them in a cell that begins with %%ddp -r 1",
     ]
     assert text.lines[-1] == "Then: run the next cell, or the interrupted one again."
+
+
+def test_names_of_a_cell_in_which_a_fault_struck_are_not_said_to_be_there_again():
+    text = said(regained=("a", "y"), struck=(3,), unrepeated=(("a", 3),))
+    assert text.lines[:2] == [
+        "Rank 1 has again: y (from cells [2], [3]).",
+        "a has a value, perhaps not the right one: in cell [3] a fault on purpose struck, which is "
+        "not repeated. Next: %ddp vars a, then set it in a cell that begins with %%ddp -r 1",
+    ]
+    both = said(prompted=(2,), struck=(2, 3), unrepeated=(("a", 2), ("b", 3)))
+    assert "in cell [2] what `run`," in both.lines[1]
+    assert "is not repeated; in cell [3] a fault on purpose struck, which is" in both.lines[1]
+    failed = said(failed=((2, "rank 1 raised OSError: bad"),), struck=(2,))
+    assert failed.lines[1] == (
+        "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, a fault on purpose "
+        "struck, which is not repeated. Next: run it again on all ranks"
+    )
+
+
+def test_a_cell_that_lacks_a_pushed_name_needs_a_push():
+    failed = ((3, "rank 1 raised NameError: name 'n' is not defined"),)
+    assert said(failed=failed, to_push=(("n", 3), ("m", 4))).lines[1] == (
+        "cell [3] failed now: rank 1 raised NameError: name 'n' is not defined. Next: %ddp push n "
+        "-r 1, if this notebook has it, then %ddp catchup -r 1"
+    )
 
 
 def test_a_cell_that_failed_aside_only_is_a_detail():
