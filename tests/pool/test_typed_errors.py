@@ -1,4 +1,4 @@
-"""Code that the user types at prompts: its errors end no cell, and no card blames the cell for it."""
+"""Code that is typed at prompts: its errors end no cell, and no card blames the cell for it."""
 
 import re
 

@@ -131,10 +131,15 @@ def test_an_error_in_the_handling_of_a_message_ends_no_cell(
 def test_an_error_in_the_handling_of_a_message_of_another_machine_ends_no_pool(stage: Stage):
     stage.start()
 
-    def stumble(*arguments: Any) -> str:
+    def stumble(*arguments: Any, **options: Any) -> str:
         raise KeyError(-1)
 
-    nodes: Any = SimpleNamespace(view=NodeView(), look=lambda *arguments: [], receive=stumble)
+    nodes: Any = SimpleNamespace(
+        view=NodeView(),
+        look=lambda *arguments: [],
+        receive=stumble,
+        dismiss_guests=lambda: None,
+    )
     stage.hub._remote_nodes = nodes
     stage.agent.send(JobTimeLeft(node=0, left_s=1.0))
     poll_until(lambda: stage.hub.trust.refused == 1)
