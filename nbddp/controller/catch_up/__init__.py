@@ -12,6 +12,8 @@ Runs in: the notebook's process. Pure.
     result        CatchUp       what fresh ranks have got
     held_values   HeldValues    the values of fresh ranks that stay
     unfinished    Unfinished    cells that failed when they ran again, and those that use theirs
+    values_by_rank  ValuesByRank  names whose values depend on the rank
+    doubts       Doubts       values of ranks that are perhaps not the right ones
     compared_variables  ComparedVariables  values of fresh ranks beside those of the others
 """
 
@@ -25,6 +27,7 @@ from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_na
 from nbddp.controller.catch_up.result import CatchUp
 from nbddp.controller.catch_up.roles import Roles, choose_roles
 from nbddp.controller.catch_up.unfinished import Unfinished
+from nbddp.controller.catch_up.values_by_rank import ValuesByRank
 from nbddp.controller.state import LeftOut, Reason
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Reason",
     "Roles",
     "Unfinished",
+    "ValuesByRank",
     "alone_names",
     "choose_roles",
     "expected_names",

@@ -12,7 +12,8 @@ from typing import TypeAlias
 from msgspec import structs
 
 from nbddp.controller.catch_up.cell_names import joint_names
-from nbddp.controller.catch_up.past_cell import PastCell
+from nbddp.controller.catch_up.doubts import Doubts
+from nbddp.controller.catch_up.past_cell import PastCell, callers_that_bind
 from nbddp.controller.catch_up.plan import leaves_loops, loops_of
 from nbddp.controller.diagnosis import Code
 from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, RankResult, RunOutcome
@@ -122,6 +123,7 @@ class CellHistory:
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
         self._pushed: dict[str, list[RankSet]] = {}  # by name, since a push to all of its ranks
         self.replaced = ReplacedProcesses()
+        self.doubts = Doubts()
 
     def __iter__(self) -> Iterator[PastCell]:
         return iter(tuple(self._cells))
@@ -162,7 +164,9 @@ class CellHistory:
             self._births[rank] = self._count
             self._pids[rank] = None
             self._left_out.pop(rank, None)
+            self.doubts.forget(rank)
         ok = outcome.ranks("ok")
+        self.doubts.note_cell(cell, ok)
         self.replaced.note_cell((each for each in self._replaced if each[0] in ok), cell)
         self._cells.append(
             replace(
@@ -198,6 +202,7 @@ class CellHistory:
             self._births[rank] = self._count
             self._fresh_since.pop(rank, None)
             self._left_out.pop(rank, None)
+            self.doubts.forget(rank)
 
     def _note_calls(self, outcome: RunOutcome) -> bool:
         calls = {
@@ -232,17 +237,21 @@ class CellHistory:
             return ()
         changed: list[int] = []  # the last one first
         was_there = False
+        callers = callers_that_bind(name, self._before)
         for cell in reversed(self._before):
             done = cell.names_run
             if set(ranks).isdisjoint(cell.ranks):
                 continue
             if name in done.deletes:
                 return ()
-            is_of_all = name in done.binds and not set(ranks) - set(cell.ranks)
+            # A function binds it where it is called, and not where it is defined.
+            binds = name in (done.assigns if callers else done.binds)
+            is_of_all = binds and not set(ranks) - set(cell.ranks)
             if is_of_all and name not in done.reads - done.perhaps:
                 return (cell.number, *reversed(changed))
             was_there = was_there or is_of_all
-            if name in done.changes | done.fills or (name in done.binds and name in done.reads):
+            is_changed = name in done.changes | done.fills or (binds and name in done.reads)
+            if is_changed or cell.number in callers:
                 changed.append(cell.number)
         if not set(ranks) - set(self._pushed_before.get(name, NO_RANKS)):
             return (0, *reversed(changed))
@@ -362,8 +371,13 @@ class CellHistory:
             of_others = self._pushed.keys() - names
         return (names | of_others) - possible - self.pushed_to(rank)
 
+    def note_new_values(self, names: Collection[str], ranks: RankSet) -> None:
+        """Note names that the user has pushed to ranks."""
+        self.note_push(names, ranks)
+        self.doubts.note_values(names, ranks)
+
     def note_push(self, names: Iterable[str], ranks: RankSet) -> None:
-        """Note names that were pushed to ranks."""
+        """Note names that were pushed to ranks, or copied there."""
         for name in names:
             before = [each for each in self._pushed.get(name, ()) if set(each) - set(ranks)]
             self._pushed[name] = [*before, ranks]

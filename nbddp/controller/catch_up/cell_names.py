@@ -286,10 +286,18 @@ class _Scope(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.seeds = self.seeds or _seeds(node.func)
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            self.touches.add(node.func.value.id)
-            if node.func.attr.endswith("_") and not node.func.attr.endswith("__"):
-                self.fills.add(node.func.value.id)
+        root: ast.AST = node.func
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if isinstance(root, ast.Name) and root is not node.func:
+            self.touches.add(root.id)
+        if (
+            isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.attr.endswith("_")
+            and not node.func.attr.endswith("__")
+        ):
+            self.fills.add(node.func.value.id)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:

@@ -5,8 +5,11 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Collection, Mapping
 
+from nbddp.controller.catch_up.doubts import Doubts
 from nbddp.controller.catch_up.plan import CatchUpPlan
-from nbddp.wire.rank_set import RankSet
+from nbddp.controller.catch_up.roles import Roles
+from nbddp.controller.catch_up.values_by_rank import ValuesByRank
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import Variable, Variables
 
 #: Types whose values change in place.
@@ -31,30 +34,81 @@ class ComparedVariables:
 
     Args:
         told: the answers by rank.
-        fresh: the ranks that catch up.
-        others: those that have lived longer.
+        roles: the parts that ranks take.
+        by_rank: the names whose values depend on the rank.
+        doubts: the values of ranks that prove nothing.
     """
 
-    def __init__(self, told: Mapping[int, Variables], fresh: RankSet, others: RankSet) -> None:
+    def __init__(
+        self,
+        told: Mapping[int, Variables],
+        roles: Roles,
+        by_rank: ValuesByRank,
+        doubts: Doubts,
+    ) -> None:
+        self._by_rank = by_rank
+        self._doubts = doubts
+        self._source = roles.source
+        self._fresh = roles.fresh
+        self._others = roles.others
         self._told = {
             rank: {variable.name: variable for variable in answer.variables}
             for rank, answer in told.items()
         }
-        self._fresh = fresh
-        self._others = others
 
     def _of(self, name: str, rank: int) -> Variable:
         return self._told.get(rank, {}).get(name) or Variable(name=name)
 
+    def _trusted(self, name: str) -> list[int]:
+        """The other ranks whose value of a name is not in doubt."""
+        return [*self._others - self._doubts.holders(name)]
+
     def is_alike(self, name: str) -> bool:
-        """Whether it is equal on several other ranks."""
-        digests = {self._of(name, rank).digest for rank in self._others}
-        return len(self._others) > 1 and len(digests) == 1 and "" not in digests
+        """Whether it is equal on several other ranks, and not in doubt there."""
+        trusted = self._trusted(name)
+        digests = {self._of(name, rank).digest for rank in trusted}
+        return len(trusted) > 1 and len(digests) == 1 and "" not in digests
 
     def is_equal(self, name: str) -> bool:
-        """Whether it is equal on all of these ranks."""
-        digests = {self._of(name, rank).digest for rank in (*self._others, *self._fresh)}
-        return len(digests) == 1 and "" not in digests
+        """Whether it is equal on all of these ranks, but for those where it is in doubt."""
+        trusted = self._trusted(name)
+        digests = {self._of(name, rank).digest for rank in (*trusted, *self._fresh)}
+        return bool(trusted) and len(digests) == 1 and "" not in digests
+
+    def can_copy(self, name: str, rank: int) -> bool:
+        """Whether the value that all others have is one for a fresh rank, too."""
+        return (
+            self.is_alike(name)
+            and self._source not in self._doubts.holders(name)
+            and not self.is_own(name, rank)
+        )
+
+    def is_own(self, name: str, rank: int) -> bool:
+        """Whether the value that cells make on a fresh rank is right there by its role."""
+        return self._by_rank.is_own(name, self._of(name, rank).type)
+
+    def doubted(self, name: str) -> RankSet:
+        """The other ranks whose value is in doubt, unless it is equal on the trusted ones."""
+        holders = self._doubts.holders(name)
+        return (
+            NO_RANKS if self.is_equal(name) else RankSet.of(r for r in self._others if r in holders)
+        )
+
+    def changed_since(self, name: str, plan: CatchUpPlan, states: Collection[str]) -> bool:
+        """Whether a value of a role, and what it was made from, has perhaps changed since.
+
+        Args:
+            name: its name.
+            plan: the cells that ran again.
+            states: names of objects that have got the state of another rank since.
+        """
+        later = plan.rebound | {*states, *dict(plan.overtaken)}
+        is_touched = any(
+            each in plan.touched and self._of(each, rank).type in _CONTAINERS
+            for each in (name, *self._by_rank.uses(name))
+            for rank in self._fresh
+        )
+        return is_touched or not {name, *self._by_rank.uses(name)}.isdisjoint(later)
 
     def behind(self, name: str, ranks: Collection[int]) -> RankSet:
         """The ranks, of these, whose values differ from the one that all others have.
@@ -65,7 +119,7 @@ class ComparedVariables:
         """
         if not self.is_alike(name):
             return RankSet()
-        whole = self._of(name, self._others.ranks[0])
+        whole = self._of(name, self._trusted(name)[0])
         usual = {*_PLAIN_TYPES, "", "Tensor", whole.type}
         return RankSet.of(
             rank
@@ -95,6 +149,7 @@ class ComparedVariables:
             is_left = name in plan.rebound or (own.type in _CONTAINERS and name in plan.touched)
             if own.type not in _PLAIN_TYPES or not is_left:
                 return False
-            if any(self._of(name, other).digest in ("", own.digest) for other in self._others):
+            digests = [self._of(name, other).digest for other in self._trusted(name)]
+            if not digests or not {"", own.digest}.isdisjoint(digests):
                 return False
         return True

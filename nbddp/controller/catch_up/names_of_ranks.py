@@ -122,7 +122,8 @@ def _bound_on(history: CellHistory, rank: int, world_size: int) -> dict[str, tup
     bound: dict[str, tuple[int, bool]] = {}
     pushed = history.pushed_to(rank)
     for cell in history:
-        pushed -= cell.names.binds
+        # `own += 1` makes none: it needs the pushed value.
+        pushed -= cell.names.binds - (cell.names.reads - cell.names.perhaps)
         if rank not in cell.ranks:
             continue
         names = cell.binds_on(rank, world_size)[0]

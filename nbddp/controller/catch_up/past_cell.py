@@ -3,7 +3,9 @@
 Runs in: the notebook's process. Pure.
 """
 
+import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -77,6 +79,28 @@ class PastCell:
         if rank not in self.ranks or "if" not in self.python:
             return self.names
         return _names_of_branches(self.python, self.first_line, rank, world_size, unknown=True)
+
+
+def callers_that_bind(name: str, cells: Iterable[PastCell]) -> frozenset[int]:
+    """The numbers of cells that call a function which binds a name: by a ``global`` statement.
+
+    They count only where another cell assigns the name.
+    """
+    binders: set[str] = set()  # functions
+    callers: set[int] = set()
+    is_assigned = False
+    for cell in cells:
+        is_assigned = is_assigned or name in cell.names_run.assigns
+        if name not in cell.names.binds and cell.names.reads.isdisjoint(binders):
+            continue
+        for statement in Code(cell.python, cell.first_line).statements:
+            names = cell_names([statement])
+            binds_later = name in names.binds - names.assigns or not names.reads.isdisjoint(binders)
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                (binders.add if binds_later else binders.discard)(statement.name)
+            elif not names.reads.isdisjoint(binders) and cell.is_ok:
+                callers.add(cell.number)
+    return frozenset(callers) if is_assigned else frozenset()
 
 
 @lru_cache(maxsize=_MAX_CACHED)

@@ -77,6 +77,11 @@ class CatchUp:
     #: Names that the ranks still lack, since only cells of other ranks define them, each with the
     #: number of the last of these cells.
     elsewhere: tuple[tuple[str, int], ...] = ()
+    #: Names of ``copied`` that the fresh ranks perhaps never had: their cells had failed there.
+    perhaps_new: tuple[str, ...] = ()
+    #: Names that have a value, perhaps not the right one, each with the other ranks of which an
+    #: earlier catch-up has said that.
+    doubted: tuple[tuple[str, RankSet], ...] = ()
     #: Ranks that were replaced, lack something, too, and have values of cells that ran since.
     passed_over: RankSet = NO_RANKS
 

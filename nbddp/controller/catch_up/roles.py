@@ -24,6 +24,10 @@ _NOTHING_LACKS = (
 _ALL_FRESH = (
     "every rank is fresh, so none has variables that others lack. Next: run the cells again"
 )
+_NO_SOURCE = (
+    "no rank is left that could give its variables to those that you name: every other rank is "
+    "fresh, too. Next: run the cells again"
+)
 _NO_VARIABLES = (
     "no rank has a variable of a cell, so none has what others lack. Next: run the cells again"
 )
@@ -72,14 +76,21 @@ def choose_roles(
     alive = living - (named or NO_RANKS)
     # A rank whose cells all ran well, but for the loops, may lack what one with failed cells has.
     poor = _poor(history, whole, alive, had)
-    base = whole - poor or alive or whole
+    # None but ranks that have caught up in part: they are better than none.
+    part = RankSet.of(
+        rank
+        for rank, pid in processes
+        if rank in behind - (named or NO_RANKS) and had[rank] and replaced.has_caught_up(rank, pid)
+    )
+    base = whole - poor or alive or whole or part
+    young = young - base
     if not any(had.values()):
         raise BadOptionError(_NO_VARIABLES)
     if not (named or behind):
         raise BadOptionError(_ALL_FRESH if _are_all_fresh(history, had) else _NO_FRESH)
     if not base:
         are_fresh = named is None or _are_all_fresh(history, had)
-        raise BadOptionError(_ALL_FRESH if are_fresh else _without_others(history, had))
+        raise BadOptionError(_ALL_FRESH if are_fresh else _without_others(history, had, named))
     source = base.ranks[0]
     lacks = {rank: _lost(history, rank, source, had) for rank in behind - base}
     if named is not None:
@@ -122,11 +133,15 @@ def _are_all_fresh(history: CellHistory, had: Mapping[int, Collection[str]]) -> 
     return any(name not in known for name in lost if not name.startswith("_"))
 
 
-def _without_others(history: CellHistory, had: Mapping[int, Collection[str]]) -> str:
+def _without_others(
+    history: CellHistory, had: Mapping[int, Collection[str]], named: RankSet | None
+) -> str:
     richest = max(had, key=lambda rank: len(had[rank]))
     lacking = RankSet.of(rank for rank in had if _lost(history, rank, richest, had))
     if not lacking:
         return _NOTHING_LACKS
+    if lacking == named:  # the same command would be refused again
+        return _NO_SOURCE
     return (
         "no rank is left that could give its variables to those that you name. Next: name only "
         f"ranks that lack some, {catch_up_command(lacking)}"

@@ -6,7 +6,7 @@ Runs in: the notebook's process, the thread of the caller.
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nbddp.controller.catch_up import CatchUpPlan, ComparedVariables, Reason, Roles
+from nbddp.controller.catch_up import CatchUpPlan, ComparedVariables, Reason, Roles, ValuesByRank
 from nbddp.controller.pool.replayed_cells import Say
 from nbddp.errors import TransferError, TransferInterruptedError
 from nbddp.wire.rank_set import RankSet
@@ -41,10 +41,18 @@ def bring(
     alike = {
         name: RankSet.of(rank for rank in roles.fresh if name not in had[rank])
         for name in names
-        if compared.is_alike(name)
-        or pool.history.has_same_push(name, RankSet.of([roles.source, *roles.fresh]))
+        if all(compared.can_copy(name, rank) for rank in roles.fresh if name not in had[rank])
+        or _has_same_push(pool, name, roles)
     }
     return copy_values(pool, alike, roles, say)
+
+
+def _has_same_push(pool: "Pool", name: str, roles: Roles) -> bool:
+    """Whether the source has the value of a push that fresh ranks have got, too."""
+    ranks = RankSet.of([roles.source, *roles.fresh])
+    return pool.history.has_same_push(name, ranks) and roles.source not in (
+        pool.history.doubts.holders(name)
+    )
 
 
 def compare(pool: "Pool", roles: Roles, names: Sequence[str], say: Say) -> ComparedVariables:
@@ -55,7 +63,8 @@ def compare(pool: "Pool", roles: Roles, names: Sequence[str], say: Say) -> Compa
     question = VariablesOf(tuple(names))
     answers = pool.answers(asked, "variables", question, Variables) if names else []
     by_rank = dict(zip(asked, answers, strict=bool(names)))
-    return ComparedVariables(by_rank, roles.fresh, roles.others)
+    cells = (cell for cell in pool.history if names and not set(roles.fresh).isdisjoint(cell.ranks))
+    return ComparedVariables(by_rank, roles, ValuesByRank(cells), pool.history.doubts)
 
 
 def copy_values(

@@ -603,7 +603,7 @@ class Pool:
         stopped = interrupt_as_error(f"pushing {', '.join(map(repr, by_name))}")
         with stopped, self._exchanging(chosen) as exchange:
             exchange.push(by_name, chosen)
-        self._cells.history.note_push(by_name, chosen)
+        self._cells.history.note_new_values(by_name, chosen)
 
     # --- start and end -------------------------------------------------------------------------
 

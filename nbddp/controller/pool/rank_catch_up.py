@@ -5,14 +5,13 @@ Runs in: the notebook's process, the thread of the caller.
     NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> state_sync.give
 """
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
     CatchUp,
     CatchUpPlan,
-    ComparedVariables,
     HeldValues,
     Roles,
     Unfinished,
@@ -25,6 +24,14 @@ from nbddp.controller.catch_up import (
     with_joint_names,
 )
 from nbddp.controller.cell_errors import interrupted_catch_up
+from nbddp.controller.pool.caught_up_values import (
+    doubtful_names,
+    in_doubt,
+    late_ranks,
+    overtaken_names,
+    perhaps_new,
+    values_behind,
+)
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.controller.pool.copied_values import bring, compare, copy_values
 from nbddp.controller.pool.random_numbers import (
@@ -80,6 +87,21 @@ def catch_up(
         make_view: makes what shows the cells.
         say: shows what is done now.
     """
+    result = _catch_up(pool, ranks, cells, count, make_view, say=say)
+    made = (*result.regained, *result.synced, *result.copied)
+    pool.history.doubts.note(result.ranks, made, doubtful_names(result))
+    return result
+
+
+def _catch_up(
+    pool: "Pool",
+    ranks: Sequence[int] | str | int | None,
+    cells: Sequence[int],
+    count: int,
+    make_view: "Callable[[Pool, Run], CellView]",
+    *,
+    say: Say,
+) -> CatchUp:
     had, infos = _names(pool), pool.ranks()
     roles = choose_roles(pool.history, infos, had, None if ranks is None else pool.rank_set(ranks))
     fresh, source = roles.fresh, roles.source
@@ -101,6 +123,7 @@ def catch_up(
     processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
+    pushed = {name for rank in fresh for name in pool.history.pushed_to(rank)}
     copied = bring(pool, plan, roles, had, lacking, say=say)
     with _holding(
         plan,
@@ -137,11 +160,15 @@ def catch_up(
             if kinds[name] in ("plain", "data") and name not in copied
         ]
         compared = compare(pool, roles, asked, say)
-        behind = {
-            name: late for name in asked if (late := compared.behind(name, held.changed(name)))
+        behind, own_role = values_behind(
+            compared, late_ranks(held, asked, expected, now), plan, kinds
+        )
+        plain = {
+            name: late
+            for name, late in behind.items()
+            if kinds[name] == "plain" and all(compared.can_copy(name, rank) for rank in late)
         }
-        plain = [name for name in behind if kinds[name] == "plain"]
-        copied = (*copied, *copy_values(pool, {name: behind[name] for name in plain}, roles, say))
+        copied = (*copied, *copy_values(pool, plain, roles, say))
         random = random_numbers(pool, roles) if lacking or plan.cells else RandomNumbers()
         own = tuple(name for name in random.own if name in lacking or name in made_again)
         share_random_numbers(pool, random, roles, own, run)
@@ -164,29 +191,34 @@ def catch_up(
         *alone_names(pool.history, fresh, now, dict(replayed.failed)),
     )
     # A cell that was changed at its prompt fails again each time: it matters if a name lacks.
-    mattered = (replayed.failed_on_fresh - plan.changed) | {left.cell for left in left_out}
-    failed = tuple(each for each in replayed.failed if each[0] in mattered)
+    failed = tuple(
+        each
+        for each in replayed.failed
+        if each[0]
+        in {*(replayed.failed_on_fresh - plan.changed), *(left.cell for left in left_out)}
+    )
     pool.history.replaced.note_catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)
-    well = {
-        *copied,
-        *missing,
-        *(name for name in asked if compared.is_equal(name)),
-        *({*own} & {*random.own_alike}),
-    }
-    doubtful, unrepeated = (
-        tuple(each for each in cells.cell_by_name.items() if each[0] in {*asked} - well)
-        for cells in (unfinished, changed)
+    doubtful, unrepeated = in_doubt(
+        [unfinished, changed],
+        {*asked} - {*copied, *missing, *({*own} & {*random.own_alike})},
+        compared,
     )
-    overtaken = _overtaken(
+    overtaken = overtaken_names(
         pool,
         plan,
         compared,
         {*asked} - {*copied, *behind, *still, *dict(doubtful), *dict(unrepeated)},
     )
     makers = plan.makers({*regained, *synced} - set(copied))
+    known = {*dict(doubtful), *dict(unrepeated), *dict(overtaken)}
+    doubted = tuple(
+        (name, holders)
+        for name in regained
+        if name not in {*copied, *synced, *known} and (holders := compared.doubted(name))
+    )
     return CatchUp(
         ranks=fresh,
         others=roles.others,
@@ -208,13 +240,13 @@ def catch_up(
         different=tuple(
             name
             for name in behind
-            if name not in {*copied, *missing, *dict(doubtful), *dict(unrepeated)}
+            if name not in {*copied, *missing, *dict(doubtful), *dict(unrepeated), *dict(doubted)}
             and not (name in own and name in random.own_alike)
         ),
         initial=tuple(
             name
             for name in regained
-            if name not in {*copied, *dict(overtaken), *dict(doubtful), *dict(unrepeated)}
+            if name not in {*copied, *behind, *known, *dict(doubted)}
             and compared.is_initial(name, plan)
         ),
         overtaken=overtaken,
@@ -229,7 +261,7 @@ def catch_up(
             if name in regained
             and name not in {*copied, *dict(doubtful)}
             and kinds[name] in ("plain", "data")
-            and not compared.is_alike(name)
+            and (name in own_role or not compared.is_alike(name))
         ),
         regained=regained,
         regained_in_part=tuple(
@@ -248,24 +280,9 @@ def catch_up(
         ),
         doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
+        perhaps_new=perhaps_new(pool, fresh, {*copied} - pushed),
+        doubted=doubted,
         passed_over=roles.passed_over,
-    )
-
-
-def _overtaken(
-    pool: "Pool", plan: CatchUpPlan, compared: ComparedVariables, names: Container[str]
-) -> tuple[tuple[str, int], ...]:
-    """The ``names`` that cells which do not run again have changed; see `CatchUp.overtaken`.
-
-    Values that a good cell has changed and that are told as the initial ones are left out.
-    """
-    failed = {cell.number for cell in pool.history if not cell.is_ok}
-    return tuple(
-        (name, number)
-        for name, number in plan.overtaken
-        if name in names
-        and not compared.is_equal(name)
-        and (number in failed or not compared.is_initial(name, plan))
     )
 
 

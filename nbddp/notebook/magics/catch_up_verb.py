@@ -91,7 +91,7 @@ def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
     doubtful = {*result.different, *result.initial, *dict(result.doubtful)}
-    doubtful |= {*dict(result.unrepeated)}
+    doubtful |= {*dict(result.unrepeated), *dict(result.doubted)}
     doubtful |= {name for name, _ in (*result.not_synced, *result.overtaken)}
     made = dict.fromkeys([*result.synced, *result.regained])
     own = tuple(name for name in made if name not in doubtful and name not in result.copied)
@@ -102,10 +102,15 @@ def _headline(result: CatchUp) -> str:
     words = tuple(f"{n} (on {part[n].describe()})" if n in part else n for n in own)
     parts = [f"{_names(words)} (from {_cells(makers)})"] if own and makers else []
     parts += [f"{_names(words)} (from rank {result.source})"] if own and not result.cells else []
-    if result.copied:
-        parts.append(f"{_names(result.copied)} (from rank {result.source})")
+    again = tuple(name for name in result.copied if name not in result.perhaps_new)
+    if again:
+        parts.append(f"{_names(again)} (from rank {result.source})")
     if parts:
-        return f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
+        again_text = f"{ranks} {result.ranks.verb('has', 'have')} again: {'; '.join(parts)}."
+        more = _got(result, result.ranks.verb("It", "They"))
+        return f"{again_text} {more}" if more else again_text
+    if result.perhaps_new:
+        return _got(result, ranks)
     if result.cells:
         return f"{ranks} ran {_cells(result.cells)} again."
     of_none = (Reason.ALONE, Reason.GONE)
@@ -124,6 +129,18 @@ def _headline(result: CatchUp) -> str:
 def _has_more(result: CatchUp) -> bool:
     """Whether cells ran again, or something was made or given."""
     return bool(result.cells or result.synced or result.regained or result.copied)
+
+
+def _got(result: CatchUp, ranks: str) -> str:
+    """A sentence on copied names that the ranks perhaps never had; empty: there are none."""
+    names = result.perhaps_new
+    if not names:
+        return ""
+    its, it = ("its cell", "it") if len(names) == 1 else ("their cells", "them")
+    return (
+        f"{ranks} got {_names(names)} from rank {result.source}: {its} had failed, perhaps before "
+        f"{result.ranks.verb('it', 'they')} had {it}."
+    )
 
 
 def _is_told_elsewhere(result: CatchUp) -> bool:
@@ -172,6 +189,17 @@ def _problems(result: CatchUp) -> list[str]:
             f"{_names(result.initial)} {is_at}, as the cells make {'it' if one else 'them'}; "
             f"{others} {what}. Next: %ddp vars {' '.join(result.initial[:_MAX_NAMES])}, then set "
             f"{'it' if one else 'them'} in a cell that begins with %%ddp -r {ranks}"
+        )
+    for holders in dict.fromkeys(ranks for _, ranks in result.doubted):
+        names = tuple(name for name, on in result.doubted if on == holders)
+        value, ones, it = (
+            ("has a value", "one", "it") if len(names) == 1 else ("have values", "ones", "them")
+        )
+        lines.append(
+            f"{_names(names)} {value}, perhaps not the right {ones}, as on {holders.describe()} "
+            f"since an earlier %ddp catchup. Next: %ddp vars {' '.join(names[:_MAX_NAMES])}, then "
+            f"set {it} in a cell that begins with %%ddp -r "
+            f"{RankSet.of([*ranks, *holders])}"
         )
     if result.passed_over:
         over = result.passed_over
