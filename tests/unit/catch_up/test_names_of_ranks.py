@@ -164,3 +164,15 @@ def test_names_that_are_gone_or_that_others_had_too_are_not_told_as_those_of_one
     )
     assert alone_names(history, ONE, {0: {"held"}, 1: set(), 2: set()}, ()) == ()
     assert alone_names(history_of("x = 1", ok=False), ALL, {0: (), 1: (), 2: ()}, ()) == ()
+
+
+def test_a_pushed_name_that_a_cell_only_changes_is_one_of_the_push():
+    history = history_of("x = 1", "own += rank")
+    history.note_push(["own"], ALL)
+    history.note_restart(ALL)
+    left = alone_names(history, ONE, {0: {}, 1: {}, 2: {}}, ())
+    assert LeftOut(("own",), Reason.GONE, 0) in left
+    history = history_of("own = 1", "own += rank")
+    history.note_push(["own"], ALL)
+    history.note_restart(ALL)
+    assert LeftOut(("own",), Reason.GONE, 2) in alone_names(history, ONE, {0: {}, 1: {}, 2: {}}, ())

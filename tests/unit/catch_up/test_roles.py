@@ -89,6 +89,26 @@ def test_a_rank_that_has_caught_up_in_part_has_values_after_any_cell():
         choose(history, one, {1: ("model",)})
 
 
+def test_a_rank_that_has_caught_up_in_part_is_a_source_if_no_other_is_left():
+    history, two = CellHistory(), RankSet.of([0, 2])
+    run(history, "model = steps = 1", replaced=NO_RANKS)
+    history.replaced.note_catch_up([(1, 11)], is_whole=False)
+    had: dict[int, tuple[str, ...]] = {0: (), 1: ("steps",), 2: ()}
+    assert choose(history, ALL, had) == Roles(two, 1, RankSet.of([1]))
+    assert choose(history, ALL, had, two) == Roles(two, 1, RankSet.of([1]))
+
+
+def test_a_refusal_does_not_name_the_command_that_was_typed():
+    history, two = CellHistory(), RankSet.of([0, 2])
+    run(history, "model = steps = 1", replaced=NO_RANKS)
+    run(history, "x = 1", replaced=ALL)
+    history.note_restart(ALL)
+    infos_now = [RankInfo(rank=r, node=0, pid=20 + r, is_replacement=True) for r in ALL]
+    had = {0: (), 1: ("model", "steps", "x"), 2: ()}
+    with pytest.raises(BadOptionError, match=r"fresh, too\. Next: run the cells again$"):
+        choose_roles(history, infos_now, had, two)
+
+
 def test_names_of_cells_of_other_ranks_are_not_lacking():
     history, one = CellHistory(), RankSet.of([1])
     run(history, "x = 1", replaced=one)
