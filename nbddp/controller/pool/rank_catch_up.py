@@ -98,7 +98,7 @@ def catch_up(
 
     expected, kinds = expected_names(pool.history, had, roles)
     lacking = lacked(kinds, expected, had)
-    processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
+    processes = [info.process for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
     copied = bring(pool, plan, roles, had, lacking, say=say)
