@@ -20,7 +20,7 @@ from nbddp.controller.state import LeftOut, LostNames, MissedCell, RankInfo, Ran
 from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: A rank, and the id of its process: on another machine a process may have the same id.
+#: A rank, and the generation of its process: see `RankInfo.process`.
 _Process: TypeAlias = tuple[Rank, int]
 
 _MAX_CELLS = 1000
@@ -70,27 +70,25 @@ class ReplacedProcesses:
         none: frozenset[int] = frozenset()
         return none.union(*(self._unfinished.get(process, none) for process in processes))
 
-    def is_whole(self, rank: Rank, pid: int) -> bool:
+    def is_whole(self, rank: Rank, generation: int) -> bool:
         """Whether a process has caught up."""
-        return (rank, pid) in self._whole
+        return (rank, generation) in self._whole
 
-    def has_caught_up(self, rank: Rank, pid: int) -> bool:
+    def has_caught_up(self, rank: Rank, generation: int) -> bool:
         """Whether a process has caught up, wholly or in part."""
-        return (rank, pid) in self._whole or (rank, pid) in self._tried
+        return (rank, generation) in self._whole or (rank, generation) in self._tried
 
-    def lives_on(self, rank: Rank, pid: int) -> bool:
+    def lives_on(self, rank: Rank, generation: int) -> bool:
         """Whether a process has values of its own."""
-        return (rank, pid) in self._living
+        return (rank, generation) in self._living
 
-    def is_fresh(self, rank: Rank, pid: int) -> bool:
+    def is_fresh(self, rank: Rank, generation: int) -> bool:
         """Whether a process that took the place of another still lacks what that one had."""
-        return not (self.is_whole(rank, pid) or self.lives_on(rank, pid))
+        return not (self.is_whole(rank, generation) or self.lives_on(rank, generation))
 
     def marked(self, infos: Iterable[RankInfo]) -> list[RankInfo]:
         """Return the ranks, of which only the fresh ones are marked as `RankInfo.replaced`."""
-        return [
-            i if self.is_fresh(i.rank, i.pid) else structs.replace(i, replaced="") for i in infos
-        ]
+        return [i if self.is_fresh(*i.process) else structs.replace(i, replaced="") for i in infos]
 
 
 class CellHistory:
@@ -118,7 +116,8 @@ class CellHistory:
         self._fresh_since: dict[int, int] = {}  # numbers of cells, by rank
         self._count = 0  # of the cells that have ended, also of those that are forgotten
         self._births: dict[Rank, int] = {}  # `_count` when the process of a rank was replaced
-        self._pids: dict[Rank, int | None] = {}  # of replaced ranks; None: the next cell tells it
+        #: Of replaced ranks; None: the next cell tells it.
+        self._generations: dict[Rank, int | None] = {}
         self._freed: dict[str, RankSet] = {}  # in cells in which others exited, by run
         self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
         self._pushed: dict[str, list[RankSet]] = {}  # by name, since a push to all of its ranks
@@ -143,14 +142,14 @@ class CellHistory:
         """
         self._open = run_id, cell
         self._replaced = frozenset(replaced)
-        for rank, pid in self._replaced:
-            known = self._pids.get(rank, 0)
-            self._pids[rank] = pid
-            if known is not None and known != pid:  # the user has replaced it since the last cell
+        for rank, generation in self._replaced:
+            known = self._generations.get(rank, 0)
+            self._generations[rank] = generation
+            if known is not None and known != generation:  # replaced since the last cell
                 self._births[rank] = self._count
                 self._fresh_since.pop(rank, None)
         # If all ranks have died at once, their new processes are no replacements.
-        self._pids = {rank: pid or 0 for rank, pid in self._pids.items()}
+        self._generations = {rank: known or 0 for rank, known in self._generations.items()}
 
     def end(self, outcome: RunOutcome | None) -> None:
         """Note the end of the last cell; None: there is none yet. It may be called again."""
@@ -162,7 +161,7 @@ class CellHistory:
         for rank in outcome.fresh:
             self._fresh_since[rank] = cell.number
             self._births[rank] = self._count
-            self._pids[rank] = None
+            self._generations[rank] = None
             self._left_out.pop(rank, None)
             self.doubts.forget(rank)
         ok = outcome.ranks("ok")
@@ -311,8 +310,8 @@ class CellHistory:
 
     def _has_run(self, rank: Rank, index: int) -> bool:
         """Whether the process of a rank is as old as a cell, or has caught up."""
-        pid = self._pids.get(rank)
-        has_caught_up = pid is not None and self.replaced.has_caught_up(rank, pid)
+        generation = self._generations.get(rank)
+        has_caught_up = generation is not None and self.replaced.has_caught_up(rank, generation)
         return self._births.get(rank, 0) <= index or has_caught_up
 
     def lost_names(self, ranks: RankSet, world_size: int) -> list[LostNames]:

@@ -66,11 +66,9 @@ def choose_roles(
     """
     all_ranks = RankSet.of(had)
     replaced = history.replaced
-    processes = [(info.rank, info.pid) for info in infos if info.is_replacement]
-    behind = RankSet.of(rank for rank, pid in processes if not replaced.is_whole(rank, pid))
-    living = RankSet.of(
-        rank for rank, pid in processes if rank in behind and replaced.lives_on(rank, pid)
-    )
+    processes = [info.process for info in infos if info.is_replacement]
+    behind = RankSet.of(one[0] for one in processes if not replaced.is_whole(*one))
+    living = RankSet.of(one[0] for one in processes if one[0] in behind and replaced.lives_on(*one))
     young = behind - living
     whole = all_ranks - behind - (named or NO_RANKS)
     alive = living - (named or NO_RANKS)

@@ -59,7 +59,7 @@ class CellRecords:
         self.last_name, self.last_number = options.cell_name, options.execution_count
         if options.replay is None and options.execution_count:
             past = PastCell(options.execution_count, code, options.first_line, options.ranks)
-            replaced = [(info.rank, info.pid) for info in infos if info.is_replacement]
+            replaced = [info.process for info in infos if info.is_replacement]
             self._history.begin(run.run_id, past, replaced)
 
     @property

@@ -120,7 +120,7 @@ def _catch_up(
 
     expected, kinds = expected_names(pool.history, had, roles)
     lacking = lacked(kinds, expected, had)
-    processes = [(info.rank, info.pid) for info in infos if info.rank in set(fresh)]
+    processes = [info.process for info in infos if info.rank in set(fresh)]
     before = pool.history.replaced.unfinished(processes)
     plan = make_plan(pool.history, lacking, fresh, sorted({*cells, *before}), len(had))
     pushed = {name for rank in fresh for name in pool.history.pushed_to(rank)}

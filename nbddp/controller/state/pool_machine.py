@@ -281,6 +281,7 @@ class PoolMachine:
         for rank in ranks:
             replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
             fresh = {"pid": 0, "replaced": replaced, "is_replacement": True, "is_unwanted": False}
+            fresh["generation"] = self.ranks[rank].generation + 1
             self.ranks.move(rank, RankState.STARTING, "respawn", meshes=(), **fresh)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 

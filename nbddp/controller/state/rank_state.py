@@ -83,5 +83,12 @@ class RankInfo(msgspec.Struct, frozen=True, gc=False):
     is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
     replaced: Replaced = ""  #: the end of its predecessor in this pool; empty: it has none
     is_replacement: bool = False  #: it had a predecessor in this pool, whose variables are gone
+    #: Processes that this rank has had before, counted by this notebook: a pid may come again.
+    generation: int = 0
     meshes: tuple[Mesh, ...] = ()  #: that its variables hold, as of the end of its last cell
     history: tuple[str, ...] = ()  #: its latest moves
+
+    @property
+    def process(self) -> tuple[Rank, int]:
+        """The rank and the generation: no other process of the pool has both."""
+        return self.rank, self.generation

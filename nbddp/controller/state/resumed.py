@@ -80,6 +80,7 @@ def _put(machine: PoolMachine, kept: KeptRank) -> None:
         pid=kept.pid,
         log_path=kept.log_path,
         is_replacement=kept.is_replacement,
+        generation=int(kept.is_replacement),
         meshes=kept.meshes,
         device=kept.device,
         backend=kept.backend,

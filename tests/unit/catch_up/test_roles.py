@@ -15,7 +15,8 @@ WHOLE = ("model", "steps")
 
 def infos(replaced: RankSet) -> list[RankInfo]:
     return [
-        RankInfo(rank=rank, node=0, pid=10 + rank, is_replacement=rank in replaced) for rank in ALL
+        RankInfo(rank=rank, node=0, generation=10 + rank, is_replacement=rank in replaced)
+        for rank in ALL
     ]
 
 
@@ -53,10 +54,13 @@ def test_a_rank_that_has_caught_up_is_a_source():
     assert choose(history, RankSet.of([0, 1]), {0: ()}).source == 1
 
 
-def test_a_process_of_another_machine_with_the_same_id_has_not_caught_up():
+def test_a_process_with_the_id_of_an_earlier_one_has_not_caught_up():
     history, both = CellHistory(), RankSet.of([0, 1])
-    history.replaced.note_catch_up([(0, 7)], is_whole=True)
-    ranks = [RankInfo(rank=rank, node=rank, pid=7, is_replacement=rank in both) for rank in ALL]
+    history.replaced.note_catch_up([(0, 1), (1, 1)], is_whole=True)  # then rank 1 died again
+    ranks = [
+        RankInfo(rank=rank, node=rank, pid=7, generation=1 + rank, is_replacement=rank in both)
+        for rank in ALL
+    ]
     roles = choose_roles(history, ranks, {rank: WHOLE if rank != 1 else () for rank in ALL}, None)
     assert (roles.fresh, roles.source) == (RankSet.of([1]), 0)
 
@@ -145,8 +149,8 @@ def test_a_name_that_was_of_one_rank_makes_no_rank_fresh():
     history.begin("2", PastCell(3, "steps = 2", 1, ALL), [(0, 10), (1, 21), (2, 12)])
     history.end(RunOutcome("2", results, 0.0))
     processes = [
-        RankInfo(rank=rank, node=0, pid=pid, is_replacement=True)
-        for rank, pid in enumerate((10, 21, 12))
+        RankInfo(rank=rank, node=0, generation=generation, is_replacement=True)
+        for rank, generation in enumerate((10, 21, 12))
     ]
     had = {0: WHOLE, 1: ("steps",), 2: WHOLE}
     with pytest.raises(BadOptionError, match=r"rank 1 lacks model.*Next: %ddp catchup -r 1"):

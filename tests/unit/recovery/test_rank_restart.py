@@ -83,6 +83,8 @@ def test_a_rank_is_known_as_replaced_by_the_end_of_its_last_predecessor():
     pool.exited(1)  # by itself
     pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
     assert replaced(pool) == {1: "exited"}
+    processes = [info.process for info in pool.machine.pool.ranks.values()]
+    assert processes == [(0, 0), (1, 2)]  # whatever ids their processes have
 
 
 def test_several_ranks_are_replaced_together():
