@@ -76,9 +76,11 @@ def choose_roles(
     poor = _poor(history, whole, alive, had)
     # None but ranks that have caught up in part: they are better than none.
     part = RankSet.of(
-        rank
-        for rank, pid in processes
-        if rank in behind - (named or NO_RANKS) and had[rank] and replaced.has_caught_up(rank, pid)
+        process[0]
+        for process in processes
+        if process[0] in behind - (named or NO_RANKS)
+        and had[process[0]]
+        and replaced.has_caught_up(*process)
     )
     base = whole - poor or alive or whole or part
     young = young - base

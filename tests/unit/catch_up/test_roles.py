@@ -107,7 +107,7 @@ def test_a_refusal_does_not_name_the_command_that_was_typed():
     run(history, "model = steps = 1", replaced=NO_RANKS)
     run(history, "x = 1", replaced=ALL)
     history.note_restart(ALL)
-    infos_now = [RankInfo(rank=r, node=0, pid=20 + r, is_replacement=True) for r in ALL]
+    infos_now = [RankInfo(rank=r, node=0, generation=20 + r, is_replacement=True) for r in ALL]
     had = {0: (), 1: ("model", "steps", "x"), 2: ()}
     with pytest.raises(BadOptionError, match=r"fresh, too\. Next: run the cells again$"):
         choose_roles(history, infos_now, had, two)
