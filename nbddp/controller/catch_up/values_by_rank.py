@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure. What all other ranks have alike is no val
 
 import ast
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nbddp.controller.catch_up.cell_names import cell_names
@@ -29,6 +29,9 @@ _COLLECTIVES = OPERATIONS | {
     *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
     *("irecv", "isend", "recv_object_list", "send_object_list"),
 }
+#: Functions and options that take a device.
+_DEVICES = frozenset(("to", "cuda", "device", "set_device"))
+_DEVICE_OPTIONS = frozenset(("device", "device_ids", "output_device", "map_location"))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -217,7 +220,7 @@ class _Block:
         return any(
             self._is_rank_here(each)
             or (isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and self._has(each))
-            for each in ast.walk(node)
+            for each in _about_values(node)
         )
 
     def _has(self, node: ast.Name) -> bool:
@@ -246,6 +249,17 @@ class _Block:
             root = root.value
         is_module = isinstance(root, ast.Name) and root.id in _SILENT_MODULES
         return name not in _COLLECTIVES and (is_module or name not in self.methods)
+
+
+def _about_values(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk through code, but for the device of a value: ``model.to(rank)``, ``device=rank``."""
+    yield node
+    for part in ast.iter_child_nodes(node):
+        is_device = (
+            isinstance(node, ast.Call) and part is not node.func and _last(node.func) in _DEVICES
+        )
+        if not (is_device or (isinstance(part, ast.keyword) and part.arg in _DEVICE_OPTIONS)):
+            yield from _about_values(part)
 
 
 def _head(loop: ast.For | ast.AsyncFor | ast.While) -> ast.stmt | ast.expr:

@@ -50,6 +50,9 @@ def test_values_that_depend_on_the_rank(code: str):
         "torch.manual_seed(rank)\nx = torch.ones(2)",
         "x = 0\nfor part in parts[rank]:\n    x += 1",
         "if rank == 0: print('begin')\nx = 1",
+        "model = Net().to(rank)\nx = evaluate(model)",
+        "x = torch.zeros(1, device=local_rank)",
+        "device = torch.device('cuda', local_rank)\nx = torch.zeros(1).to(device)",
     ],
 )
 def test_values_that_do_not(code: str):
