@@ -236,7 +236,8 @@ class CellHistory:
             return ()
         changed: list[int] = []  # the last one first
         was_there = False
-        callers = callers_that_bind(name, self._before)
+        is_assigned = any(name in cell.names_run.assigns for cell in self._before)
+        callers = callers_that_bind(name, self._before) if is_assigned else ()
         for cell in reversed(self._before):
             done = cell.names_run
             if set(ranks).isdisjoint(cell.ranks):
@@ -244,7 +245,7 @@ class CellHistory:
             if name in done.deletes:
                 return ()
             # A function binds it where it is called, and not where it is defined.
-            binds = name in (done.assigns if callers else done.binds)
+            binds = name in (done.assigns if is_assigned else done.binds)
             is_of_all = binds and not set(ranks) - set(cell.ranks)
             if is_of_all and name not in done.reads - done.perhaps:
                 return (cell.number, *reversed(changed))

@@ -82,15 +82,10 @@ class PastCell:
 
 
 def callers_that_bind(name: str, cells: Iterable[PastCell]) -> frozenset[int]:
-    """The numbers of cells that call a function which binds a name: by a ``global`` statement.
-
-    They count only where another cell assigns the name.
-    """
+    """The numbers of cells that call a function which binds a name: by a ``global`` statement."""
     binders: set[str] = set()  # functions
     callers: set[int] = set()
-    is_assigned = False
     for cell in cells:
-        is_assigned = is_assigned or name in cell.names_run.assigns
         if name not in cell.names.binds and cell.names.reads.isdisjoint(binders):
             continue
         for statement in Code(cell.python, cell.first_line).statements:
@@ -98,9 +93,9 @@ def callers_that_bind(name: str, cells: Iterable[PastCell]) -> frozenset[int]:
             binds_later = name in names.binds - names.assigns or not names.reads.isdisjoint(binders)
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 (binders.add if binds_later else binders.discard)(statement.name)
-            elif not names.reads.isdisjoint(binders) and cell.is_ok:
+            elif binds_later and (cell.is_ok or (statement.end_lineno or 0) < cell.run_above):
                 callers.add(cell.number)
-    return frozenset(callers) if is_assigned else frozenset()
+    return frozenset(callers)
 
 
 @lru_cache(maxsize=_MAX_CACHED)

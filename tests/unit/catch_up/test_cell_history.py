@@ -207,3 +207,20 @@ def test_values_that_were_pushed_to_ranks_at_once():
     assert history.has_same_push("x", RankSet.of([1]))
     history.note_push(["x"], ALL)
     assert history.has_same_push("x", ALL)
+
+
+def test_the_cell_that_calls_a_function_has_changed_a_name_and_not_the_one_that_defines_it():
+    bump = "def bump():\n    global v\n    v += 100\ndef twice(): bump(); bump()"
+    make = "def make():\n    global v\n    v = 1"
+    for cells, numbers in [
+        (("v = 0", bump, "print(v)", "twice()"), (1, 4)),
+        ((make, "make()"), (1,)),
+        (("v = 0", bump), (1,)),
+    ]:
+        before = CellHistory()
+        for number, code in enumerate(cells, 1):
+            before.begin(code, PastCell(number, code, 1, RankSet.all(2)))
+            results = {rank: RankResult(rank, "ok") for rank in range(2)}
+            before.end(RunOutcome(code, results, 0.0))
+        history = CellHistory(before=before)
+        assert history.before_restart("v", RankSet.all(2)) == numbers

@@ -129,19 +129,6 @@ def test_the_cells_that_changed_a_name_are_named_after_the_one_that_made_it():
     )
 
 
-def test_the_cell_that_calls_a_function_has_changed_a_name_and_not_the_one_that_defines_it():
-    bump = (5, "def bump():\n    global v\n    v += 100\ndef twice(): bump(); bump()")
-    history = after_restart((4, "v = 0"), bump, (6, "print(v)"), (7, "twice()"))
-    run(history, 9, "print(v)", status="error")
-    assert hint(history, ALL, NO_RANKS) == (
-        "likely    ranks 0-2 are fresh processes since %ddp restart: cell [4], which made v, and "
-        "cell [7], which changed it, ran before it\nnext      run cells [4] and [7] again"
-    )
-    history = after_restart((4, "def make():\n    global v\n    v = 1"), (5, "make()"))
-    run(history, 9, "print(v)", status="error")
-    assert hint(history, ALL, NO_RANKS).endswith("next      run cell [4] again")
-
-
 def test_the_restart_does_not_explain_a_name_that_was_made_since_or_never_was_there():
     history = after_restart((4, "v = 3"))
     run(history, 7, "v = 1")
