@@ -45,7 +45,7 @@ from nbddp.controller.state.exit_text import (
     other_agents,
 )
 from nbddp.controller.state.job_ends import JobEnd, JobEnds
-from nbddp.controller.state.kept_states import keep_states_text
+from nbddp.controller.state.kept_states import keep_states_text, states_of
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import (
     LeftOut,
@@ -194,6 +194,7 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "states_of",
     "used_text",
     "why_not_at_line",
     "with_changes",

@@ -290,7 +290,8 @@ def test_the_cells_before_attach_are_not_known():
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process: no cell since the pool was taken back defines v\n"
         "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data "
-        "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1"
+        "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1; %ddp catchup -r 1 "
+        "says how modules and optimizers keep their states"
     )
 
 
@@ -374,6 +375,23 @@ def test_a_copy_of_an_optimizer_is_not_proposed(reason: Reason, step: str):
     assert message.endswith(f"\n  next      {step}")
 
 
+@pytest.mark.parametrize("name", ["net", "opt", "sched"])
+@pytest.mark.parametrize("reason", [Reason.NO_CELL_SINCE_ATTACH, Reason.NO_CELL, Reason.FAILED])
+def test_all_objects_with_a_state_are_made_and_get_their_states(name: str, reason: Reason):
+    history = CellHistory()
+    names = ("nn", "net", "opt", "sched", "l")
+    states = frozenset(("net", "opt", "sched"))
+    left = LeftOut(names, reason, 3, with_state=states, definitions=frozenset(("nn",)))
+    history.note_left_out(ONE, [left])
+    run(history, 5, f"print({name})", status="error", pids={1: 11})
+    lacks = raised(1, "NameError", f"name '{name}' is not defined", name=name)
+    message = text(cell_error(ok(0), lacks, replacements=ONE, origins=history))
+    assert message.endswith(
+        "\n  next      run the lines that make net, opt and sched in a cell that begins with %%ddp "
+        "-r 1, then nbddp.sync(net, opt, sched, src=0) in one on all ranks"
+    )
+
+
 @pytest.mark.parametrize(
     ("definitions", "step"),
     [
@@ -418,11 +436,12 @@ def test_the_loop_that_a_left_out_cell_needs_is_named():
             "mesh",
             ("mesh", "model"),
             Reason.NO_CELL_SINCE_ATTACH,
-            "run the lines that make mesh and model, and what is made from them, in a cell on all "
-            "ranks: rank 2 alone would wait there for the others. To keep the old values: before "
-            "that, kept = model.state_dict() in a cell that begins with %%ddp -r 0; after it, "
-            "model.load_state_dict(kept) in a cell that begins with %%ddp -r 0, then "
-            "nbddp.sync(model, src=0) in one on all ranks",
+            "run the lines that make mesh, model and opt, and what is made from them, in a cell on "
+            "all ranks: rank 2 alone would wait there for the others. To keep the old values: "
+            "before that, kept = model.state_dict(), opt.state_dict() in a cell that begins with "
+            "%%ddp -r 0; after it, model.load_state_dict(kept[0]); opt.load_state_dict(kept[1]) in "
+            "a cell that begins with %%ddp -r 0, then nbddp.sync(model, opt, src=0) in one on all "
+            "ranks",
         ),
         (
             "mesh",
@@ -451,8 +470,8 @@ def test_a_ddp_model_is_made_on_all_ranks(
     name: str, joint: tuple[str, ...], reason: Reason, step: str
 ):
     history = CellHistory()
-    states = frozenset(("model", "opt"))
-    names = ("mesh", "model", "opt")
+    states = frozenset(("model", "opt") if len(joint) > 1 or name == "opt" else ())
+    names = ("mesh", "model", "opt") if states else ("mesh",)
     left = LeftOut(names, reason, 3, with_state=states, joint=frozenset(joint))
     history.note_left_out(RankSet.of([2]), [left])
     lacks = raised(2, "NameError", f"name '{name}' is not defined", name=name)
