@@ -52,8 +52,12 @@ def test_a_torch_that_cannot_be_imported_on_one_host_says_why(site: SshSite, tmp
     python = unequal_python(site, tmp_path, torch.parents[1])
     options = PoolOptions.checked(1, launcher="ssh", hosts=["n1", "n2"], python=str(python))
     said = r"rank 1 on n2 ended while it started .*: ImportError: libcudart.so.13: no such file"
-    with pytest.raises(PoolStartError, match=said):
+    with pytest.raises(PoolStartError, match=said) as caught:
         start(options)
+    step = (
+        f". Next: `ssh n2 \"{python} -c 'import torch.distributed'\"` in a terminal, which should"
+    )
+    assert step in str(caught.value)
     for host in (one, two):
         poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
 
