@@ -114,9 +114,9 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
     Args:
         objects: tensors (of any shape; shape and dtype are equal on all ranks), or objects with
-            ``state_dict()`` and ``load_state_dict()``, such as modules and optimizers. They are
-            changed in place. ``DistributedDataParallel`` modules also get new buckets of gradients,
-            since a module that has stepped sorts them in another order than a new one.
+            ``state_dict()`` and ``load_state_dict()``, such as modules, optimizers and schedulers.
+            They are changed in place. ``DistributedDataParallel`` modules also get new buckets of
+            gradients, since a module that has stepped sorts them in another order than a new one.
         src: global rank that has the state; default: the lowest of the ranks that have lived
             longest.
         group: process group; default: all ranks.

@@ -85,8 +85,13 @@ def other_options_text(running: PoolOptions, asked: PoolOptions, differences: It
     flags = {name: LINE_OPTIONS[name].flags[0] for name in differences}
     if "env" in flags:  # values are long, or perhaps secret
         one, other = running.env, asked.env
-        changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
-        flags["env"] += f" {' '.join(changed)}"
+        on_one_side = sorted(one.keys() ^ other.keys())
+        changed = sorted(name for name in one.keys() & other.keys() if one[name] != other[name])
+        parts = [f"--env {' '.join(on_one_side)}"] if on_one_side else []
+        if changed:
+            values = "another value" if len(changed) == 1 else "other values"
+            parts.append(f"--env {' '.join(changed)} with {values}")
+        flags["env"] = ", ".join(parts)
     has, wants = (
         each.describe() + f" --cwd {each.cwd or '(not given)'}" * ("cwd" in flags)
         for each in (running, asked)

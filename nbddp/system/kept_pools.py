@@ -80,6 +80,8 @@ class MachinesRecord(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]  #: names of the machines, by node
     pids: tuple[int, ...]  #: of the agents there: another one may have taken the place of one
     mark: str = ""  #: what the engine knows its agents by
+    job: str = ""  #: of the scheduler, in words, which no agent outlives; empty: none is known
+    job_ends_at: float = 0.0  #: in seconds since 1970, if there is such a job
 
 
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,8 @@ class KnownPool(msgspec.Struct, frozen=True):
     reason: str = ""  #: why it has ended
     hosts: tuple[str, ...] = ()  #: names of its machines, if they are others
     notebook_host: str = ""  #: where it can be attached, if that is another machine
+    job: str = ""  #: as in `MachinesRecord`; the time limit may have been changed since then
+    job_ends_at: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -376,6 +380,8 @@ def _known_on_machines(
         pid=record.notebook.pid if is_attached and record.notebook else 0,
         hosts=machines.hosts,
         notebook_host="" if is_here else machines.notebook_host,
+        job=machines.job,
+        job_ends_at=machines.job_ends_at,
     )
 
 

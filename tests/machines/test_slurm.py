@@ -10,6 +10,7 @@ import pytest
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import find_kept, note_ended_jobs
 from nbddp.errors import BadOptionError, DeadlockError, PoolAttachError, PoolStartError
+from nbddp.notebook.magics.keep_verbs import kept_text
 from nbddp.notebook.render.status_table import introduction, survey
 from nbddp.settings import Settings
 from tests.support import slurm_site
@@ -185,7 +186,13 @@ time.sleep(1000)
         assert pool.pull("x") == [10, 11]
         pool.run("dist.barrier()")
         assert len(pool.job_ends()) == 1
+        assert re.search(r"goes on .* until .*, when Slurm job \d+ ends: ", kept_text(pool))
         pool.detach()
+        known = known_pool(pool_id)
+        assert known is not None
+        assert known.until is not None
+        assert re.fullmatch(r"Slurm job \d+", known.job)
+        assert known.until - 360.0 < known.job_ends_at < known.until - 240.0
         assert site.jobs() == [f"nbddp-{pool_id}"]
         pool = take_back(pool_id, DEFAULTS)
         assert pool.pull("x") == [10, 11]

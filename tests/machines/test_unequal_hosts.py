@@ -52,9 +52,33 @@ def test_a_torch_that_cannot_be_imported_on_one_host_says_why(site: SshSite, tmp
     python = unequal_python(site, tmp_path, torch.parents[1])
     options = PoolOptions.checked(1, launcher="ssh", hosts=["n1", "n2"], python=str(python))
     said = r"rank 1 on n2 ended while it started .*: ImportError: libcudart.so.13: no such file"
-    with pytest.raises(PoolStartError, match=said):
+    with pytest.raises(PoolStartError, match=said) as caught:
         start(options)
+    step = (
+        f". Next: `ssh n2 \"{python} -c 'import torch.distributed'\"` in a terminal, which should"
+    )
+    assert step in str(caught.value)
     for host in (one, two):
+        poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
+
+
+def test_a_damaged_package_on_one_host_has_a_command_that_shows_the_error(
+    site: SshSite, tmp_path: Path
+):
+    hosts = site.add_host("n1"), site.add_host("n2")
+    package = tmp_path / "site-packages" / "msgspec" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise ImportError('_core.so: file too short')\n")
+    python = unequal_python(site, tmp_path, package.parents[1])
+    options = PoolOptions.checked(1, launcher="ssh", hosts=["n1", "n2"], python=str(python))
+    with pytest.raises(PoolStartError, match=r"ImportError: _core.so: file too short") as caught:
+        start(options)
+    said = str(caught.value)
+    assert f". Next: `ssh n2 {python} -P -m nbddp --help` in a terminal, which should" in said
+    assert "Perhaps msgspec is damaged there" in said
+    shown = hosts[1].run([str(python), "-P", "-m", "nbddp", "--help"])
+    assert shown.returncode != 0
+    for host in hosts:
         poll_until(lambda host=host: not host.processes("nbddp"))  # type: ignore[misc]
 
 

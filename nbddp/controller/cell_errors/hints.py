@@ -16,6 +16,7 @@ from nbddp.controller.state import (
     catch_up_command,
     keep_states_text,
     run_loops_text,
+    states_of,
     used_text,
 )
 from nbddp.wire.flight_recorder import cell_name
@@ -307,6 +308,8 @@ def _without_cell(
         return likely, f"{catch_up_command(ranks)} runs such cells there"
     if origins.is_partial:
         copy = f"{_definition(name, ranks)}{_or_copy(name, ranks, others)}"
+        if others:
+            copy += f"; {catch_up_command(ranks)} says how modules and optimizers keep their states"
         return f"{_NO_CELL_SINCE_ATTACH} {name}", copy
     return None  # perhaps a typo: no rank is known to have had it
 
@@ -396,11 +399,10 @@ def _made_on_all(name: str, left: LeftOut, ranks: RankSet, others: RankSet) -> s
         ranks: the ranks that lack it.
         others: the ranks that have it.
     """
-    names = [name, *sorted(left.joint - {name})]
-    *most, last = names
-    all_names = f"{', '.join(most)} and {last}" if most else last
+    names = [name, *sorted(left.joint.union(states_of(left)) - {name})]
+    them = "them" if len(names) > 1 else "it"
     step = (
-        f"run the lines that make {all_names}, and what is made from {'them' if most else 'it'}, "
+        f"run the lines that make {_listed(names)}, and what is made from {them}, "
         f"in a cell on all ranks: {ranks.describe()} alone would wait there for the others"
     )
     states = [each for each in names if each in left.with_state]
@@ -427,8 +429,16 @@ def _made_there(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> st
         )
     if name in left.definitions:
         return f"import or {_definition(name, ranks)}"
-    step = f"run the lines that make {name} in a cell that begins with %%ddp -r {ranks}"
+    names = [name]
+    if name in left.with_state:  # what all ranks must make has a step of its own
+        names = [each for each in states_of(left) if each not in left.joint]
+    step = f"run the lines that make {_listed(names)} in a cell that begins with %%ddp -r {ranks}"
     if name not in left.with_state:
         return step
     source = f", src={others.ranks[0]}" if others else ""
-    return f"{step}, then nbddp.sync({name}{source}) in one on all ranks"
+    return f"{step}, then nbddp.sync({', '.join(names)}{source}) in one on all ranks"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

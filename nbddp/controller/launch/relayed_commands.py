@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from nbddp.controller.launch import lasting_ssh, relay_messages, ssh_words
 from nbddp.controller.launch.commands import Commands, OwnCommands, Program
+from nbddp.controller.launch.damaged_packages import damaged_package_step
 from nbddp.controller.launch.engine import EngineOptions
 from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engine_process import EngineProcess, ask
@@ -245,6 +246,9 @@ class RelayedCommands:
 
     def _advice(self, exit_code: int | None, how: str) -> str:
         login = self._place.login
+        python = shlex.quote(self._python)
+        if step := damaged_package_step(how, python, f"ssh {login}", "in a terminal"):
+            return step
         if "forwarding failed" in how or "has made no socket" in how:
             return (
                 f"the sshd of {login} forwards nothing (AllowTcpForwarding, "

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nbddp.controller.launch.damaged_packages import damaged_package_step
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engine_state import EngineState
@@ -126,8 +127,9 @@ class SlurmEngine:
         if too_few := _TOO_FEW_NODES.search(how):
             return EngineEnd.of(f"srun {how}", f"--nnodes {too_few[1]}, or a larger allocation")
         where = f"on {self._options.via}" if self._options.via else "in a terminal"
-        tried = shlex.join(["srun", *self._options.arguments, "hostname"])
-        return how and EngineEnd.of(f"srun {how}", f"try `{tried}` {where}")
+        srun = shlex.join(["srun", *self._options.arguments])
+        step = damaged_package_step(how, shlex.quote(python), srun, where)
+        return how and EngineEnd.of(f"srun {how}", step or f"try `{srun} hostname` {where}")
 
     def _task_ends(self, process: "Program") -> Mapping[int, str]:
         """Return what ``srun`` has written about tasks that ended while others go on."""

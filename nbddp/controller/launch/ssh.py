@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from nbddp.controller.launch.damaged_packages import damaged_package_step
 from nbddp.controller.launch.engine import EngineOptions, LostNode
 from nbddp.controller.launch.engine_end import EngineEnd
 from nbddp.controller.launch.engine_process import ask, last_words
@@ -170,7 +171,8 @@ class SshEngine:
         # or is refused.
         is_of_ssh = not agent_end or (process is not None and process.exit_code == SSH_FAILED)
         python = "" if is_of_ssh else "; --python PATH names the Python there"
-        return how and EngineEnd.of(f"ssh {how}", f"try `ssh {host}` {where}{python}")
+        step = damaged_package_step(how, shlex.quote(self._python), f"ssh {host}", where)
+        return how and EngineEnd.of(f"ssh {how}", step or f"try `ssh {host}` {where}{python}")
 
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Start an agent on a spare host, or, if there is none, on the same one.

@@ -6,6 +6,7 @@ Runs in: the notebook's process, in the thread that starts the pool or lets it g
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,6 +17,7 @@ import msgspec
 from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import Engine, LocalAgent, mark_of
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.state import last_end
 from nbddp.errors import PoolAttachError
 from nbddp.system import kept_pools
 from nbddp.system.kept_pools import MachinesRecord, PoolRecord, ProcessId
@@ -155,6 +157,7 @@ def machines_record(
         address: of this machine.
     """
     nodes = hub.nodes
+    end = last_end(nodes.facts, nodes.job_ends)
     return MachinesRecord(
         notebook_host=platform.node(),
         address=address,
@@ -163,4 +166,11 @@ def machines_record(
         hosts=tuple(facts.host for facts in nodes.facts),
         pids=nodes.pids,
         mark=mark_of(engine),
+        job="" if end is None else end.name,
+        job_ends_at=0.0 if end is None else round(_on_clock(end.ends_at)),
     )
+
+
+def _on_clock(at: float) -> float:
+    """Return a moment of `time.monotonic` in seconds since 1970."""
+    return kept_pools.now() + at - time.monotonic()

@@ -35,6 +35,7 @@ from nbddp.controller.pool.joining_agents import JoiningAgents
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.node_replacement import EngineAgents, LocalAgents, replace_nodes
 from nbddp.controller.pool.record_writer import RecordWriter, machines_record
+from nbddp.controller.pool.start_errors import start_error
 from nbddp.controller.pool.taken_back import Taking
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
@@ -47,7 +48,7 @@ from nbddp.controller.state import (
     PoolSnapshot,
     RestartRequested,
 )
-from nbddp.errors import BadOptionError, PoolAttachError, PoolStartError
+from nbddp.errors import PoolAttachError, PoolStartError
 from nbddp.settings import Settings
 from nbddp.system import network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
@@ -496,7 +497,7 @@ class PoolStartup:
                 return
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
-            raise _start_error(result)
+            raise start_error(result, hub.snapshot, hub.nodes.facts, self._options)
 
     def _progress(self, hub: HubThread) -> PoolSnapshot:
         """Return the state of the pool, with what is known of agents that have not come."""
@@ -519,12 +520,3 @@ def _user_paths(paths: Iterable[str]) -> list[str]:
         for path in paths
         if not path or not any(Path(path).resolve().is_relative_to(prefix) for prefix in own)
     ]
-
-
-def _start_error(failure: AnnounceFailure) -> Exception:
-    if failure.error is not None and failure.error.ename == BadOptionError.__name__:
-        return BadOptionError(failure.error.evalue)
-    error = PoolStartError(f"the pool did not start: {failure.reason}")
-    if failure.error is not None:
-        error.add_note("".join(failure.error.traceback))
-    return error

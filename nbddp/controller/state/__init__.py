@@ -44,8 +44,8 @@ from nbddp.controller.state.exit_text import (
     memory_then,
     other_agents,
 )
-from nbddp.controller.state.job_ends import JobEnd, JobEnds
-from nbddp.controller.state.kept_states import keep_states_text
+from nbddp.controller.state.job_ends import JobEnd, JobEnds, last_end
+from nbddp.controller.state.kept_states import keep_states_text, states_of
 from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import (
     LeftOut,
@@ -185,6 +185,7 @@ __all__ = [
     "joining_ranks",
     "keep_states_text",
     "kept_cell",
+    "last_end",
     "meaning",
     "memory_then",
     "other_agents",
@@ -194,6 +195,7 @@ __all__ = [
     "silence_text",
     "silent_since_text",
     "silent_steps",
+    "states_of",
     "used_text",
     "why_not_at_line",
     "with_changes",

@@ -49,6 +49,7 @@ class AnnounceFailure:
 
     reason: str
     error: ErrorInfo | None = None
+    exited: RankExited | None = None  #: the end of a rank that has caused it
 
 
 @dataclass(frozen=True)

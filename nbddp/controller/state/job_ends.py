@@ -27,14 +27,18 @@ class JobEnd:
     job: str  #: the scheduler's name of it
     ends_at: float  #: `time.monotonic`
 
+    @property
+    def name(self) -> str:
+        """``Slurm job 4711``."""
+        return f"{_NAMES.get(self.scheduler, 'job')} {self.job}"
+
     def text(self, now: float) -> str:
         """Say when it ends.
 
         >>> JobEnd("slurm", "4711", 7490.0).text(now=0.0), JobEnd("pbs", "7.n", 40.0).text(now=0.0)
         ('Slurm job 4711 ends in 2 h 5 min', 'PBS job 7.n ends in 40 s')
         """
-        left_s = self.ends_at - now
-        job = f"{_NAMES.get(self.scheduler, 'job')} {self.job}"
+        left_s, job = self.ends_at - now, self.name
         if left_s <= 0:
             return f"{job} has reached its end"
         if left_s < _MINUTES_FROM_S:
@@ -49,6 +53,21 @@ class JobEnd:
     def latest_warning(self, now: float) -> float:
         """Return which warning is due, as seconds before the end; infinite: none is."""
         return min((s for s in JOB_WARNINGS_S if self.ends_at - now <= s), default=float("inf"))
+
+
+def last_end(nodes: Collection[NodeFacts], ends: Collection[JobEnd]) -> JobEnd | None:
+    """Return the end that no node outlives; None: a node is in no job whose end is known.
+
+    Args:
+        nodes: of a pool.
+        ends: of their jobs, as far as they are known.
+    """
+    by_job = {end.job: end for end in ends}
+    of_nodes = [by_job.get(facts.job) for facts in nodes]
+    known = [end for end in of_nodes if end is not None]
+    if not known or len(known) < len(of_nodes):
+        return None
+    return max(known, key=lambda end: end.ends_at)
 
 
 class JobEnds:

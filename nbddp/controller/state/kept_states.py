@@ -5,6 +5,17 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Sequence
 
+from nbddp.controller.state.lost_names import LeftOut
+
+
+def states_of(left: LeftOut) -> list[str]:
+    """Return the names of a cell that have a state, such as modules, optimizers and schedulers.
+
+    All steps about one of them name all: an optimizer with its state trains a module that is made
+    again from its initial weights.
+    """
+    return [name for name in left.names if name in left.with_state]
+
 
 def keep_states_text(names: Sequence[str], source: int) -> str:
     """Return the steps: one before the cells, two after them.

@@ -335,12 +335,14 @@ class PoolMachine:
         host = self.hosts.get(self.ranks[rank].node)
         return f"rank {rank} on {host}" if host else f"rank {rank}"
 
-    def _fail(self, reason: str, error: ErrorInfo | None = None) -> list[LifeAction]:
+    def _fail(
+        self, reason: str, error: ErrorInfo | None = None, exited: RankExited | None = None
+    ) -> list[LifeAction]:
         if self.phase in (Phase.UP, Phase.FAILED, Phase.STOPPING):
             return []
         self.phase = Phase.FAILED
         self._starts_until = None
-        return [AnnounceFailure(reason, error)]
+        return [AnnounceFailure(reason, error, exited)]
 
     # --- cells ---------------------------------------------------------------------------------
 
@@ -398,7 +400,8 @@ class PoolMachine:
             reason = (
                 f"{self._name(exited.rank)} ended while it started ({describe_exit(exited)[0]})"
             )
-            return [announced, *self._fail(reason + (f": {last}" if last else ""))]
+            said = f": {last}" if last else ""
+            return [announced, *self._fail(reason + said, exited=exited)]
         run = self.run
         if run is None or exited.rank not in run.ranks:
             return [announced]

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from nbddp.controller.state.job_ends import JobEnd
+from nbddp.controller.state.job_ends import JobEnd, last_end
 from nbddp.controller.state.node_clocks import NodeClock, clock_by_rank
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
 from nbddp.controller.state.silent_nodes import BehindNode, Silence, SilentNode
@@ -103,9 +103,17 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     @property
     def living_job_ends(self) -> tuple[JobEnd, ...]:
         """The ends of the jobs that still have a node."""
-        living = [f for node, f in enumerate(self.nodes) if node not in self.lost_agents]
-        jobs = {facts.job for facts in living}
+        jobs = {facts.job for facts in self._living_nodes}
         return tuple(end for end in self.job_ends if end.job in jobs)
+
+    @property
+    def last_job_end(self) -> JobEnd | None:
+        """The end that no living node outlives; None: no such end is known."""
+        return last_end(self._living_nodes, self.job_ends)
+
+    @property
+    def _living_nodes(self) -> list[NodeFacts]:
+        return [f for node, f in enumerate(self.nodes) if node not in self.lost_agents]
 
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""

@@ -13,7 +13,13 @@ from IPython.display import display
 from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
-from nbddp.controller.state import catch_up_command, keep_states_text, run_loops_text, used_text
+from nbddp.controller.state import (
+    catch_up_command,
+    keep_states_text,
+    run_loops_text,
+    states_of,
+    used_text,
+)
 from nbddp.notebook import front_end_request, session
 from nbddp.notebook.render.answer import Answer
 from nbddp.notebook.render.html import words
@@ -342,7 +348,7 @@ def _gone(left: LeftOut, ranks: RankSet) -> str:
 
 def _keep_states(left: LeftOut, source: int) -> str:
     """The steps that keep the states of names that the user makes again; empty: they have none."""
-    names = [name for name in left.names if name in left.with_state]
+    names = states_of(left)
     return f". To keep the old values: {keep_states_text(names, source)}" if names else ""
 
 

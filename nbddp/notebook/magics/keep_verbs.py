@@ -12,16 +12,17 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import LeftCell, Pool, note_ended_jobs
-from nbddp.controller.state import RunOutcome, gone_text
+from nbddp.controller.state import JobEnd, RunOutcome, gone_text
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import front_end_request, keeping, let_go_pools, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
-from nbddp.notebook.render.pools_table import moment, pools_table
+from nbddp.notebook.render.pools_table import moment, pools_table, until_text
 from nbddp.settings import POOLS_DIR_ENV
 from nbddp.system import kept_pools, pool_folder
+from nbddp.system.kept_pools import KnownPool
 
 #: More pools are not named in one sentence.
 _NAMED = 4
@@ -43,6 +44,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     running, count = pool.running_cell, status_table.count_ranks(pool)
     exited = gone_text(pool.snapshot)
     gone = f" ({exited})" if exited else ""
+    job_end = pool.snapshot.last_job_end
     keep_s = pool.detach(keep)
     let_go_pools.note(pool, None if running is None else running[1].run_id)
     own = pool_folder.own_parent()
@@ -51,7 +53,7 @@ def detach(shell: InteractiveShell, *, keep: float | None) -> None:
     print(
         with_line_breaks(
             f"detached: pool {pool.pool_id}, {count}{gone}{goes_on}. It is kept until "
-            f"{_until(keep_s)} ({write_duration(keep_s)}), then it ends with all variables. "
+            f"{_until(keep_s, job_end)}, then it ends with all variables. "
             f"Next: %ddp attach {pool.pool_id}, in any kernel {kernels}, takes it back"
         )
     )
@@ -130,10 +132,16 @@ def kept_text(pool: Pool) -> str:
     """Say for how long the pool goes on after its kernel; empty: it ends with it."""
     if not pool.options.keep:
         return ""
-    return (
-        f"Pool {pool.pool_id} goes on for {write_duration(pool.options.keep)} after the end of "
-        "this kernel: %ddp attach takes it back."
-    )
+    keep_s, end, now = pool.options.keep, pool.snapshot.last_job_end, kept_pools.now()
+    goes_on = f"goes on for {write_duration(keep_s)} after the end of this kernel"
+    if end is not None:
+        at = _on_clock(end, now)
+        job_ends = f"until {moment(at, now)}, when {end.name} ends"
+        if at < now + keep_s:
+            goes_on = f"goes on after the end of this kernel {job_ends}"
+        else:
+            goes_on += f", but only {job_ends}"
+    return f"Pool {pool.pool_id} {goes_on}: %ddp attach takes it back."
 
 
 def others_text() -> str:
@@ -151,7 +159,7 @@ def others_text() -> str:
         )
     return "".join(
         f"Pool {pool.pool_id} ({pool.described}) goes on without a kernel"
-        f"{'' if pool.until is None else f' until {moment(pool.until, now)}'}: %ddp stop, then "
+        f"{_until_of(pool, now)}: %ddp stop, then "
         f"%ddp attach {pool.pool_id} takes it back."
         for pool in waiting
     )
@@ -231,6 +239,22 @@ def _states(pool: Pool) -> str:
     return f"{exited[:1].upper()}{exited[1:]}. " if exited else ""
 
 
-def _until(keep_s: float) -> str:
+def _until(keep_s: float, job_end: JobEnd | None) -> str:
+    """``08:46 (4h)``, or ``04:48, when Slurm job 8 ends, and not for 4h``."""
     now = kept_pools.now()
-    return moment(now + keep_s, now)
+    at = now + keep_s
+    if job_end is not None and (job_ends_at := _on_clock(job_end, now)) < at:
+        until = until_text(at, job_end.name, job_ends_at, now)
+        return f"{until}, and not for {write_duration(keep_s)}"
+    return f"{moment(at, now)} ({write_duration(keep_s)})"
+
+
+def _until_of(pool: KnownPool, now: float) -> str:
+    if pool.until is None:
+        return ""
+    return f" until {until_text(pool.until, pool.job, pool.job_ends_at, now)}"
+
+
+def _on_clock(end: JobEnd, now: float) -> float:
+    """Return the end of a job in seconds since 1970; now is such a number, too."""
+    return now + end.ends_at - time.monotonic()

@@ -25,6 +25,22 @@ def moment(at: float, now: float) -> str:
     return time if there.date() == here.date() else f"{there.day} {there:%b} {time}"
 
 
+def until_text(until: float, job: str, job_ends_at: float, now: float) -> str:
+    """``17:02``, or ``16:30, when Slurm job 8 ends``, if that is earlier.
+
+    Args:
+        until: a pool is kept until then, if its job lives.
+        job: in words; empty: none is known.
+        job_ends_at: when it ends, as was known when the pool had a kernel.
+        now: the present.
+    """
+    if not job or until <= job_ends_at or until < now:
+        return moment(until, now)
+    if job_ends_at < now:  # its time limit was changed, or its end was not noticed
+        return f"{moment(until, now)}, if {job} goes on"
+    return f"{moment(job_ends_at, now)}, when {job} ends"
+
+
 def pools_table(pools: Sequence[KnownPool], now: float, pid: int) -> str:
     """The pools of this user, a line for each.
 
@@ -58,9 +74,16 @@ def _row(pool: KnownPool, now: float, pid: int) -> tuple[str, ...]:
         pool.described,
         pool.state,
         moment(pool.since, now),
-        "" if pool.until is None else f"{moment(pool.until, now)}{', over' * (pool.until < now)}",
+        _until(pool, now),
         kernel,
     )
+
+
+def _until(pool: KnownPool, now: float) -> str:
+    if pool.until is None:
+        return ""
+    until = until_text(pool.until, pool.job, pool.job_ends_at, now)
+    return f"{until}{', over' * (pool.until < now)}"
 
 
 def _nodes(hosts: Sequence[str]) -> str:

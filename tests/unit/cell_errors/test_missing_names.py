@@ -290,7 +290,8 @@ def test_the_cells_before_attach_are_not_known():
     assert hint(history, ONE, ONE) == (
         "likely    rank 1 is a fresh process: no cell since the pool was taken back defines v\n"
         "next      define v in a cell that begins with %%ddp -r 1, or copy it if it is data "
-        "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1"
+        "and the same on all ranks: v = %ddp pull v -r 0, then %ddp push v -r 1; %ddp catchup -r 1 "
+        "says how modules and optimizers keep their states"
     )
 
 
@@ -418,11 +419,12 @@ def test_the_loop_that_a_left_out_cell_needs_is_named():
             "mesh",
             ("mesh", "model"),
             Reason.NO_CELL_SINCE_ATTACH,
-            "run the lines that make mesh and model, and what is made from them, in a cell on all "
-            "ranks: rank 2 alone would wait there for the others. To keep the old values: before "
-            "that, kept = model.state_dict() in a cell that begins with %%ddp -r 0; after it, "
-            "model.load_state_dict(kept) in a cell that begins with %%ddp -r 0, then "
-            "nbddp.sync(model, src=0) in one on all ranks",
+            "run the lines that make mesh, model and opt, and what is made from them, in a cell on "
+            "all ranks: rank 2 alone would wait there for the others. To keep the old values: "
+            "before that, kept = model.state_dict(), opt.state_dict() in a cell that begins with "
+            "%%ddp -r 0; after it, model.load_state_dict(kept[0]); opt.load_state_dict(kept[1]) in "
+            "a cell that begins with %%ddp -r 0, then nbddp.sync(model, opt, src=0) in one on all "
+            "ranks",
         ),
         (
             "mesh",
@@ -451,8 +453,8 @@ def test_a_ddp_model_is_made_on_all_ranks(
     name: str, joint: tuple[str, ...], reason: Reason, step: str
 ):
     history = CellHistory()
-    states = frozenset(("model", "opt"))
-    names = ("mesh", "model", "opt")
+    states = frozenset(("model", "opt") if len(joint) > 1 or name == "opt" else ())
+    names = ("mesh", "model", "opt") if states else ("mesh",)
     left = LeftOut(names, reason, 3, with_state=states, joint=frozenset(joint))
     history.note_left_out(RankSet.of([2]), [left])
     lacks = raised(2, "NameError", f"name '{name}' is not defined", name=name)

@@ -77,6 +77,17 @@ def test_the_end_of_a_job_is_told_while_a_node_of_it_lives():
         assert [end.job for end in after.living_job_ends] == list(told)
 
 
+def test_the_last_end_is_that_which_no_living_node_outlives():
+    facts = plain_example(NodeFacts)
+    nodes = tuple(msgspec.structs.replace(facts, job=job) for job in ("1", "2", "3"))
+    ends = JobEnd("slurm", "1", 600.0), JobEnd("slurm", "2", 900.0)
+    whole = msgspec.structs.replace(snapshot(Pool().start()), nodes=nodes, job_ends=ends)
+    assert whole.last_job_end is None  # node 2 may go on
+    for lost, last in (({2}, ends[1]), ({1, 2}, ends[0]), ({0, 1, 2}, None)):
+        after = msgspec.structs.replace(whole, lost_agents=frozenset(lost))
+        assert after.last_job_end == last
+
+
 def test_the_lost_store_is_told_while_a_rank_lives():
     pool = Pool().start()
     pool.machine.store_is_lost = True

@@ -45,6 +45,18 @@ def test_the_error_of_a_second_pool_has_the_folders_and_the_names_of_variables(
     assert "secret" not in said
 
 
+def test_the_error_of_a_second_pool_says_that_values_of_variables_differ(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    running = PoolOptions.checked(1, env={"A": "1", "B": "1", "C": "1"})
+
+    def flags(**env: str) -> str:
+        return refused_flags(monkeypatch, running, {"nproc_per_node": 1, "env": env})
+
+    assert flags(A="2", B="1", C="1") == "--env A with another value"
+    assert flags(A="2", B="2", D="1") == "--env C D, --env A B with other values"
+
+
 def test_a_folder_that_nobody_typed_is_no_difference(monkeypatch: pytest.MonkeyPatch):
     slurm: dict[str, Any] = {"nproc_per_node": 2, "nnodes": 2, "launcher": "slurm"}
     here, there = PoolOptions.checked(2), PoolOptions.checked(**slurm)

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from nbddp.notebook.render.pools_table import pools_table
+import pytest
+
+from nbddp.notebook.render.pools_table import moment, pools_table, until_text
 from nbddp.system.kept_pools import KnownPool
 
 NOW = 1_795_600_000.0
@@ -54,3 +56,30 @@ def test_machines_are_named_and_where_a_pool_can_be_attached():
 def test_a_pool_whose_time_is_over_is_not_told_to_be_kept_until_then():
     past = KnownPool("aaaa", Path("/f"), "-n 1", 2, "detached", NOW, NOW - 1)
     assert pools_table([past], NOW, 7).splitlines()[1].endswith(", over")
+
+
+@pytest.mark.parametrize(
+    ("left_s", "text"),
+    [
+        (120.0, "{job}, when Slurm job 8 ends"),
+        (7200.0, "{until}"),
+        (-60.0, "{until}, if Slurm job 8 goes on"),
+    ],
+)
+def test_a_pool_is_kept_until_its_job_ends_if_that_is_earlier(left_s: float, text: str):
+    until, job_ends_at = NOW + 3600.0, NOW + left_s
+    moments = {"until": moment(until, NOW), "job": moment(job_ends_at, NOW)}
+    assert until_text(until, "Slurm job 8", job_ends_at, NOW) == text.format(**moments)
+    assert until_text(until, "", 0.0, NOW) == moments["until"]
+    pool = KnownPool(
+        "aaaa",
+        Path("/f"),
+        "-n 1",
+        2,
+        "detached",
+        NOW,
+        until,
+        job="Slurm job 8",
+        job_ends_at=job_ends_at,
+    )
+    assert pools_table([pool], NOW, 7).splitlines()[1].endswith(text.format(**moments))

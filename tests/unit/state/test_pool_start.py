@@ -131,6 +131,8 @@ def test_a_rank_that_ends_while_it_starts_is_a_failed_start():
     pool.ready(0)
     failure = failure_in([*pool.exited(1, exit_code=1, last_output="Traceback\nOSError: no\n")])
     assert failure.reason == "rank 1 ended while it started (exit code 1): OSError: no"
+    assert failure.exited is not None
+    assert failure.exited.rank == 1
     assert pool.states() == "IDLE EXITED"
 
 
