@@ -22,6 +22,8 @@ _ESCAPE = re.compile(r"\\.")
 #: Classes of the error by which nbddp frees a rank.
 _OF_FREED = frozenset({"Exception", "BaseException", "RuntimeError"})
 _ELSE = re.compile(r"\s*else\s*:")
+#: Levels of a statement; each takes some of the 1,000 calls that Python nests.
+_MAX_DEPTH = 200
 #: Functions that call no collective.
 _HARMLESS = re.compile(r"print|len|(\w+\.)*(get_rank|get_world_size)")
 
@@ -76,6 +78,16 @@ class Exit:
     is_continue: bool = False
 
 
+def _is_deep(statement: ast.stmt) -> bool:
+    """Whether a syntax tree has too many levels, as a sum of 300 terms: each adds one."""
+    nodes: list[ast.AST] = [statement]
+    for _ in range(_MAX_DEPTH):
+        nodes = [child for node in nodes for child in ast.iter_child_nodes(node)]
+        if not nodes:
+            return False
+    return True
+
+
 class Code:
     """The text of a cell or a file.
 
@@ -102,11 +114,15 @@ class Code:
 
     @cached_property
     def statements(self) -> list[ast.stmt]:
-        """The syntax tree, with lines of IPython left out; empty for code with an error."""
+        """The syntax tree, with lines of IPython left out; empty for code with an error.
+
+        A statement that is nested too deeply for functions that call themselves is left out, too.
+        """
         plain = [_ESCAPE.sub("xx", line) for line in self._lines]
         for lines in (plain, [_MAGIC.sub(r"\1pass", line) for line in plain]):
             try:
-                return ast.parse("\n".join(lines)).body
+                tree = ast.parse("\n".join(lines))
+                return [each for each in tree.body if not _is_deep(each)]
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
         return []

@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from nbddp.controller.catch_up.cell_names import cell_names
 from nbddp.controller.diagnosis.control_flow import Code
 
 #: A cell, the line in question, the lines of the branches around it, and those of the exits.
@@ -165,3 +166,12 @@ def test_statements_around_a_line(text: str, line: int, branches: list[str], exi
 def test_the_text_of_a_line():
     code = Code(textwrap.indent("a()\nb()  ", "    "), first_line=3)
     assert [code.source(line) for line in range(7)] == ["", "", "", "    a()", "    b()", "", ""]
+
+
+@pytest.mark.parametrize("terms", [300, 900, 5000])
+def test_a_statement_that_is_nested_too_deeply_is_left_out(terms: int):
+    deep = "x = " + " + ".join(["rank"] * terms)
+    statements = Code(f"y = 1\n{deep}").statements
+    assert [each.lineno for each in statements] in ([1], [])  # Python refuses 5,000 terms itself
+    assert cell_names(statements).binds == frozenset("y" * len(statements))
+    assert len(Code(f"y = {deep[4:600]}").statements) == 1
