@@ -124,9 +124,17 @@ def test_a_tensor_too_large_to_copy_is_named(pool: Pool):
 
 def test_a_tensor_too_large_to_copy_is_named_after_the_death_of_another_rank(pool: Pool):
     run_cell(pool, "x = torch.full((3_000_000,), float(rank + 1))")
-    outcome = run_cell(
-        pool, "import os\nif rank == 1: os._exit(3)\ndist.all_reduce(x)", check=False
-    ).outcome
+    code = """
+    import os
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["issued on 0", "issued on 2", "issued on 3"])
+        os._exit(3)
+    work = dist.all_reduce(x, async_op=True)
+    store.set(f"issued on {rank}", "")  # a rank that hears of the death before it issues no more
+    work.wait()
+    """
+    outcome = run_cell(pool, textwrap.dedent(code), check=False).outcome
     assert outcome is not None
     assert outcome.report is not None
     assert (

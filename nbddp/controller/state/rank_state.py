@@ -90,5 +90,10 @@ class RankInfo(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def process(self) -> tuple[Rank, int]:
-        """The rank and the generation: no other process of the pool has both."""
+        """The rank and the generation: no other process of the pool has both.
+
+        Example:
+            >>> pool.ranks()[1].process
+            (1, 0)
+        """
         return self.rank, self.generation
