@@ -93,7 +93,8 @@ class RankInfo(msgspec.Struct, frozen=True, gc=False):
         """The rank and the generation: no other process of the pool has both.
 
         Example:
-            >>> pool.ranks()[1].process
-            (1, 0)
+            >>> rank, generation = pool.ranks()[1].process
+            >>> rank
+            1
         """
         return self.rank, self.generation
