@@ -66,7 +66,7 @@ class JobWatch:
     """Asks the scheduler at once if nothing is known, and again when its time has come.
 
     Limits of running jobs are changed. Only the agent of the first node of a job asks: one question
-    for each node would be too many. Nobody waits for the answer.
+    for each node would be too many. No thread waits for the answer.
 
     Args:
         job: around the agent.
@@ -112,6 +112,8 @@ class JobWatch:
         process.communicate()
         left_s = _QUESTIONS[self._job.scheduler][1](answer.decode("utf-8", "replace"))
         if left_s == JOB_LEFT_UNKNOWN_S:
+            if not answer and self._ends_at == math.inf:  # it was killed, or the scheduler is busy
+                self._ask_at = min(self._ask_at, now + _ASK_S)
             return False
         # The scheduler has counted at some time between the question and the answer.
         self._ends_at = (self._asked_at + now) / 2 + left_s

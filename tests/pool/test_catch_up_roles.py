@@ -68,7 +68,7 @@ def test_a_copied_value_of_a_cell_that_had_failed_is_not_called_had_before(pool:
     result = pool.catch_up()
     assert (result.copied, result.perhaps_new) == (("late",), ("late",))
     text = answer(result).bundle()["text/plain"]
-    assert "got late from rank 0: its cell had failed, perhaps before it had it." in " ".join(
+    assert "got late from rank 0: the cell had failed there, perhaps before making it." in " ".join(
         text.split()
     )
     assert "again: late" not in text

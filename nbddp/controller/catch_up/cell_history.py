@@ -172,7 +172,7 @@ class CellHistory:
                 cell,
                 is_ok=ok == cell.ranks and not outcome.is_wrong,
                 # A skipped operation leaves no record, and its code calls it again.
-                has_operations=self._note_calls(outcome) or cell.was_changed or outcome.was_struck,
+                has_operations=self._note_calls(outcome) or outcome.has_skips,
                 makes_groups=any(result.made_groups for result in outcome.results.values()),
                 was_struck=outcome.was_struck,
                 run_above=max(_run_above(result, cell) for result in outcome.results.values()),

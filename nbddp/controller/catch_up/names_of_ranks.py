@@ -9,7 +9,7 @@ from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.roles import Roles
 from nbddp.controller.state import LeftOut, Reason
 from nbddp.settings import PREDEFINED_NAMES
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 from nbddp.wire.values.value_questions import NameKind
 
 
@@ -74,10 +74,13 @@ def lacked(
 def alone_names(
     history: CellHistory,
     fresh: RankSet,
+    source: Rank,
     has: Mapping[int, Collection[str]],
     failed: Collection[int],
 ) -> tuple[LeftOut, ...]:
     """The names that fresh ranks had, still lack, and that no other rank has.
+
+    Of a cell that has failed: those that the source lacks, whichever ranks have them.
 
     No other rank tells that such a name was there at the end. One that ranks have bound too, which
     have lived since, and lack, is gone everywhere, perhaps on purpose: it is left out.
@@ -85,15 +88,18 @@ def alone_names(
     Args:
         history: the cells so far.
         fresh: the ranks that have caught up.
+        source: the rank whose names they have got.
         has: the user's names on each rank.
         failed: numbers of cells that failed when they ran again.
     """
     size, others = len(has), set(has) - set(fresh)
     known = {*PREDEFINED_NAMES, *(name for other in others for name in has[other])}
+    of_source = {*PREDEFINED_NAMES, *has[source]}
     ranks_by_name: dict[tuple[str, int, bool], list[int]] = {}
     for rank in fresh:
         for name, (number, is_ok) in _bound_on(history, rank, size).items():
-            if not name.startswith("_") and name not in known and name not in has[rank]:
+            is_told = name in (known if is_ok else of_source) or name in has[rank]
+            if not (name.startswith("_") or is_told):
                 ranks_by_name.setdefault((name, number, is_ok), []).append(rank)
     binders: dict[str, set[int]] = {name: set() for name, *_ in ranks_by_name}
     for cell in history:
@@ -122,10 +128,10 @@ def _bound_on(history: CellHistory, rank: int, world_size: int) -> dict[str, tup
     bound: dict[str, tuple[int, bool]] = {}
     pushed = history.pushed_to(rank)
     for cell in history:
-        # `own += 1` makes none: it needs the pushed value.
-        pushed -= cell.names.binds - (cell.names.reads - cell.names.perhaps)
         if rank not in cell.ranks:
             continue
+        # `own += 1` makes none: it needs the pushed value.
+        pushed -= cell.names.binds - (cell.names.reads - cell.names.perhaps)
         names = cell.binds_on(rank, world_size)[0]
         if not cell.is_ok:  # a rank that ended in it has perhaps not bound them
             is_last = history.fresh_since(rank) == cell.number

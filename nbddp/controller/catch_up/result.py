@@ -86,6 +86,17 @@ class CatchUp:
     passed_over: RankSet = NO_RANKS
 
     @property
+    def in_doubt(self) -> frozenset[str]:
+        """The names whose values are perhaps not the right ones, as the answer says.
+
+        Example:
+            >>> "no_such_name" in pool.catch_up(1).in_doubt
+            False
+        """
+        pairs = (*self.unrepeated, *self.doubtful, *self.overtaken, *self.not_synced, *self.doubted)
+        return frozenset({*self.initial, *self.different, *(name for name, _ in pairs)})
+
+    @property
     def makers(self) -> tuple[int, ...]:
         """The numbers of the cells that made or changed ``regained`` and ``synced``.
 

@@ -101,7 +101,7 @@ def choose_roles(
         raise BadOptionError(_ALL_FRESH)
     if not fresh:
         raise BadOptionError(_without_fresh(passed_over, lacks))
-    return Roles(fresh, source, all_ranks - fresh - passed_over, passed_over=passed_over)
+    return Roles(fresh, source, all_ranks - fresh - passed_over - poor, passed_over=passed_over)
 
 
 def _poor(

@@ -29,6 +29,8 @@ _COLLECTIVES = OPERATIONS | {
     *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
     *("irecv", "isend", "recv_object_list", "send_object_list"),
 }
+#: Arguments that collectives write.
+_FILLED = frozenset(("output", "output_tensor", "output_tensor_list", "tensor", "tensor_list"))
 #: Functions and options that take a device.
 _DEVICES = frozenset(("to", "cuda", "device", "set_device"))
 _DEVICE_OPTIONS = frozenset(("device", "device_ids", "output_device", "map_location"))
@@ -210,11 +212,12 @@ class _Block:
             if _last(call.func) not in _COLLECTIVES:
                 self.passed.update(names)
                 continue
-            first = arguments[0] if arguments else None
-            if isinstance(first, ast.Name) and first.id in self.origins:
-                self.origins[first.id] = _Origin(
-                    of_rank=False, is_plain=False, uses=self.origins[first.id].uses
-                )
+            filled = [each.value for each in call.keywords if each.arg in _FILLED]
+            for value in filled or call.args[:1]:
+                name = _root(value)
+                if name in self.origins:
+                    uses = self.origins[name].uses
+                    self.origins[name] = _Origin(of_rank=False, is_plain=False, uses=uses)
 
     def _is_of_rank(self, node: ast.AST) -> bool:
         return any(
@@ -277,6 +280,13 @@ def _last(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _root(value: ast.expr) -> str:
+    """The variable in front of attributes and subscripts; empty: there is none."""
+    while isinstance(value, ast.Attribute | ast.Subscript):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _is_rank(node: ast.AST) -> bool:

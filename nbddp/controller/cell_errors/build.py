@@ -516,7 +516,7 @@ def _others(outcome: RunOutcome, told: RankSet, first: ErrorInfo) -> str:
         for name, ranks in ranks_by(names).items()
         if name != "KeyboardInterrupt"
     ]
-    more = ["others more"] * (len(parts) > _MAX_OTHERS)
+    more = ["others raised other errors"] * (len(parts) > _MAX_OTHERS)
     text = ", ".join([*parts[:_MAX_OTHERS], *more])
     return f"; {text}" if text else ""
 

@@ -36,7 +36,7 @@ class Cause:
     crossed: CrossedLines | None = None
     parted: PartedReplicas | None = None
     data: DataFinding | None = None
-    #: The faults that the sanitizer saw on each culprit.
+    #: The findings of the sanitizer, by culprit.
     finding_by_rank: Mapping[Rank, SanitizerFinding] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()

@@ -41,7 +41,7 @@ def sanitizer_causes(
         guard: of the search for each kind.
 
     Returns:
-        Faults of single operations in the order of time, then what only the whole cell shows.
+        Findings about single operations in the order of time, then what only the whole cell shows.
     """
     views = graph.views.values()
     if not any(view.sanitizer for view in views):

@@ -67,7 +67,7 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> En
     if not minor:
         asked = f"`ssh {place} {python} -V`" if by_ssh else f"`{python} -V` there"
         run = f"if {asked} says {own}, which all nodes need, {run}"
-    source = _source()
+    source = nbddp_source()
     seen = ""
     if source.startswith("/") and source in needed:
         seen = f" (if {source}, from which nbddp is installed here, is there, too; else copy it)"
@@ -84,7 +84,7 @@ def _minor(output: str, python: str) -> str:
     return "" if version is None else version["minor"]
 
 
-def _source() -> str:
+def nbddp_source() -> str:
     """Return what pip installs nbddp from: as here, a folder, a file or an address; or its name."""
     try:
         text = metadata.distribution(_NBDDP).read_text("direct_url.json")  # PEP 610
@@ -104,7 +104,7 @@ def _source() -> str:
 
 def _needed(module: str) -> list[str]:
     """Return what pip has to install, with the torch of this notebook."""
-    needed = [_source()] if module == _NBDDP else []
+    needed = [nbddp_source()] if module == _NBDDP else []
     for requirement in _requirements():
         name = _NAME.match(requirement)
         if name is None or "extra ==" in requirement:

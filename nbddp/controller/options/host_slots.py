@@ -121,15 +121,17 @@ def name_problem(host: str) -> str:
             f"{host!r} begins with a dash, and ssh would take it for an option; legal: names of "
             "hosts. Next: options of ssh belong in ~/.ssh/config"
         )
-    if (words := host.split()) != [host]:
-        return f"{host!r} has a space in it; legal: {','.join(words)}, a comma between two names"
+    if host.split() != [host]:
+        return f"{host!r} has a space in it"
     return ""
 
 
 def _problem(host: str) -> str:
     """Say what is wrong with a host; empty: nothing is."""
     if problem := name_problem(host):
-        return problem
+        words = host.split()
+        legal = f"; legal: {','.join(words)}, a comma between two names"
+        return f"{problem}{legal if words != [host] else ''}"
     name, _, slots = host.partition(":")
     if ":" not in host or _is_ipv6(host):
         return ""

@@ -92,8 +92,10 @@ def check_launcher(
             if of_cluster:
                 named = " or ".join(f'launcher = "{taker}"' for taker in takers)
             raise BadOptionError(f"{goes_with}, and there is no launcher. Next: add {named}")
-    if (via := options.get("via")) and (problem := name_problem(via)):
-        raise BadOptionError(f"--via {via}: {problem}")
+    if via := options.get("via"):
+        problem = name_problem(via) or ("it has a comma in it" if "," in via else "")
+        if problem:
+            raise BadOptionError(f"--via {via}: {problem}; legal: the name of one login node")
     if via and options.get("tunnel"):
         raise BadOptionError(
             "--via and --tunnel are two ways for agents to reach the notebook. Next: "

@@ -7,7 +7,6 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import (
-    CatchUp,
     CatchUpPlan,
     ComparedVariables,
     HeldValues,
@@ -69,13 +68,6 @@ def perhaps_new(pool: "Pool", fresh: RankSet, names: Collection[str]) -> tuple[s
             made = frozenset[str]().union(*cell.binds_on(rank, size))
             (known if cell.is_ok else of_failed).update(made)
     return tuple(sorted(of_failed.intersection(names) - known))
-
-
-def doubtful_names(result: CatchUp) -> set[str]:
-    """The names of which an answer says that the values are perhaps not the right ones."""
-    pairs = (*result.unrepeated, *result.doubtful, *result.overtaken)
-    names = {*result.initial, *result.different, *(name for name, _ in (*pairs, *result.doubted))}
-    return names | {*dict(result.not_synced)}
 
 
 def in_doubt(

@@ -68,11 +68,12 @@ def note_replies(
 ) -> None:
     """Note the commands that change what the cell does: another catch-up cannot repeat them."""
     verbs = {reply.verb for _, reply in replies if isinstance(reply, StepReply)}
-    if verbs & _CHANGES:
+    texts = typed_at(replies)
+    if verbs & _CHANGES or texts:
         pool.history.note_change()
     if StepVerb.SKIP in verbs:  # it goes to all of the ranks
         _leave_out(hub, run, [request for request, _ in replies])
-    for text in typed_at(replies):
+    for text in texts:
         hub.post(ChangedAtPrompt(run.run_id, text, is_skip=False))
 
 

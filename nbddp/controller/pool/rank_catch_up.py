@@ -25,7 +25,6 @@ from nbddp.controller.catch_up import (
 )
 from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.pool.caught_up_values import (
-    doubtful_names,
     in_doubt,
     late_ranks,
     overtaken_names,
@@ -48,7 +47,7 @@ from nbddp.controller.pool.replayed_cells import (
     give_states,
     replay,
 )
-from nbddp.controller.state import catch_up_command
+from nbddp.controller.state import LeftOut, catch_up_command
 from nbddp.errors import (
     BadOptionError,
     CellInterruptedError,
@@ -89,7 +88,7 @@ def catch_up(
     """
     result = _catch_up(pool, ranks, cells, count, make_view, say=say)
     made = (*result.regained, *result.synced, *result.copied)
-    pool.history.doubts.note(result.ranks, made, doubtful_names(result))
+    pool.history.doubts.note(result.ranks, made, result.in_doubt)
     return result
 
 
@@ -188,15 +187,9 @@ def _catch_up(
             ),
             pool.answers(RankSet.of([source]), "names", NamesOf(), Names)[0].joint,
         ),
-        *alone_names(pool.history, fresh, now, dict(replayed.failed)),
+        *alone_names(pool.history, fresh, source, now, dict(replayed.failed)),
     )
-    # A cell that was changed at its prompt fails again each time: it matters if a name lacks.
-    failed = tuple(
-        each
-        for each in replayed.failed
-        if each[0]
-        in {*(replayed.failed_on_fresh - plan.changed), *(left.cell for left in left_out)}
-    )
+    failed = _that_matter(replayed.failed, replayed.failed_on_fresh - plan.changed, left_out)
     pool.history.replaced.note_catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
@@ -276,7 +269,7 @@ def _catch_up(
             for cell in plan.cells
             if cell.number in dict(failed)
             for name in sorted(cell.names.reads & still)
-            if all(name in pool.history.pushed_to(rank) for rank in fresh if name in lacks[rank])
+            if pool.history.was_pushed_to(name, RankSet.of(r for r in fresh if name in lacks[r]))
         ),
         doubtful=doubtful,
         elsewhere=tuple(each for each in plan.elsewhere if each[0] in still),
@@ -284,6 +277,17 @@ def _catch_up(
         doubted=doubted,
         passed_over=roles.passed_over,
     )
+
+
+def _that_matter(
+    failed: Sequence[tuple[int, str]], unchanged: frozenset[int], left_out: Sequence[LeftOut]
+) -> tuple[tuple[int, str], ...]:
+    """The cells that failed, but for those changed at their prompt, which fail again each time.
+
+    Such a cell matters if a name of it lacks.
+    """
+    mattering = unchanged | {left.cell for left in left_out}
+    return tuple(each for each in failed if each[0] in mattering)
 
 
 def _check_cells(pool: "Pool", cells: Sequence[int]) -> None:

@@ -21,8 +21,17 @@ _MAX_CODE = 80
 _VIEWERS: Final = frozenset(
     {
         *("bool", "dir", "display", "float", "getattr", "globals", "hasattr", "id", "int"),
-        *("isinstance", "len", "locals", "max", "min", "nbddp.show", "print", "repr", "round"),
+        *("isinstance", "len", "locals", "max", "min", "print", "repr", "round"),
         *("show", "sorted", "str", "sum", "type", "vars"),
+    }
+)
+#: The same of methods, and of functions of modules such as `torch`.
+_VIEWING_METHODS: Final = frozenset(
+    {
+        *("abs", "all", "allclose", "any", "argmax", "argmin", "clone", "cpu", "detach", "equal"),
+        *("get_rank", "get_world_size", "isfinite", "isinf", "isnan", "item", "max", "mean", "min"),
+        *("named_parameters", "norm", "numel", "numpy", "parameters", "show", "size", "state_dict"),
+        *("std", "sum", "tolist", "var"),
     }
 )
 #: Statements that change nothing, or that are commands of the debugger as well.
@@ -32,6 +41,8 @@ _NO_CHANGES: Final = (
 )
 #: The command of the debugger that goes to another line.
 _JUMP = re.compile(r"(j|jump)\s+\d")
+#: Its commands that evaluate an expression.
+_PRINTS = re.compile(r"(p|pp)\s+")
 
 
 def typed_at(replies: Iterable[tuple[InputRequest, StepReply | str]]) -> tuple[str, ...]:
@@ -56,15 +67,24 @@ def _line(reply: StepReply | str) -> str:
     """The line, if it may change something; else empty."""
     if isinstance(reply, str):
         line = reply.strip()
-        may_change = _JUMP.match(line) or changes(line.removeprefix("!"), calls=False)
+        parts = [_PRINTS.sub("", part.strip()).removeprefix("!") for part in line.split(";;")]
+        may_change = _JUMP.match(line) or any(changes(part, calls=False) for part in parts)
         return line if may_change else ""
     match reply.verb:
-        case StepVerb.RETRY if reply.code:  # else the call is that of the line
+        case StepVerb.RETRY if _is_call(reply.code):  # else the call is that of the line
             return f"retry {reply.code}"
         case StepVerb.RUN if changes(reply.code, calls=True):
             return f"run {reply.code}"
         case _:
             return ""
+
+
+def _is_call(code: str) -> bool:
+    """Whether code is one call, as `retry` takes it; other code is refused, and runs nothing."""
+    try:
+        return isinstance(ast.parse(code.strip(), mode="eval").body, ast.Call)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def changes(code: str, *, calls: bool) -> bool:
@@ -82,7 +102,7 @@ def changes(code: str, *, calls: bool) -> bool:
 
 
 def _changes(statement: ast.stmt, *, calls: bool) -> bool:
-    if not isinstance(statement, ast.Expr):
+    if not isinstance(statement, ast.Expr | ast.Assert):
         return not isinstance(statement, _NO_CHANGES)
     return any(_call_changes(each, calls=calls) for each in ast.walk(statement))
 
@@ -92,8 +112,11 @@ def _call_changes(node: ast.AST, *, calls: bool) -> bool:
         return True
     if not isinstance(node, ast.Call):
         return False
-    name = ast.unparse(node.func)
-    return (calls and name not in _VIEWERS) or (name.endswith("_") and not name.endswith("__"))
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else ""
+    name = function.id if isinstance(function, ast.Name) else name
+    is_viewer = (name in _VIEWERS and isinstance(function, ast.Name)) or name in _VIEWING_METHODS
+    return (calls and not is_viewer) or (name.endswith("_") and not name.endswith("__"))
 
 
 def _place(request: InputRequest) -> str:

@@ -16,7 +16,7 @@ from nbddp.controller.state.actions import (
     SendToRanks,
     VerdictReached,
 )
-from nbddp.controller.state.cell_run import LOST_CONNECTION, ONLY_DELAYS, CellRun, results_of
+from nbddp.controller.state.cell_run import LOST_CONNECTION, CellRun, results_of
 from nbddp.controller.state.code_lines import why_not_at_line
 from nbddp.controller.state.config import (
     LEGAL_CONFIG,
@@ -60,6 +60,7 @@ from nbddp.controller.state.node_clocks import NodeClock
 from nbddp.controller.state.outcome import (
     DETACHED,
     MISMATCH_ERROR,
+    ONLY_DELAYS,
     RankResult,
     RunOutcome,
     exited_result,

@@ -25,7 +25,6 @@ _ONLY_TIME = ("kill", "stop", "delay", "link", "store")
 #: Faults that end the process of a rank, or may; empty: one of `nbddp.faults.inject`.
 _MAY_KILL = ("kill", "random", "")
 #: Faults after which a rank goes on as if nothing had been: they cause no error that is proven.
-ONLY_DELAYS = frozenset(("stop", "delay"))
 
 
 def results_of(ended: RunsFinished) -> dict[Rank, RankResult]:
@@ -211,7 +210,7 @@ class CellRun:
             replacements=self.replacements,
             injected=tuple(self.injected),
             struck_dead=RankSet.of(self.struck_dead),
-            was_struck=not self.struck_acts <= ONLY_DELAYS,
+            struck_acts=frozenset(self.struck_acts),
             left_out=tuple(self.left_out),
             typed=tuple(self.typed),
             missed_faults=self._missed(),

@@ -22,6 +22,8 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by
 
 #: The error of a rank that saw a mismatch.
 MISMATCH_ERROR = CollectiveMismatchError.__name__
+#: Faults on purpose that only make ranks late.
+ONLY_DELAYS = frozenset(("stop", "delay"))
 
 RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 
@@ -120,7 +122,7 @@ class RunOutcome:
     injected: tuple[str, ...] = ()
     #: Ranks on which one of them struck that kills, or may have.
     struck_dead: RankSet = NO_RANKS
-    was_struck: bool = False  #: one of them struck that does more than to delay
+    struck_acts: frozenset[str] = frozenset()  #: what they did; empty text: not known
     left_out: tuple[str, ...] = ()  #: operations that the user has skipped at the prompt, in words
     #: Calls and code that the user has typed there, and that may have changed the cell, in words.
     typed: tuple[str, ...] = ()
@@ -129,6 +131,22 @@ class RunOutcome:
     knows_cells: bool = True  #: False: other notebooks had run cells before %ddp attach
     leaves_loops: bool = False  #: %ddp catchup may not make the names of a loop with collectives
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
+
+    @property
+    def was_struck(self) -> bool:
+        """Whether a fault on purpose struck that does more than to delay.
+
+        For the notebook layer.
+        """
+        return not self.struck_acts <= ONLY_DELAYS
+
+    @property
+    def has_skips(self) -> bool:
+        """Whether ranks have perhaps left out operations, which leave no record then.
+
+        For the notebook layer.
+        """
+        return bool(self.left_out or {"skip", ""} & self.struck_acts)
 
     def __repr__(self) -> str:
         counts = [

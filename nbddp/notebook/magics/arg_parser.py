@@ -125,7 +125,9 @@ class Parser(argparse.ArgumentParser):
             for given in given_options:
                 if action is not None and action.dest == given.dest and action.nargs != 0:
                     both = f"{given.option_strings[0]} and {name}"
-                    raise BadOptionError(f"{self.prog}: {both} say the same. Next: leave out one")
+                    raise BadOptionError(
+                        f"{self.prog}: {both} set the same option. Next: leave out one"
+                    )
             if action is not None and action.nargs != "+":
                 given_options.append(action)
 

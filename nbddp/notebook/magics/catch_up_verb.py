@@ -28,7 +28,7 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 _MAX_FAILED_NAMES = 3
-_AT_PROMPT = "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated"
+_AT_PROMPT = "changes by `run`, `retry`, `skip` or a debugger at the prompt are not repeated"
 _FAULT = "a fault on purpose struck, which is not repeated"
 
 
@@ -96,18 +96,15 @@ def answer(result: CatchUp) -> Answer:
 def _headline(result: CatchUp) -> str:
     """``Rank 1 has again: model, opt and x (from cells [2], [3]), step (from rank 0).``."""
     ranks = result.ranks.describe().capitalize()
-    doubtful = {*result.different, *result.initial, *dict(result.doubtful)}
-    doubtful |= {*dict(result.unrepeated), *dict(result.doubted)}
-    doubtful |= {name for name, _ in (*result.not_synced, *result.overtaken)}
     made = dict.fromkeys([*result.synced, *result.regained])
-    own = tuple(name for name in made if name not in doubtful and name not in result.copied)
+    own = tuple(name for name in made if name not in result.in_doubt and name not in result.copied)
     by_name = dict(result.makers_by_name)
     makers = tuple(sorted({number for name in own for number in by_name.get(name, ())}))
     makers = makers or result.makers or result.cells
     part = dict(result.regained_in_part)
-    words = tuple(f"{n} (on {part[n].describe()})" if n in part else n for n in own)
-    parts = [f"{_names(words)} (from {_cells(makers)})"] if own and makers else []
-    parts += [f"{_names(words)} (from rank {result.source})"] if own and not result.cells else []
+    shown = tuple(f"{n} (on {part[n].describe()})" if n in part else n for n in own)
+    parts = [f"{_names(shown)} (from {_cells(makers)})"] if own and makers else []
+    parts += [f"{_names(shown)} (from rank {result.source})"] if own and not result.cells else []
     again = tuple(name for name in result.copied if name not in result.perhaps_new)
     if again:
         parts.append(f"{_names(again)} (from rank {result.source})")
@@ -142,10 +139,10 @@ def _got(result: CatchUp, ranks: str) -> str:
     names = result.perhaps_new
     if not names:
         return ""
-    its, it = ("its cell", "it") if len(names) == 1 else ("their cells", "them")
+    cells, them = ("the cell", "it") if len(names) == 1 else ("the cells", "them")
     return (
-        f"{ranks} got {_names(names)} from rank {result.source}: {its} had failed, perhaps before "
-        f"{result.ranks.verb('it', 'they')} had {it}."
+        f"{ranks} got {_names(names)} from rank {result.source}: {cells} had failed there, perhaps "
+        f"before making {them}."
     )
 
 
@@ -337,12 +334,12 @@ def _missing(result: CatchUp, left: LeftOut, ranks: RankSet) -> str:
 def _gone(left: LeftOut, ranks: RankSet) -> str:
     """Names that no rank has any more, and the next step."""
     names, cell = _names(left.names), cell_name(left.cell)
+    them = "it" if len(left.names) == 1 else "them"
     if not left.cell:
         return (
-            f"{names}: no cell defines this, and no rank has it any more. Next: %ddp push "
+            f"{names}: no cell defines {them}, and no rank has {them} any more. Next: %ddp push "
             f"{' '.join(left.names[:_MAX_NAMES])} -r {ranks}, if it came from the notebook"
         )
-    them = "it" if len(left.names) == 1 else "them"
     return f"{names}: no rank has {them} any more. Next: run {cell} again, which made {them}"
 
 

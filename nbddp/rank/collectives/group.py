@@ -386,7 +386,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 return instead.work or SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
             is_watched = pull is not None or recorder.check or recorder.before_mismatch is not None
-        is_async = methods.is_async(args, kwargs)
+        options = args[-1] if args and not kwargs else kwargs.get("opts")
+        is_async = getattr(options, "asyncOp", True)  # as `methods.is_async`, with one call less
         if is_watched or kwargs or len(args) < 2 or is_async:
             digest = counters.digest
             try:

@@ -191,6 +191,15 @@ def test_squeue_that_does_not_answer_or_is_not_there_changes_nothing(
     assert watch._process is not None
     poll_until(lambda: not watch.advance(331.0) and watch._process is None)
     assert watch.left_s(331.0) == 3269.0
+    unknown = watching(environ)
+    unknown.advance(0.0)
+    poll_until(lambda: not unknown.advance(31.0) and unknown._process is None)
+    asks = []
+    for now in (60.0, 61.0):  # nothing is known yet: it does not wait for 5 minutes
+        unknown.advance(now)
+        asks.append(unknown._process is not None)
+    assert asks == [False, True]
+    poll_until(lambda: not unknown.advance(92.0) and unknown._process is None)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     missing = watching(environ)
     assert not missing.advance(300.0)

@@ -63,13 +63,16 @@ def test_a_cell_that_was_changed_at_its_prompt():
 
 def test_a_cell_without_a_record_of_what_it_calls_has_operations():
     history = CellHistory()
-    history.begin("a", PastCell(1, "dist.barrier()", 1, ALL))
-    history.note_change()  # the user skips it
-    history.end(outcome("a", 0, 0))
-    run(history, 2, "dist.barrier()", replace(outcome("b", 0, 0), was_struck=True))
-    run(history, 3, "x = 2", outcome("c", 0, 0))
-    assert [cell.has_operations for cell in history] == [True, True, False]
-    assert [cell.was_struck for cell in history] == [False, True, False]
+    skipped = frozenset({"skip"})
+    run(history, 1, "dist.barrier()", replace(outcome("a", 0, 0), left_out=("barrier",)))
+    run(history, 2, "dist.barrier()", replace(outcome("b", 0, 0), struck_acts=skipped))
+    run(history, 3, "x = 2", replace(outcome("c", 0, 0), struck_acts=frozenset({"raise"})))
+    run(history, 4, "x = 2", replace(outcome("d", 0, 0), struck_acts=frozenset({"stop"})))
+    history.begin("e", PastCell(5, "x = 1", 1, ALL))
+    history.note_change()
+    history.end(outcome("e", 0, 0))
+    assert [cell.has_operations for cell in history] == [True, True, False, False, False]
+    assert [cell.was_struck for cell in history] == [False, True, True, False, False]
 
 
 def test_a_cell_without_an_end_and_an_end_that_is_told_twice():

@@ -119,14 +119,14 @@ def test_names_that_a_fresh_rank_alone_had_are_told_with_their_cell():
         ("if rank == 1:\n  mine = 1", ALL),
     )
     has = {0: {"keep"}, 1: {"keep"}, 2: {"keep"}}
-    assert alone_names(history, ONE, has, ()) == (
+    assert alone_names(history, ONE, 0, has, ()) == (
         LeftOut(("only",), Reason.ALONE, 2),
         LeftOut(("mine",), Reason.ALONE, 3),
     )
-    assert alone_names(history, ONE, has, (2,))[0].reason is Reason.FAILS_NOW
+    assert alone_names(history, ONE, 0, has, (2,))[0].reason is Reason.FAILS_NOW
     two = RankSet.of([1, 2])
-    assert alone_names(history, two, has, ())[0] == LeftOut(("only",), Reason.ALONE, 2, ONE)
-    assert alone_names(history, ONE, has | {1: {"only", "mine"}}, ()) == ()
+    assert alone_names(history, two, 2, has, ())[0] == LeftOut(("only",), Reason.ALONE, 2, ONE)
+    assert alone_names(history, ONE, 0, has | {1: {"only", "mine"}}, ()) == ()
 
 
 def test_names_that_no_rank_has_any_more_are_told():
@@ -136,17 +136,17 @@ def test_names_that_no_rank_has_any_more_are_told():
     history.note_restart(RankSet.of([0]))
     history.note_left_out(RankSet.of([0]), [LeftOut(("best", "top"), Reason.LOOP, 2)])
     pushed = LeftOut(("mine", "pv"), Reason.GONE)
-    assert alone_names(history, ONE, none, ()) == (pushed,)  # rank 2 has run the cells
+    assert alone_names(history, ONE, 0, none, ()) == (pushed,)  # rank 2 has run the cells
     history.note_restart(RankSet.of([2]))
-    assert alone_names(history, ONE, none, ()) == (
+    assert alone_names(history, ONE, 0, none, ()) == (
         pushed,
         LeftOut(("best",), Reason.GONE, 2),
         LeftOut(("top",), Reason.GONE, 3),
     )
     has = none | {0: {"best", "pv", "mine"}}
-    assert alone_names(history, ONE, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
+    assert alone_names(history, ONE, 0, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
     history.note_push(["top"], RankSet.of([0, 1]))  # a catch-up has copied it once
-    assert alone_names(history, ONE, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
+    assert alone_names(history, ONE, 0, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
 
 
 def test_names_of_a_cell_that_failed_elsewhere_are_told():
@@ -155,24 +155,37 @@ def test_names_of_a_cell_that_failed_elsewhere_are_told():
     history.end(RunOutcome("a", {r: RankResult(r, "error" if r == 2 else "ok") for r in ALL}, 0))
     history.note_restart(two)
     has = {0: set[str](), 1: set[str](), 2: {"j"}}
-    assert alone_names(history, two, has, ()) == (LeftOut(("k",), Reason.FAILED, 4),)
+    assert alone_names(history, two, 2, has, ()) == (LeftOut(("k",), Reason.FAILED, 4),)
+
+
+def test_a_name_of_a_failed_cell_is_told_though_a_third_rank_has_it():
+    history = CellHistory()
+    history.begin("a", PastCell(1, "if rank == 0: raise ValueError\nbad = rank", 1, ALL))
+    results = {rank: RankResult(rank, "ok" if rank else "error") for rank in ALL}
+    history.end(RunOutcome("a", results, 0.0))
+    history.note_restart(ONE)
+    has: dict[int, set[str]] = {0: set(), 1: set(), 2: {"bad"}}
+    assert alone_names(history, ONE, 0, has, ()) == (LeftOut(("bad",), Reason.FAILED, 1),)
+    assert alone_names(history, ONE, 2, has, ()) == ()  # the source's names are told elsewhere
 
 
 def test_names_that_are_gone_or_that_others_had_too_are_not_told_as_those_of_one_rank():
     history = history_of_parts(
         ("gone = both = held = 1", ONE), ("del gone", ONE), ("both = 1", RankSet.of([2]))
     )
-    assert alone_names(history, ONE, {0: {"held"}, 1: set(), 2: set()}, ()) == ()
-    assert alone_names(history_of("x = 1", ok=False), ALL, {0: (), 1: (), 2: ()}, ()) == ()
+    assert alone_names(history, ONE, 0, {0: {"held"}, 1: set(), 2: set()}, ()) == ()
+    assert alone_names(history_of("x = 1", ok=False), ALL, 0, {0: (), 1: (), 2: ()}, ()) == ()
 
 
 def test_a_pushed_name_that_a_cell_only_changes_is_one_of_the_push():
     history = history_of("x = 1", "own += rank")
     history.note_push(["own"], ALL)
     history.note_restart(ALL)
-    left = alone_names(history, ONE, {0: {}, 1: {}, 2: {}}, ())
+    left = alone_names(history, ONE, 0, {0: {}, 1: {}, 2: {}}, ())
     assert LeftOut(("own",), Reason.GONE, 0) in left
     history = history_of("own = 1", "own += rank")
     history.note_push(["own"], ALL)
     history.note_restart(ALL)
-    assert LeftOut(("own",), Reason.GONE, 2) in alone_names(history, ONE, {0: {}, 1: {}, 2: {}}, ())
+    assert LeftOut(("own",), Reason.GONE, 2) in alone_names(
+        history, ONE, 0, {0: {}, 1: {}, 2: {}}, ()
+    )

@@ -69,6 +69,8 @@ def test_values_that_do_not(code: str):
         "def mean(t):\n    dist.all_reduce(t)\n    return t\nx = mean(torch.ones(2) * rank)",
         "def mean_(t): dist.all_reduce(t)\nx = torch.ones(2) * rank\nmean_(x)",
         "x = model(data * rank)",
+        "x = torch.ones(2) * rank\ndist.all_reduce(op=dist.ReduceOp.SUM, tensor=x)",
+        "x = {'a': torch.ones(2) * rank}\ndist.all_reduce(x['a'])",
     ],
 )
 def test_what_a_collective_makes_alike_is_no_such_value(code: str):

@@ -58,7 +58,7 @@ def test_the_headline_has_few_of_the_other_errors():
     error = cell_error(*(raised(rank, name, at_ns=rank) for rank, name in enumerate(names)))
     assert text(error).endswith(
         "CellError: rank 0 raised KeyError: bad; rank 1 raised OSError, rank 2 raised TypeError, "
-        "others more"
+        "others raised other errors"
     )
 
 

@@ -195,3 +195,22 @@ def test_a_thread_of_gloo_calls_python_once_for_an_operation_of_ddp(
     handle = None
     pending.check_end()
     assert not pending.is_open
+
+
+def test_an_error_in_nbddp_leaves_no_future_open(counters: GroupCounters):
+    def stumble(_: RuntimeError | None) -> None:
+        raise KeyError("a bug")
+
+    relay = futures.Relay(counters, stumble)
+    future = relay.gate.then(relay.deliver)
+    done: Any = Future()
+    done.set_result([1])
+    with pytest.raises(KeyError):
+        relay.take_end(done)
+    assert future.wait() == [1]
+    relay = futures.Relay(counters, stumble)
+    future = relay.gate.then(relay.deliver)
+    with pytest.raises(KeyError):
+        relay.take_end(_failed("lost"))
+    with pytest.raises(RuntimeError, match="lost"):
+        future.wait()

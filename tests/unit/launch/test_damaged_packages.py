@@ -7,6 +7,7 @@ import pytest
 
 from nbddp.controller.launch.damaged_packages import damaged_package_step
 from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.missing_packages import nbddp_source
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
 
@@ -33,15 +34,30 @@ def test_the_step_shows_the_error_and_names_the_package(output: str):
     assert damaged_package_step(output, "/venv/bin/python", "ssh n1", "in a terminal") == (
         "`ssh n1 /venv/bin/python -P -m nbddp --help` in a terminal, which should show the same "
         "error. Perhaps msgspec is damaged there, or another version than nbddp needs: `ssh n1 "
-        "/venv/bin/python -m pip install --force-reinstall msgspec`, or what has installed it, "
-        "installs it again"
+        "/venv/bin/python -m pip install --force-reinstall --no-deps msgspec`, or what has "
+        "installed it, installs it again"
     )
 
 
 def test_a_package_that_is_not_known_has_no_name():
     step = damaged_package_step(_ELSEWHERE, "python", "ssh n1", "in a terminal")
     assert "Perhaps a package there is damaged, or" in step
-    assert "--force-reinstall PACKAGE`" in step
+    assert "--force-reinstall --no-deps PACKAGE`" in step
+
+
+def test_the_package_is_that_of_the_error_and_pip_gets_its_own_name():
+    text = (
+        '  File "/venv/lib/python3.11/site-packages/nbddp/wire/codec.py", line 9, in <module>\n'
+        "ImportError: cannot import name 'Struct' from 'NAME' (/venv/NAME.py)"
+    )
+
+    def step(name: str) -> str:
+        output = text.replace("NAME", name)
+        return damaged_package_step(output, "python", "ssh n1", "in a terminal")
+
+    assert "Perhaps msgspec is damaged there" in step("msgspec")
+    assert "--no-deps pyzmq`" in step("zmq.sugar")
+    assert f"--no-deps {nbddp_source()}`" in step("nbddp.wire")
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_random_numbers_that_are_drawn_again_are_told():
         ),
         (
             {"left_out": (LeftOut(("x", "y"), Reason.GONE),)},
-            "It still lacks x and y: no cell defines this, and no rank has it any more. Next: "
+            "It still lacks x and y: no cell defines them, and no rank has them any more. Next: "
             "%ddp push x y -r 1, if it came from the notebook",
             "Then: run the next cell, or the interrupted one again.",
         ),
@@ -294,7 +294,7 @@ def test_a_cell_that_was_repaired_at_its_prompt_fails_again():
     line = next(each for each in said(failed=failed, prompted=(2,)).lines if "failed now" in each)
     assert line == (
         "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, the user changed it: "
-        "what `run`, `retry`, `skip` or a debugger did at the prompt is not repeated. Next: "
+        "changes by `run`, `retry`, `skip` or a debugger at the prompt are not repeated. Next: "
         "correct the cell, and run it again on all ranks"
     )
 
@@ -304,9 +304,9 @@ def test_names_of_a_cell_that_was_changed_at_its_prompt_are_not_said_to_be_there
     text = said(regained=("a", "c", "y"), prompted=(2, 3), unrepeated=unrepeated)
     assert text.lines[:2] == [
         "Rank 1 has again: y (from cells [2], [3]).",
-        "a and c have values, perhaps not the right ones: in cells [2], [3] what `run`, `retry`, "
-        "`skip` or a debugger did at the prompt is not repeated. Next: %ddp vars a c, then set "
-        "them in a cell that begins with %%ddp -r 1",
+        "a and c have values, perhaps not the right ones: in cells [2], [3] changes by `run`, "
+        "`retry`, `skip` or a debugger at the prompt are not repeated. Next: %ddp vars a c, then "
+        "set them in a cell that begins with %%ddp -r 1",
     ]
     assert text.lines[-1] == "Then: run the next cell, or the interrupted one again."
 
@@ -319,8 +319,8 @@ def test_names_of_a_cell_in_which_a_fault_struck_are_not_said_to_be_there_again(
         "not repeated. Next: %ddp vars a, then set it in a cell that begins with %%ddp -r 1",
     ]
     both = said(prompted=(2,), struck=(2, 3), unrepeated=(("a", 2), ("b", 3)))
-    assert "in cell [2] what `run`," in both.lines[1]
-    assert "is not repeated; in cell [3] a fault on purpose struck, which is" in both.lines[1]
+    assert "in cell [2] changes by `run`," in both.lines[1]
+    assert "are not repeated; in cell [3] a fault on purpose struck, which is" in both.lines[1]
     failed = said(failed=((2, "rank 1 raised OSError: bad"),), struck=(2,))
     assert failed.lines[1] == (
         "cell [2] failed now: rank 1 raised OSError: bad. When it ran first, a fault on purpose "

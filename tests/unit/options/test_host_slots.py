@@ -120,5 +120,5 @@ def test_a_name_with_a_space_is_refused(host: str, legal: str):
 def test_hosts_and_a_file_of_hosts_are_one_too_many(tmp_path: Path, order: int):
     (tmp_path / "hosts").write_text("a")
     words = ["--hosts b", f"--hostfile {tmp_path}/hosts"]
-    with pytest.raises(BadOptionError, match=r"--host\w+ and --host\w+ say the same"):
+    with pytest.raises(BadOptionError, match=r"--host\w+ and --host\w+ set the same option"):
         VERBS["start"].parser.read(" ".join(words[::order]))

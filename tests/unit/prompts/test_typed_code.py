@@ -35,6 +35,11 @@ def test_another_call_is_told_with_its_ranks_and_its_place():
     )
 
 
+@pytest.mark.parametrize("code", ["dist.all_reduce(", "x = 1", "f(x); f(y)", "x"])
+def test_a_retry_that_is_no_call_is_refused_and_no_cause(code: str):
+    assert typed(StepVerb.RETRY, code) == ()
+
+
 def test_code_that_may_change_variables_is_told():
     assert typed(StepVerb.RUN, "x = 5") == (
         "ranks 0,2 got `run x = 5` at the prompt, cell [5], line 3",
@@ -68,6 +73,11 @@ def test_code_at_a_deadlock_runs_no_statements():
         ("import os", False),
         ("x =", False),
         (show_code("x"), False),
+        ("assert x.isfinite().all()", False),
+        ("x.mean().item()", False),
+        ("torch.norm(x)", False),
+        ("assert batches.pop()", True),
+        ("x" + ".clone()" * 600, False),  # deeper than Python nests calls
     ],
 )
 def test_code_changes_something_perhaps(code: str, may: bool):
@@ -89,6 +99,10 @@ def test_code_changes_something_perhaps(code: str, may: bool):
         ("b 5", False),
         ("look(x)", False),
         ("jump", False),
+        ("x = 5;; c", True),
+        ("p x;; w.fill_(0)", True),
+        ("p x.fill_(0)", True),
+        ("p x;; c", False),
     ],
 )
 def test_lines_for_a_debugger(line: str, may: bool):

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from nbddp.controller.state import ONLY_DELAYS
 from nbddp.controller.state.actions import SendToRanks
-from nbddp.controller.state.cell_run import ONLY_DELAYS, CellRun
+from nbddp.controller.state.cell_run import CellRun
 from nbddp.controller.state.exit_text import exited_text
 from nbddp.controller.state.rank_state import RankInfo
 from nbddp.controller.state.stimuli import (

@@ -89,11 +89,15 @@ class Relay:
         try:
             value = inner.value()
         except RuntimeError as error:
-            self._take_end(error.with_traceback(None))
-            self.end(error)
+            try:
+                self._take_end(error.with_traceback(None))
+            finally:  # the caller waits for it
+                self.end(error)
         else:
-            self._take_end(None)
-            self._complete(lambda: value)
+            try:
+                self._take_end(None)
+            finally:
+                self._complete(lambda: value)
 
     def end(self, error: BaseException) -> None:
         """Complete the future with an error, unless it is complete."""
