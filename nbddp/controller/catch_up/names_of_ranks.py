@@ -107,12 +107,14 @@ def alone_names(
             for other in others:  # the branches of few cells are looked at
                 for name in frozenset[str]().union(*cell.binds_on(other, size)) & binders.keys():
                     binders[name].add(other)
+    somewhere = frozenset[str]().union(*has.values())
     alike: dict[tuple[int, RankSet, Reason], list[str]] = {}
     for (name, number, is_ok), ranks in sorted(ranks_by_name.items()):
         reason = Reason.GONE if binders[name] else Reason.ALONE
         reason = Reason.FAILS_NOW if number in failed else reason
         reason = reason if is_ok and number else Reason.FAILED if number else Reason.GONE
-        if all(history.has_lost(other, name) for other in binders[name]):
+        is_true = reason is not Reason.GONE or name not in somewhere
+        if is_true and all(history.has_lost(other, name) for other in binders[name]):
             alike.setdefault((number, RankSet.of(ranks), reason), []).append(name)
     return tuple(
         LeftOut(tuple(names), reason, number, NO_RANKS if set(ranks) == set(fresh) else ranks)

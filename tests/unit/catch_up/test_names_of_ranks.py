@@ -149,6 +149,16 @@ def test_names_that_no_rank_has_any_more_are_told():
     assert alone_names(history, ONE, 0, has, ()) == (LeftOut(("top",), Reason.GONE, 3),)
 
 
+def test_a_pushed_name_that_another_fresh_rank_has_got_since_is_not_gone():
+    history, two = CellHistory(), RankSet.of([0, 1])
+    history.note_push(["only"], ALL)
+    history.note_restart(two)
+    none = dict.fromkeys(ALL, frozenset[str]())
+    gone = LeftOut(("only",), Reason.GONE)
+    assert alone_names(history, two, 2, none, ()) == (gone,)
+    assert alone_names(history, two, 2, none | {1: {"only"}}, ()) == ()
+
+
 def test_names_of_a_cell_that_failed_elsewhere_are_told():
     history, two = CellHistory(), RankSet.of([0, 1])
     history.begin("a", PastCell(4, "j = 1\nif rank == 2:\n    1 / 0\nk = 2", 1, ALL))
