@@ -146,8 +146,7 @@ class CellHistory:
             known = self._generations.get(rank, 0)
             self._generations[rank] = generation
             if known is not None and known != generation:  # replaced since the last cell
-                self._births[rank] = self._count
-                self._fresh_since.pop(rank, None)
+                self._note_new_process(rank, generation)
         # If all ranks have died at once, their new processes are no replacements.
         self._generations = {rank: known or 0 for rank, known in self._generations.items()}
 
@@ -159,11 +158,8 @@ class CellHistory:
         self._open = None
         self._count += 1
         for rank in outcome.fresh:
+            self._note_new_process(rank, None)
             self._fresh_since[rank] = cell.number
-            self._births[rank] = self._count
-            self._generations[rank] = None
-            self._left_out.pop(rank, None)
-            self.doubts.forget(rank)
         ok = outcome.ranks("ok")
         self.doubts.note_cell(cell, ok)
         self.replaced.note_cell((each for each in self._replaced if each[0] in ok), cell)
@@ -198,10 +194,21 @@ class CellHistory:
     def note_restart(self, ranks: RankSet) -> None:
         """Note that the user has replaced the processes of these ranks, in no cell."""
         for rank in ranks:
-            self._births[rank] = self._count
-            self._fresh_since.pop(rank, None)
-            self._left_out.pop(rank, None)
-            self.doubts.forget(rank)
+            self._note_new_process(rank, None)
+
+    def _note_new_process(self, rank: Rank, generation: int | None) -> None:
+        self._births[rank] = self._count
+        self._generations[rank] = generation
+        self._fresh_since.pop(rank, None)
+        self._left_out.pop(rank, None)
+        self.doubts.forget(rank)
+
+    def note_catch_up(
+        self, processes: Sequence[_Process], *, is_whole: bool, unfinished: frozenset[int]
+    ) -> None:
+        """Note processes that have caught up; see `ReplacedProcesses.note_catch_up`."""
+        self._generations |= dict(processes)
+        self.replaced.note_catch_up(processes, is_whole=is_whole, unfinished=unfinished)
 
     def _note_calls(self, outcome: RunOutcome) -> bool:
         calls = {

@@ -190,7 +190,7 @@ def _catch_up(
         *alone_names(pool.history, fresh, source, now, dict(replayed.failed)),
     )
     failed = _that_matter(replayed.failed, replayed.failed_on_fresh - plan.changed, left_out)
-    pool.history.replaced.note_catch_up(
+    pool.history.note_catch_up(
         processes, is_whole=not (failed or not_synced), unfinished=unfinished.cells
     )
     pool.history.note_left_out(fresh, left_out)

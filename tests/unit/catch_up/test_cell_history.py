@@ -200,6 +200,35 @@ def test_names_that_a_rank_lacks_after_it_has_caught_up():
     assert history.left_out(1, "y") is None  # the process that lacked it is gone, too
 
 
+def test_a_rank_that_was_replaced_again_has_lost_what_it_had_caught_up():
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, 1, "x = 1", outcome("a", 0, 0))
+    history.note_restart(one)
+    assert history.has_lost(1, "x")
+    history.note_catch_up([(1, 11)], is_whole=True, unfinished=frozenset())
+    assert not history.has_lost(1, "x")
+    history.note_restart(one)
+    assert history.has_lost(1, "x")
+    history.note_catch_up([(1, 12)], is_whole=True, unfinished=frozenset())
+    history.begin("b", PastCell(2, "y = 1", 1, ALL), [(1, 12)])
+    assert not history.has_lost(1, "x")
+
+
+def test_a_process_that_is_new_in_the_next_cell_lacks_nothing_of_an_earlier_catch_up():
+    """As after a restart that the user has interrupted."""
+    history, one = CellHistory(), RankSet.of([1])
+    run(history, 1, "x = 1", outcome("a", 0, 0))
+    history.note_restart(one)
+    history.note_left_out(one, [LeftOut(("x",), Reason.FAILED, 1)])
+    history.doubts.note(one, (), ["z"])
+    history.note_catch_up([(1, 11)], is_whole=True, unfinished=frozenset())
+    history.begin("b", PastCell(2, "y = 1", 1, ALL), [(1, 11)])
+    assert history.left_out(1, "x") is not None
+    history.begin("c", PastCell(3, "y = 1", 1, ALL), [(1, 12)])
+    assert (history.left_out(1, "x"), history.doubts.holders("z")) == (None, NO_RANKS)
+    assert history.has_lost(1, "x")
+
+
 def test_values_that_were_pushed_to_ranks_at_once():
     history = CellHistory()
     history.note_push(["x", "y"], ALL)
