@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nbddp.controller.options import with_joined_values
+from nbddp.durations import parse_duration
 from nbddp.errors import BadOptionError
 
 #: A number, or a set of ranks such as ``0,2-3`` or ``tp=0``.
@@ -26,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         name: the text in front of the words, such as ``%ddp start``.
-        bare: the option to which a number without an option belongs, such as ``-n``.
+        bare: the option to which a number or a duration without an option belongs, such as ``-n``.
         meant: the option that users of other tools mean by a word which is no option here.
     """
 
@@ -223,9 +224,16 @@ class Parser(argparse.ArgumentParser):
         if self._bare in words:
             yield self._joined(words)
         if self._bare and self._bare not in corrected:
-            at = next((n for n, word in enumerate(corrected) if _is_bare(word, unknown)), None)
+            bare = (n for n, word in enumerate(corrected) if word in unknown and self._fits(word))
+            at = next(bare, None)
             if at is not None:
                 yield [*corrected[:at], self._bare, *corrected[at:]]
+
+    def _fits(self, word: str) -> bool:
+        """Whether a word is perhaps the value of the option to which one without option belongs."""
+        has_type = self._option_string_actions[self._bare].type is not None  # which checks it
+        is_duration = has_type and parse_duration(word) is not None
+        return is_duration or _NUMBERS.fullmatch(word) is not None
 
     def _quoted(self, words: list[str], unknown: set[str]) -> list[str]:
         """The words with ``--slurm "--time=1 -p a"`` in the place of ``--slurm --time=1 -p a``."""
@@ -292,7 +300,3 @@ def option_text(action: argparse.Action, *, is_long: bool = False) -> str:
     elif action.nargs == "?" and names:
         value = f"[{value}]"
     return f"{', '.join(names)} {value}".strip()
-
-
-def _is_bare(word: str, unknown: set[str]) -> bool:
-    return word in unknown and _NUMBERS.fullmatch(word) is not None

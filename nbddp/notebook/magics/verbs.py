@@ -249,7 +249,7 @@ def _clear_parser() -> Parser:
 
 
 def _detach_parser() -> Parser:
-    parser = Parser("%ddp detach")
+    parser = Parser("%ddp detach", bare="--keep")
     parser.add_argument(
         "--keep",
         type=duration,

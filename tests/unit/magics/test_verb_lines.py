@@ -43,6 +43,13 @@ def test_a_rank_needs_its_option(verb: str):
     assert refusal(f"{verb} 2") == f"%ddp {verb}: unknown: 2. Did you mean %ddp {verb} -r 2?"
 
 
+def test_a_duration_needs_its_option():
+    guess = "Did you mean %ddp detach --keep 5min?"
+    assert refusal("detach 5min") == f"%ddp detach: unknown: 5min. {guess}"
+    assert "Did you mean" not in refusal("detach soon")
+    assert "Did you mean" not in refusal("stacks 5min")
+
+
 TRACE = {"cell": None, "ranks": None, "last": 20, "save": None}
 
 
