@@ -27,6 +27,7 @@ from nbddp.agent.stack_pipe import StackPipe
 from nbddp.settings import Settings
 from nbddp.wire import stream_order
 from nbddp.wire.launch_specs import InheritedFd
+from nbddp.wire.left_out_text import LeftOutText
 from nbddp.wire.messages import Output, RunId, Stream
 
 _PIPE_BYTES = 1 << 20  #: as large as an ordinary user may ask for
@@ -50,6 +51,7 @@ class _Stream:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.marks = stream_order.MarkReader()
         self.waiting: list[tuple[int, bytes]] = []  # each part with the number of its mark
+        self.left_out = LeftOutText()
         self.is_open = True
 
 
@@ -85,7 +87,6 @@ class RankPipes:
         self._log_room = min(settings.log_limit_bytes, free_bytes // 2 // sharers)
         self._notice = ""  #: is sent to the notebook with the next text
         self._tail = b""
-        self._dropped: dict[Stream, int] = dict.fromkeys(_STREAMS, 0)
         self._first_waiting_at: float | None = None
         #: The cell to which the output belongs; None between cells.
         self.run_id: RunId | None = None
@@ -177,28 +178,32 @@ class RankPipes:
 
         Args:
             drop: count the text instead of sending it; the next message says how much was left out.
-            last: the cell or the rank has ended, so keep neither half a character nor a count.
+            last: the cell or the rank has ended, so keep neither half a character nor a count. The
+                last lines of what was left out are sent.
         """
         runs = self._take_runs(last=last)
         last_run_by_stream = {name: index for index, (name, _) in enumerate(runs)}
         outputs: list[Output] = []
         for index, (name, chunk) in enumerate(runs):
             is_final = last and last_run_by_stream[name] == index
-            text = self._streams[name].decoder.decode(chunk, final=is_final)
+            stream = self._streams[name]
+            text = stream.decoder.decode(chunk, final=is_final)
             if drop:
-                self._dropped[name] += len(chunk)
+                stream.left_out.add(text, size=len(chunk))
                 text = ""
-            if text or (is_final and self._dropped[name]):
+            dropped_bytes = stream.left_out.take() if text else 0
+            if is_final and not text:
+                dropped_bytes, text = stream.left_out.take_with_end()
+            if text or dropped_bytes:
                 outputs.append(
                     Output(
                         run_id=self.run_id,
                         rank=self._rank,
                         stream=name,
                         text=text,
-                        dropped_bytes=self._dropped[name],
+                        dropped_bytes=dropped_bytes,
                     )
                 )
-                self._dropped[name] = 0
         if self._notice:
             outputs.append(
                 Output(run_id=self.run_id, rank=self._rank, stream="stderr", text=self._notice)

@@ -1,6 +1,7 @@
 """Endless output: the notebook shows a bounded part, the log on disk has all of it."""
 
 import hashlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ class _CountingSink(Sink):
         self.text_bytes = 0
         self.displays = 0
         self.last = ""
+        self.ranks_have_ended = threading.Event()
 
     def text(self, stream: Stream, text: str) -> None:
         self.text_bytes += len(text)
-        self.last = (self.last + text)[-4000:]
+        self.last = (self.last + text)[-40_000:]
 
     def display(self, data: Any, metadata: Any, display_id: str | None, update: bool) -> None:
         self.displays += 1
@@ -45,10 +47,21 @@ class _CountingSink(Sink):
         assert sum(map(len, live.open_lines)) < 2 * _MB
 
 
-def _show(pool: Pool, code: str, ranks: str | None = None) -> tuple[_CountingSink, RunOutcome]:
+class _BusySink(_CountingSink):
+    """A sink that shows its first text when the ranks have ended the cell."""
+
+    def text(self, stream: Stream, text: str) -> None:
+        assert self.ranks_have_ended.wait(60)
+        super().text(stream, text)
+
+
+def _show(
+    pool: Pool, code: str, ranks: str | None = None, sink: _CountingSink | None = None
+) -> tuple[_CountingSink, RunOutcome]:
     """Run a cell through the real view."""
-    sink = _CountingSink()
+    sink = sink or _CountingSink()
     run = pool.submit(code + "\n", CellOptions(ranks=pool.rank_set(ranks)))
+    run.add_done_callback(sink.ranks_have_ended.set)
     view = View(
         run,
         sink,
@@ -84,6 +97,19 @@ def test_a_hundred_megabytes_of_prints(fresh_pool: Callable[..., Pool]):
         log = _log(pool, rank)
         assert log.count(b"\n") == 500_001
         assert log.endswith(b"x\nthe end\n")
+    _next_cell_is_clean(pool)
+
+
+def test_the_last_lines_are_shown_though_the_notebook_was_behind_at_the_end(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool(settings=Settings(output_backlog_bytes=1000))
+    code = "for n in range(50_000): print('x' * 99)\nprint('the end of', rank)"
+    sink, outcome = _show(pool, code, sink=_BusySink())
+    assert outcome.ranks("ok") == pool.all_ranks
+    assert "left out here; the whole output:" in sink.last
+    assert "the end of 0" in sink.last
+    assert "the end of 1" in sink.last
     _next_cell_is_clean(pool)
 
 

@@ -6,11 +6,12 @@ Runs in: the hub thread puts events in; the thread that waits for the cell takes
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from nbddp.controller.state import NoticeChanged, RanksHeld, RunOutcome, VerdictReached
+from nbddp.wire.left_out_text import LeftOutText
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
@@ -54,7 +55,8 @@ class Run:
     """A queue of events that ends with an outcome.
 
     Text beyond a limit that is not taken out in time is dropped and counted; the next text of the
-    same rank carries the count (`Output.dropped_bytes`). So memory stays bounded.
+    same rank carries the count (`Output.dropped_bytes`). If none comes before the rank ends the
+    cell, the last lines of the dropped text come then. So memory stays bounded.
 
     Args:
         run_id: names the run.
@@ -75,7 +77,7 @@ class Run:
         self._unfolded: deque[CellEvent] = deque()  #: of the thread that takes them out
         self._backlog_bytes = backlog_bytes
         self._queued_bytes = 0
-        self._dropped: dict[tuple[int, Stream], int] = {}
+        self._left_out: dict[tuple[int, Stream], LeftOutText] = {}
         self._lock = threading.Lock()
         self._when_ended: list[Callable[[], None]] = []
         #: Called when its end was shown, by the thread that waits.
@@ -90,6 +92,10 @@ class Run:
             if limited is None:
                 return
             event = limited
+        elif isinstance(event, RunFinished | RankExited):
+            self._end_left_out([event.rank])
+        elif isinstance(event, RunsFinished):
+            self._end_left_out(event.ranks)
         self.put_count += len(event.ranks) if isinstance(event, RunsStarted | RunsFinished) else 1
         self._events.put(event)
 
@@ -108,7 +114,7 @@ class Run:
             self.outcome = outcome
             callbacks = self._when_ended
             self._when_ended = []
-        self._announce_dropped()
+        self._end_left_out(rank for rank, _ in self._left_out)
         self._events.put(None)
         for callback in callbacks:
             callback()
@@ -155,22 +161,33 @@ class Run:
                 self._queued_bytes -= len(event.text)
         return event
 
-    def _announce_dropped(self) -> None:
-        """Add empty texts with the counts that no later text can carry."""
-        for (rank, stream), dropped in sorted(self._dropped.items()):
+    def _end_left_out(self, ranks: Iterable[int]) -> None:
+        """Add the ends of the texts of these ranks that no later text of theirs follows."""
+        if not self._left_out:
+            return
+        of_ranks = {*ranks}
+        for rank, stream in sorted(key for key in self._left_out if key[0] in of_ranks):
+            dropped, text = self._left_out.pop((rank, stream)).take_with_end()
+            with self._lock:
+                self._queued_bytes += len(text)
+            self.put_count += 1
             self._events.put(
-                Output(run_id=self.run_id, rank=rank, stream=stream, text="", dropped_bytes=dropped)
+                Output(
+                    run_id=self.run_id, rank=rank, stream=stream, text=text, dropped_bytes=dropped
+                )
             )
-        self._dropped.clear()
 
     def _limited(self, output: Output) -> Output | None:
         key = (output.rank, output.stream)
         with self._lock:
-            dropped = self._dropped.pop(key, 0) + output.dropped_bytes
             if self._queued_bytes > self._backlog_bytes:
-                self._dropped[key] = dropped + len(output.text)
+                left_out = self._left_out.setdefault(key, LeftOutText())
+                left_out.add(output.text, lost_before=output.dropped_bytes)
                 return None
             self._queued_bytes += len(output.text)
+        dropped = output.dropped_bytes
+        if key in self._left_out:
+            dropped += self._left_out.pop(key).take()
         if dropped == output.dropped_bytes:
             return output
         return Output(

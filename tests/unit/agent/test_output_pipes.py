@@ -210,9 +210,21 @@ def test_text_that_is_dropped_is_counted_and_logged(make: Callable[..., Writer])
     assert writer.drained() == [out("kept\n", dropped=7)]
     writer.write(b"next\n")
     assert writer.drained() == [out("next\n")]
-    assert writer.drained(last=True) == [out("", "stderr", dropped=3)]
+    assert writer.drained(last=True) == [out("abc", "stderr")]
     assert writer.drained(last=True) == []
     assert writer.log_path.read_bytes() == b"12345abc67kept\nnext\n"
+
+
+def test_the_last_lines_are_sent_though_text_is_dropped(make: Callable[..., Writer]):
+    writer, flood = make(), b"loss 0.5\n" * 1000
+    writer.write(flood)
+    assert writer.drained(drop=True) == []
+    writer.write(b"loss 0.1\n")
+    (output,) = writer.drained(drop=True, last=True)
+    assert output.dropped_bytes + len(output.text) == len(flood) + 9
+    assert output.text.startswith("loss 0.5\n")
+    assert output.text.endswith("loss 0.5\nloss 0.1\n")
+    assert writer.drained(drop=True, last=True) == []
 
 
 def test_the_end_of_a_pipe(make: Callable[..., Writer]):

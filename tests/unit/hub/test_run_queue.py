@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.state.outcome import RunOutcome
@@ -71,18 +72,42 @@ def test_other_events_are_never_dropped():
     run.put(out("lost"))
     end = RunFinished(run_id="r", rank=0, elapsed_s=1.0, error=None)
     run.put(end)
-    assert [run.get(0), run.get(0)] == [out("x"), end]
+    assert [run.get(0) for _ in range(3)] == [out("x"), out("lost"), end]
+
+
+def test_the_end_of_a_flooded_rank_comes_before_that_rank_has_ended():
+    run, flood = make(10), "loss 0.5\n" * 1000
+    run.put(out("x" * 11))
+    run.put(out(flood))
+    run.put(out("loss 0.1\n", dropped=5))
+    run.put(out("lost too", rank=1, stream="stderr"))
+    finished = RunFinished(run_id="r", rank=0, elapsed_s=1.0, error=None)
+    run.put(finished)
+    assert run.get(0) == out("x" * 11)
+    assert run.get(0) == out("loss 0.1\n", dropped=len(flood) + 5)
+    assert run.get(0) == finished
+    run.put(out("y" * 11))
+    run.put(out(flood, rank=1))
+    run.put(RunsFinished.of([replace(finished, rank=1)]))
+    assert run.get(0) == out("y" * 11)
+    assert run.get(0) == out("lost too", rank=1, stream="stderr")
+    last = run.get(0)
+    assert isinstance(last, Output)
+    assert (last.dropped_bytes + len(last.text), last.rank) == (len(flood), 1)
+    assert last.text.startswith("loss 0.5\n")
+    assert run.get(0) == replace(finished, rank=1)
+    assert run.put_count == run.taken_count
 
 
 def test_the_end_of_a_flooded_run_says_what_was_dropped():
     run = make(10)
     run.put(out("x" * 11))
     run.put(out("lost"))
-    run.put(out("lost too", rank=1, stream="stderr"))
+    run.put(out("lost too", rank=1, stream="stderr", dropped=3))
     run.end(OUTCOME)
     assert run.get(0) == out("x" * 11)
-    assert run.get(0) == out("", dropped=4)
-    assert run.get(0) == out("", rank=1, stream="stderr", dropped=8)
+    assert run.get(0) == out("lost")
+    assert run.get(0) == out("lost too", rank=1, stream="stderr", dropped=3)
     assert run.get(0) is None
 
 
