@@ -408,6 +408,10 @@ class Agent:
 
     def _flush_uplink(self) -> None:
         all_sent = self._uplink.flush()
+        if all_sent and (behind := [p.pipes for p in self._ranks.values() if p.pipes.has_left_out]):
+            for pipes in behind:
+                self._send_text(pipes)
+            all_sent = self._uplink.flush()
         self._release_syncs()
         if all_sent == self._writes_wanted:
             self._writes_wanted = not all_sent

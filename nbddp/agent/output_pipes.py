@@ -177,11 +177,15 @@ class RankPipes:
         """Return the waiting text as messages.
 
         Args:
-            drop: count the text instead of sending it; the next message says how much was left out.
-            last: the cell or the rank has ended, so keep neither half a character nor a count. The
-                last lines of what was left out are sent.
+            drop: count the text instead of sending it; the next message says how much was left out,
+                and has the last lines of it if no other text has come.
+            last: the cell or the rank has ended, so keep neither half a character nor a count.
         """
         runs = self._take_runs(last=last)
+        names = {name for name, _ in runs}
+        silent = [(name, stream) for name, stream in self._streams.items() if name not in names]
+        is_due = [name for name, stream in silent if last or (stream.left_out and not drop)]
+        runs = [*((name, b"") for name in is_due), *runs]
         last_run_by_stream = {name: index for index, (name, _) in enumerate(runs)}
         outputs: list[Output] = []
         for index, (name, chunk) in enumerate(runs):
@@ -192,7 +196,7 @@ class RankPipes:
                 stream.left_out.add(text, size=len(chunk))
                 text = ""
             dropped_bytes = stream.left_out.take() if text else 0
-            if is_final and not text:
+            if not text and (is_final or not drop):
                 dropped_bytes, text = stream.left_out.take_with_end()
             if text or dropped_bytes:
                 outputs.append(
@@ -210,6 +214,11 @@ class RankPipes:
             )
             self._notice = ""
         return outputs
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether text was left out, and none has been sent since."""
+        return any(stream.left_out for stream in self._streams.values())
 
     def _take_runs(self, *, last: bool) -> list[tuple[Stream, bytes]]:
         """Take the waiting text in the order of its marks; one run has text of one stream."""
@@ -230,8 +239,7 @@ class RankPipes:
         ]
         if len(runs) > _MAX_RUNS:
             runs = [(name, b"".join(b for of, b in runs if of == name)) for name in _STREAMS]
-        ended = _STREAMS if last else ()
-        return [*runs, *((name, b"") for name in ended if all(of != name for of, _ in runs))]
+        return runs
 
     def _catch_up(self) -> int:
         """Read both streams up to the same mark; return its number, up to which the order is known.

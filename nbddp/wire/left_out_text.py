@@ -8,15 +8,15 @@ _END_CHARS = 4096
 
 
 class LeftOutText:
-    """The text of one stream that was left out since the last text that was passed on.
+    r"""The text of one stream that was left out since the last text that was passed on.
 
     Example:
         >>> left_out = LeftOutText()
-        >>> left_out.add("step 1\\n" * 10_000)
-        >>> left_out.add("loss 0.1\\n")
+        >>> left_out.add("step 1\n" * 10_000)
+        >>> left_out.add("loss 0.1\n")
         >>> size, end = left_out.take_with_end()
         >>> size + len(end), end[-16:]
-        (70009, 'step 1\\nloss 0.1\\n')
+        (70009, 'step 1\nloss 0.1\n')
     """
 
     __slots__ = ("_end", "_is_end_cut", "_size")
@@ -25,6 +25,9 @@ class LeftOutText:
         self._size = 0
         self._end = ""
         self._is_end_cut = False
+
+    def __bool__(self) -> bool:
+        return self._size > 0
 
     def add(self, text: str, *, size: int | None = None, lost_before: int = 0) -> None:
         """Add the next text.

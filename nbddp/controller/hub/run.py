@@ -6,7 +6,7 @@ Runs in: the hub thread puts events in; the thread that waits for the cell takes
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 
 from msgspec.structs import replace
 
@@ -55,8 +55,9 @@ class Run:
     """A queue of events that ends with an outcome.
 
     Text beyond a limit that is not taken out in time is dropped and counted; the next text of the
-    same rank carries the count (`Output.dropped_bytes`). If none comes before the rank ends the
-    cell, the last lines of the dropped text come then. So memory stays bounded.
+    same rank carries the count (`Output.dropped_bytes`). If none has come when all others were
+    taken out, or when the rank ends the cell, the last lines of the dropped text do. So memory
+    stays bounded.
 
     Args:
         run_id: names the run.
@@ -78,7 +79,7 @@ class Run:
         self._backlog_bytes = backlog_bytes
         self._queued_bytes = 0
         self._left_out: dict[tuple[int, Stream], LeftOutText] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the texts and counts, which both threads change
         self._when_ended: list[Callable[[], None]] = []
         #: Called when its end was shown, by the thread that waits.
         self.on_shown: Callable[[], None] = lambda: None
@@ -96,7 +97,9 @@ class Run:
             self._end_left_out([event.rank])
         elif isinstance(event, RunsFinished):
             self._end_left_out(event.ranks)
-        self.put_count += len(event.ranks) if isinstance(event, RunsStarted | RunsFinished) else 1
+        count = len(event.ranks) if isinstance(event, RunsStarted | RunsFinished) else 1
+        with self._lock:
+            self.put_count += count
         self._events.put(event)
 
     def put_output(self, event: Output | Display | Result | ClearOutput) -> bool:
@@ -114,7 +117,7 @@ class Run:
             self.outcome = outcome
             callbacks = self._when_ended
             self._when_ended = []
-        self._end_left_out(rank for rank, _ in self._left_out)
+        self._end_left_out()
         self._events.put(None)
         for callback in callbacks:
             callback()
@@ -148,6 +151,8 @@ class Run:
         if self._unfolded:
             self.taken_count += 1
             return self._unfolded.popleft()
+        if self._left_out and self._events.empty():
+            self._end_left_out()
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -161,21 +166,24 @@ class Run:
                 self._queued_bytes -= len(event.text)
         return event
 
-    def _end_left_out(self, ranks: Iterable[int]) -> None:
-        """Add the ends of the texts of these ranks that no later text of theirs follows."""
-        if not self._left_out:
-            return
-        of_ranks = {*ranks}
-        for rank, stream in sorted(key for key in self._left_out if key[0] in of_ranks):
-            dropped, text = self._left_out.pop((rank, stream)).take_with_end()
-            with self._lock:
+    def _end_left_out(self, ranks: Container[int] | None = None) -> None:
+        """Add the ends of the texts that were left out, of these ranks or of all."""
+        with self._lock:
+            for rank, stream in sorted(self._left_out):
+                if ranks is not None and rank not in ranks:
+                    continue
+                dropped, text = self._left_out.pop((rank, stream)).take_with_end()
                 self._queued_bytes += len(text)
-            self.put_count += 1
-            self._events.put(
-                Output(
-                    run_id=self.run_id, rank=rank, stream=stream, text=text, dropped_bytes=dropped
+                self.put_count += 1
+                self._events.put(
+                    Output(
+                        run_id=self.run_id,
+                        rank=rank,
+                        stream=stream,
+                        text=text,
+                        dropped_bytes=dropped,
+                    )
                 )
-            )
 
     def _limited(self, output: Output) -> Output | None:
         key = (output.rank, output.stream)
@@ -185,15 +193,7 @@ class Run:
                 left_out.add(output.text, lost_before=output.dropped_bytes)
                 return None
             self._queued_bytes += len(output.text)
-        dropped = output.dropped_bytes
-        if key in self._left_out:
-            dropped += self._left_out.pop(key).take()
-        if dropped == output.dropped_bytes:
+            before = self._left_out.pop(key, None)
+        if before is None:
             return output
-        return Output(
-            run_id=output.run_id,
-            rank=output.rank,
-            stream=output.stream,
-            text=output.text,
-            dropped_bytes=dropped,
-        )
+        return replace(output, dropped_bytes=output.dropped_bytes + before.take())

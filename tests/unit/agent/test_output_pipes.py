@@ -207,10 +207,9 @@ def test_text_that_is_dropped_is_counted_and_logged(make: Callable[..., Writer])
     writer.write(b"67")
     assert writer.drained(drop=True) == []
     writer.write(b"kept\n")
-    assert writer.drained() == [out("kept\n", dropped=7)]
+    assert writer.drained() == [out("abc", "stderr"), out("kept\n", dropped=7)]
     writer.write(b"next\n")
     assert writer.drained() == [out("next\n")]
-    assert writer.drained(last=True) == [out("abc", "stderr")]
     assert writer.drained(last=True) == []
     assert writer.log_path.read_bytes() == b"12345abc67kept\nnext\n"
 
@@ -225,6 +224,20 @@ def test_the_last_lines_are_sent_though_text_is_dropped(make: Callable[..., Writ
     assert output.text.startswith("loss 0.5\n")
     assert output.text.endswith("loss 0.5\nloss 0.1\n")
     assert writer.drained(drop=True, last=True) == []
+
+
+def test_the_last_lines_of_what_was_left_out_are_sent_without_other_text(
+    make: Callable[..., Writer],
+):
+    writer = make()
+    writer.write(b"lost\n")
+    assert writer.drained(drop=True) == []
+    lacks_some = writer.pipes.has_left_out
+    writer.write(b"warning\n", "stderr")
+    assert writer.pipes.take(drop=True) == []
+    assert writer.drained() == [out("lost\n"), out("warning\n", "stderr")]
+    assert (lacks_some, writer.pipes.has_left_out) == (True, False)
+    assert writer.drained() == []
 
 
 def test_the_end_of_a_pipe(make: Callable[..., Writer]):

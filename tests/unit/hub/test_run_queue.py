@@ -60,10 +60,10 @@ def test_text_beyond_the_limit_is_dropped_and_announced_with_the_next_of_its_str
     run.put(out("error", stream="stderr"))
     assert run.get(0) == out("kept", dropped=5 + 6 + 3)
     assert run.get(0) == out("kept too")
+    # 12 bytes waited, so the error text was dropped as well.
+    assert run.get(0) == out("losterror", stream="stderr")
     with pytest.raises(TimeoutError):
-        run.get(0)  # 12 bytes waited, so the error text was dropped as well
-    run.put(out("last", stream="stderr"))
-    assert run.get(0) == out("last", stream="stderr", dropped=4 + 5)
+        run.get(0)
 
 
 def test_other_events_are_never_dropped():
@@ -97,6 +97,19 @@ def test_the_end_of_a_flooded_rank_comes_before_that_rank_has_ended():
     assert last.text.startswith("loss 0.5\n")
     assert run.get(0) == replace(finished, rank=1)
     assert run.put_count == run.taken_count
+
+
+def test_the_end_of_a_flood_comes_when_all_others_were_taken_out():
+    """The rank goes on without output."""
+    run, flood = make(10), "loss 0.5\n" * 1000
+    run.put(out("x" * 11))
+    run.put(out(flood))
+    assert run.get(0) == out("x" * 11)
+    end = run.get(0)
+    assert isinstance(end, Output)
+    assert end.text == flood[end.dropped_bytes :]
+    run.put(out("next\n"))
+    assert run.get(0) == out("next\n")
 
 
 def test_the_end_of_a_flooded_run_says_what_was_dropped():
