@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbddp import faults as faults
     from nbddp.controller.pool import Pool
-    from nbddp.notebook.keeping import attach
+    from nbddp.notebook.attachment import attach
     from nbddp.notebook.session import last_report, pool, start
 
 __version__ = "0.1.0.dev0"
@@ -42,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "Pool": "nbddp.controller.pool.pool",
-    "attach": "nbddp.notebook.keeping",
+    "attach": "nbddp.notebook.attachment",
     "last_report": "nbddp.notebook.session",
     "pool": "nbddp.notebook.session",
     "start": "nbddp.notebook.session",

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from nbddp.agent.agent import Agent
 from nbddp.agent.agent_end import serve_and_exit
+from nbddp.agent.detachment import OtherMachine
 from nbddp.agent.engine_variables import BatchJob, batch_job
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.invitation_reading import has_starter_ended
 from nbddp.agent.job_time import JobWatch
-from nbddp.agent.keeping import OtherMachine
 from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.errors import AgentJoinError, BadMessageError
 from nbddp.settings import AGENT_SAYS
@@ -134,7 +134,7 @@ def join_and_serve(
     )
     agent = Agent(launch, maker, lifeline_thread, uplink, machine)
     if lifeline_fd >= 0:
-        agent.keeping.follow_starter(lifeline_fd, agent.end_without_hub)
+        agent.detachment.follow_starter(lifeline_fd, agent.end_without_hub)
     for number in ends:
         signal.signal(number, lambda which, _: agent.end_without_hub(_end_by(which, job)))
     for noted in signals:

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
+from nbddp.agent.detachment import Detachment, OtherMachine
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import ExitReader, ends_with_agent, start_failure
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.hub_link import HubLink
-from nbddp.agent.keeping import Keeping, OtherMachine
 from nbddp.agent.leftovers import Leftovers, reap_orphans
 from nbddp.agent.lifeline_thread import LifelineThread
 from nbddp.agent.output_pipes import RankPipes
@@ -109,7 +109,7 @@ class Agent:
         self.end = AgentEnd("asked")
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(channel, self._downlink)
-        self.keeping = Keeping(launch, self._uplink, self._loop, lifeline_thread, machine)
+        self.detachment = Detachment(launch, self._uplink, self._loop, lifeline_thread, machine)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(
@@ -132,7 +132,7 @@ class Agent:
 
     def serve(self) -> None:
         """Run the loop; returns when everything that this agent started has ended."""
-        self._uplink.send(self.keeping.hello())
+        self._uplink.send(self.detachment.hello())
         while not (self._is_shutting_down and self._termination is None):
             if self._has_read:
                 self._has_read = False
@@ -214,9 +214,9 @@ class Agent:
             case ShutdownAgent():
                 self.shut_down(request.grace_s)
             case DetachAgent():
-                self.keeping.let_go(request, "its ranks are being ended" * self._is_ending)
+                self.detachment.let_go(request, "its ranks are being ended" * self._is_ending)
             case AttachAgent():
-                self.keeping.take_back(request, {r: self._run_of(r) for r in self._ranks})
+                self.detachment.take_back(request, {r: self._run_of(r) for r in self._ranks})
             case SettleRun():
                 self._uplink.kept.settle(request.run_id)
             case AdmitAgent() | GreetAgent():
@@ -432,13 +432,13 @@ class Agent:
     def _read_lifeline_thread(self) -> None:
         for news in self._lifeline_thread.news():
             if isinstance(news, JobTimeLeft):
-                self.keeping.note_job(news.left_s)
+                self.detachment.note_job(news.left_s)
             self._uplink.send(news)
-        if self.keeping.ends_with_notebook(is_ending=self._is_ending):
+        if self.detachment.ends_with_notebook(is_ending=self._is_ending):
             self.end_without_hub(AgentEnd("notebook-ended"))
 
     def _check_hub(self) -> None:
-        if end := self.keeping.check_connection(is_ending=self._is_ending):
+        if end := self.detachment.check_connection(is_ending=self._is_ending):
             self.end_without_hub(end)
 
     @property

@@ -16,7 +16,7 @@ from nbddp.controller.state import JobEnd, RunOutcome, gone_text
 from nbddp.durations import write_duration
 from nbddp.errors import CellError
 from nbddp.line_breaks import with_line_breaks
-from nbddp.notebook import front_end_request, keeping, let_go_pools, session
+from nbddp.notebook import attachment, front_end_request, let_go_pools, session
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.render import status_table
 from nbddp.notebook.render.pools_table import moment, pools_table, until_text
@@ -76,7 +76,7 @@ def attach(shell: InteractiveShell, *, name: str | None, wait: bool) -> CellHand
         PoolAttachError: the pool does not answer.
         PoolExistsError: this kernel has a pool.
     """
-    pool = keeping.attach(name)
+    pool = attachment.attach(name)
     print(
         with_line_breaks(
             f"attached: pool {pool.pool_id}, {status_table.headline(pool)}. {_states(pool)}"

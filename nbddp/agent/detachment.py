@@ -58,7 +58,7 @@ class OtherMachine:
         return replace(self.facts, job_left_s=max(0.0, left_s - passed_s))
 
 
-class Keeping:
+class Detachment:
     """The agent's state between two notebooks.
 
     Args:
