@@ -75,6 +75,17 @@ class Scene:
         self.thread = threading.Thread(target=self.agent.serve)
         self.thread.start()
         poll_until(lambda: [e for _, e, _ in self.hub.receive() if isinstance(e, AgentHello)])
+        self._connect_rank()
+
+    def _connect_rank(self) -> None:
+        """The socket of an agent drops what is for a rank that has not connected yet.
+
+        The hub sends a real rank nothing before its `RankReady` has come.
+        """
+        self.show(1)
+        poll_until(lambda: self.answered() == [1])
+        poll_until(lambda: [e for _, e, _ in self.hub.receive() if isinstance(e, Display)])
+        self._received.clear()
 
     def show(self, number: int) -> None:
         """Sends an event as a rank does, which then waits for an answer."""
