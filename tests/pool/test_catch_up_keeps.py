@@ -111,6 +111,16 @@ def test_a_copied_value_is_not_lacking_where_it_was_not_pushed(pool: Pool):
     assert pool.pull("'big' in globals()") == [True, False, True]
 
 
+def test_a_name_of_some_ranks_is_told_where_its_cell_ran_again(pool: Pool):
+    pool.run("pair = rank", ranks="0-1")
+    run_cells(pool, "x = 3")
+    pool.restart("0,2")
+    result = pool.catch_up()
+    assert (result.regained, result.left_out) == (("pair", "x"), ())
+    assert result.regained_in_part == (("pair", RankSet.of([0])),)
+    assert pool.pull("'pair' in globals()") == [True, True, False]
+
+
 def test_a_cell_changes_no_pushed_value_aside(pool: Pool):
     pool.push(sizes=[1])
     run_cells(pool, "sizes.append(rank)\ntotal = torch.ones(1)\ndist.all_reduce(total)")

@@ -21,7 +21,12 @@ from nbddp.controller.catch_up.cell_history import CellHistory
 from nbddp.controller.catch_up.compared_variables import ComparedVariables
 from nbddp.controller.catch_up.held_values import HeldValues
 from nbddp.controller.catch_up.lacking_names import still_lacking
-from nbddp.controller.catch_up.names_of_ranks import alone_names, expected_names, lacked
+from nbddp.controller.catch_up.names_of_ranks import (
+    alone_names,
+    expected_names,
+    lacked,
+    regained_names,
+)
 from nbddp.controller.catch_up.past_cell import PastCell
 from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan, with_joint_names
 from nbddp.controller.catch_up.result import CatchUp
@@ -47,6 +52,7 @@ __all__ = [
     "expected_names",
     "lacked",
     "make_plan",
+    "regained_names",
     "still_lacking",
     "with_joint_names",
 ]

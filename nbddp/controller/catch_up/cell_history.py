@@ -409,6 +409,12 @@ class CellHistory:
         """The names that were pushed to a rank, perhaps to an earlier process, or copied there."""
         return {name for name, to in self._pushed.items() if any(rank in each for each in to)}
 
+    def is_of_others(self, rank: Rank, name: str) -> bool:
+        """Whether cells bind a name, none of which ran on a rank, and it was not pushed there."""
+        ranks = [cell.ranks for cell in self._cells if name in cell.names.binds]
+        ran_there = any(rank in each for each in ranks)
+        return bool(ranks) and not (ran_there or name in self.pushed_to(rank))
+
     def has_lost(self, rank: Rank, name: str) -> bool:
         """Whether the process of a rank is newer than its last cell of a name, and has it not.
 

@@ -71,6 +71,29 @@ def lacked(
     return {name: kind for name, kind in kinds.items() if name in names}
 
 
+def regained_names(
+    history: CellHistory,
+    lacks: Mapping[int, Collection[str]],
+    had: Mapping[int, Collection[str]],
+    has: Mapping[int, Collection[str]],
+) -> set[str]:
+    """The names that a fresh rank has got, and that no fresh rank lacks which ran a cell of them.
+
+    Args:
+        history: the cells so far.
+        lacks: the names that fresh ranks still lack, by rank.
+        had: the user's names on each rank before the catch-up.
+        has: those after it.
+    """
+    made = {name for rank in lacks for name in has[rank] if name not in had[rank]}
+    return made - {
+        name
+        for rank, names in lacks.items()
+        for name in names
+        if not history.is_of_others(rank, name)
+    }
+
+
 def alone_names(
     history: CellHistory,
     fresh: RankSet,

@@ -20,6 +20,7 @@ from nbddp.controller.catch_up import (
     expected_names,
     lacked,
     make_plan,
+    regained_names,
     still_lacking,
     with_joint_names,
 )
@@ -176,7 +177,8 @@ def _catch_up(
     still = {name for names in lacks.values() for name in names}
     regained = tuple(
         sorted(
-            lacking.keys() - still,
+            lacking.keys()
+            & regained_names(pool.history, lacks, had, {r: {*now[r], *copied} for r in fresh}),
             key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
         )
     )

@@ -12,6 +12,7 @@ from nbddp.controller.catch_up import (
     expected_names,
     lacked,
     make_plan,
+    regained_names,
 )
 from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.wire.rank_set import RankSet
@@ -110,6 +111,20 @@ def history_of_parts(*cells: tuple[str, RankSet]) -> CellHistory:
         results = {rank: RankResult(rank, "ok") for rank in ranks}
         history.end(RunOutcome(code, results, 0.0))
     return history
+
+
+def test_a_name_is_made_again_where_its_cell_ran():
+    history = history_of_parts(("x = y = 1", ALL), ("pair = rank", RankSet.of([0, 1])))
+    had: dict[int, set[str]] = {0: set(), 1: {"x", "y", "pair"}, 2: set()}
+    lacks = {0: set[str](), 2: {"pair"}}
+    has = {0: {"x", "y", "pair"}, 2: {"x", "y"}}
+    assert regained_names(history, lacks, had, has) == {"x", "y", "pair"}
+    assert regained_names(history, lacks | {0: {"y"}}, had, has) == {"x", "pair"}
+    assert regained_names(history, lacks, had | {0: {"pair"}}, has) == {"x", "y"}
+    odd = has | {0: {"odd"}}  # no cell binds it
+    assert regained_names(history, lacks | {2: {"odd"}}, had, odd) == {"x", "y"}
+    history.note_push(["pair"], ALL)
+    assert regained_names(history, lacks, had, has) == {"x", "y"}
 
 
 def test_names_that_a_fresh_rank_alone_had_are_told_with_their_cell():
