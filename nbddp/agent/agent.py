@@ -300,7 +300,7 @@ class Agent:
                 return
         if tag.sync:
             pipes.drain(time.monotonic())
-            self._send_text(pipes)
+            self._send_text(pipes, followed=True)
         if tag.type == messages.RankReady.__name__:
             process.is_ready = True
         if isinstance(event, messages.RunStarted):
@@ -341,9 +341,9 @@ class Agent:
         if not process.pipes.stacks.read():
             self._loop.ignore(process.pipes.stacks.read_fd)
 
-    def _send_text(self, pipes: RankPipes, *, last: bool = False) -> None:
+    def _send_text(self, pipes: RankPipes, *, last: bool = False, followed: bool = False) -> None:
         too_much = self._uplink.backlog_bytes > self._settings.output_backlog_bytes
-        for output in pipes.take(drop=too_much, last=last):
+        for output in pipes.take(drop=too_much, last=last, followed=followed):
             self._uplink.send(output)
 
     def _handle_exit(self, process: RankProcess) -> None:

@@ -173,30 +173,32 @@ class RankPipes:
             reason = f"the log cannot be written: {error.strerror}; the rest is not kept"
             self._notice = f"[nbddp: {reason}]\n"
 
-    def take(self, *, drop: bool, last: bool = False) -> list[Output]:
+    def take(self, *, drop: bool, last: bool = False, followed: bool = False) -> list[Output]:
         """Return the waiting text as messages.
 
         Args:
             drop: count the text instead of sending it; the next message says how much was left out,
                 and has the last lines of it if no other text has come.
             last: the cell or the rank has ended, so keep neither half a character nor a count.
+            followed: something else of the rank is shown behind the text, so keep no count.
         """
+        keeps_count = drop and not (last or followed)
         runs = self._take_runs(last=last)
         names = {name for name, _ in runs}
         silent = [(name, stream) for name, stream in self._streams.items() if name not in names]
-        is_due = [name for name, stream in silent if last or (stream.left_out and not drop)]
+        is_due = [name for name, stream in silent if last or (stream.left_out and not keeps_count)]
         runs = [*((name, b"") for name in is_due), *runs]
         last_run_by_stream = {name: index for index, (name, _) in enumerate(runs)}
         outputs: list[Output] = []
         for index, (name, chunk) in enumerate(runs):
-            is_final = last and last_run_by_stream[name] == index
+            is_last_run = last_run_by_stream[name] == index
             stream = self._streams[name]
-            text = stream.decoder.decode(chunk, final=is_final)
+            text = stream.decoder.decode(chunk, final=last and is_last_run)
             if drop:
-                stream.left_out.add(text, size=len(chunk))
+                stream.left_out.add(text)
                 text = ""
             dropped_bytes = stream.left_out.take() if text else 0
-            if not text and (is_final or not drop):
+            if not text and is_last_run and not keeps_count:
                 dropped_bytes, text = stream.left_out.take_with_end()
             if text or dropped_bytes:
                 outputs.append(

@@ -29,15 +29,14 @@ class LeftOutText:
     def __bool__(self) -> bool:
         return self._size > 0
 
-    def add(self, text: str, *, size: int | None = None, lost_before: int = 0) -> None:
+    def add(self, text: str, *, lost_before: int = 0) -> None:
         """Add the next text.
 
         Args:
             text: the text.
-            size: of the text, in bytes; default: that of its UTF-8.
             lost_before: size in bytes of the text just before it, which is not known any more.
         """
-        self._size += lost_before + (_size(text) if size is None else size)
+        self._size += lost_before + _size(text)
         if lost_before:
             self._end, self._is_end_cut = "", False
         end = self._end + text[-_END_CHARS:]
@@ -55,7 +54,7 @@ class LeftOutText:
         end = self._end
         if self._is_end_cut:
             end = end.partition("\n")[2] or end
-        return max(0, self.take() - _size(end)), end
+        return self.take() - _size(end), end
 
 
 def _size(text: str) -> int:

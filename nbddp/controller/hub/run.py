@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from msgspec.structs import replace
 
 from nbddp.controller.state import NoticeChanged, RanksHeld, RunOutcome, VerdictReached
+from nbddp.wire.events import InOrder
 from nbddp.wire.left_out_text import LeftOutText
 from nbddp.wire.messages import (
     ClearOutput,
@@ -56,8 +57,8 @@ class Run:
 
     Text beyond a limit that is not taken out in time is dropped and counted; the next text of the
     same rank carries the count (`Output.dropped_bytes`). If none has come when all others were
-    taken out, or when the rank ends the cell, the last lines of the dropped text do. So memory
-    stays bounded.
+    taken out, or when something else of the rank is shown, the last lines of the dropped text do.
+    So memory stays bounded.
 
     Args:
         run_id: names the run.
@@ -93,7 +94,7 @@ class Run:
             if limited is None:
                 return
             event = limited
-        elif isinstance(event, RunFinished | RankExited):
+        elif isinstance(event, InOrder | RunFinished | RankExited):
             self._end_left_out([event.rank])
         elif isinstance(event, RunsFinished):
             self._end_left_out(event.ranks)

@@ -39,9 +39,11 @@ class Writer:
             os.close(fd)
         self.fds.clear()
 
-    def drained(self, *, drop: bool = False, last: bool = False) -> list[Output]:
+    def drained(
+        self, *, drop: bool = False, last: bool = False, followed: bool = False
+    ) -> list[Output]:
         self.pipes.drain(NOW)
-        return self.pipes.take(drop=drop, last=last)
+        return self.pipes.take(drop=drop, last=last, followed=followed)
 
 
 @pytest.fixture
@@ -224,6 +226,14 @@ def test_the_last_lines_are_sent_though_text_is_dropped(make: Callable[..., Writ
     assert output.text.startswith("loss 0.5\n")
     assert output.text.endswith("loss 0.5\nloss 0.1\n")
     assert writer.drained(drop=True, last=True) == []
+
+
+def test_the_last_lines_of_what_was_left_out_come_before_a_display(make: Callable[..., Writer]):
+    writer = make()
+    writer.write(b"half \xc3")
+    assert writer.drained(drop=True, followed=True) == [out("half ")]
+    writer.write(b"\xa4\n")
+    assert writer.drained() == [out("ä\n")]
 
 
 def test_the_last_lines_of_what_was_left_out_are_sent_without_other_text(

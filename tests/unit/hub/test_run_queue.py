@@ -8,7 +8,11 @@ from msgspec.structs import replace
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
     Output,
+    Result,
     RunFinished,
     RunsFinished,
     RunsStarted,
@@ -97,6 +101,23 @@ def test_the_end_of_a_flooded_rank_comes_before_that_rank_has_ended():
     assert last.text.startswith("loss 0.5\n")
     assert run.get(0) == replace(finished, rank=1)
     assert run.put_count == run.taken_count
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Display(run_id="r", rank=0, data={}, metadata={}, transient={}),
+        Result(run_id="r", rank=0, data={}, metadata={}),
+        ClearOutput(run_id="r", rank=0, wait=True),
+        InputRequest(run_id="r", rank=0, question=1, prompt="? ", password=False),
+    ],
+)
+def test_the_end_of_a_flood_comes_before_what_its_rank_shows_next(event: CellEvent):
+    run = make(10)
+    for each in (out("x" * 11), out("lost"), out("of another", rank=1), event):
+        run.put(each)
+    assert [run.get(0) for _ in range(3)] == [out("x" * 11), out("lost"), event]
+    assert run.get(0) == out("of another", rank=1)
 
 
 def test_the_end_of_a_flood_comes_when_all_others_were_taken_out():
