@@ -13,7 +13,7 @@ from typing import Protocol
 from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
-from nbddp.system.os_limits import what_to_do
+from nbddp.system.os_limits import limit_advice
 from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.message_types import (
     AgentEnd,
@@ -153,7 +153,7 @@ def ends_with_agent(error: Exception, maker: ProcessMaker, ends_as_well: EndsAsW
 
 def start_failure(node: int, rank: int | None, error: Exception) -> StartFailed:
     """Build the message that the store (``rank`` None) or a rank could not be started."""
-    advice = what_to_do(error)
+    advice = limit_advice(error)
     return StartFailed(
         node=node,
         rank=rank,

@@ -66,7 +66,7 @@ def ends_with_starter(fd: int) -> bool:
 def has_starter_ended(lifeline_fd: int) -> bool:
     """Whether the end of such an input is reached; False also for -1: there is none.
 
-    What the starter writes behind the invitation is skipped.
+    Text that the starter writes after the invitation is skipped.
     """
     if lifeline_fd < 0:
         return False

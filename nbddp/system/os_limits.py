@@ -30,7 +30,7 @@ _ADVICE_BY_ERRNO = {
 }
 
 
-def what_to_do(error: BaseException) -> str:
+def limit_advice(error: BaseException) -> str:
     """Return advice for an error of the system; empty: it is not an error of a limit."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):

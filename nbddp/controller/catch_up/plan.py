@@ -298,7 +298,7 @@ class _Planner:
         }
 
     def _refused_sources(self, index: int) -> list[tuple[str, int]]:
-        """What a cell uses and cells do not make: each name, with the index of its cell."""
+        """Return names that a cell uses and cells do not make, each with its cell."""
         cell = self._cells[index]
         return [
             (name, source)

@@ -1,6 +1,7 @@
 """Finds the names whose values depend on the rank: ``is_main = rank == 0``.
 
-Runs in: the notebook's process. Pure. What all other ranks have alike is no value for such a rank.
+Runs in: the notebook's process. Pure. A rank must not take such a value from other
+ranks, even if all of these share it.
 """
 
 import ast

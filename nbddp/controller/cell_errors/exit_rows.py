@@ -50,7 +50,7 @@ def predicate(results: Sequence[RankResult]) -> Predicate:
 def _kind(
     outcome: RunOutcome, rank: Rank, exited: RankExited
 ) -> tuple[AgentEnd | str, bool, bool, str, Site | None]:
-    """What is equal for ranks that share a row."""
+    """Return the facts that are equal for ranks that share a row."""
     result = outcome.results[rank]
     cause = exited.cause
     is_of_agent = isinstance(cause, LostAgent) and not cause.never_came

@@ -38,7 +38,7 @@ def folded(
 ) -> Iterator[_Arrived | tuple[None, FoldedEvent, list[bytes]]]:
     """Join events that have arrived; any other event comes after those that were before it.
 
-    What one rank says keeps its order.
+    The events of one rank keep their order.
 
     Args:
         arrived: the node, the event and its buffers; a negative node is none yet.

@@ -53,11 +53,11 @@ class _Waits(Protocol):
 
     @property
     def reason(self) -> str:
-        """What they wait for."""
+        """The event that they wait for."""
 
     @property
     def limit_s(self) -> float:
-        """A cell waits for so long."""
+        """The longest time that a cell waits."""
 
 
 def await_begin(

@@ -176,8 +176,8 @@ class ReplacingEngine(Engine, Protocol):
     def replace(self, lost: LostNode, invitation: Invitation) -> None:
         """Begin to start another agent in the place of one that has ended.
 
-        What is left of the old agent has to end, as far as the engine reaches it. From now on `end`
-        is about the new agent.
+        Processes that are left of the old agent must end, as far as the engine reaches them. From
+        now on `end` is about the new agent.
 
         Args:
             lost: the node.

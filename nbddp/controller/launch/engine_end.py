@@ -10,7 +10,7 @@ _NEXT = re.compile(r"\.\s+Next: ")
 
 
 class EngineEnd(str):
-    """What happened, and what the user can do: ``srun ended. Next: try `srun hostname```.
+    """The reason of an end, and the user's next step: ``srun ended. Next: try `srun hostname```.
 
     It is a text, since `Engine.end` returns one: engines of packages return a plain text, and those
     of nbddp mostly pass on the words of another process, such as ssh or a driver. So nothing

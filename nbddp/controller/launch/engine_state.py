@@ -7,7 +7,7 @@ from typing import Self
 
 
 class EngineState(str):
-    """What an engine waits for: ``Slurm job 4711: PENDING (Priority)``.
+    """The event that an engine waits for: ``Slurm job 4711: PENDING (Priority)``.
 
     It is a text, as `EngineEnd` is one: engines of packages return a plain text.
 

@@ -36,7 +36,7 @@ def missing_package(output: str, python: str, place: str, *, by_ssh: bool) -> En
         by_ssh: whether the user reaches the machine by ssh.
 
     Returns:
-        What is lacking, and the next step; empty: the output tells of no such thing.
+        The packages that are missing, and the next step; empty: the output tells of no such thing.
     """
     says_missing = _MISSING.search(output)
     if says_missing is None:

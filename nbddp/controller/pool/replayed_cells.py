@@ -49,8 +49,8 @@ def replay(
 ) -> Replayed:
     """Run the cells of a plan.
 
-    A cell may fail that did not before: a file is not there any more. What it has defined until
-    then counts, and so do the cells below it.
+    A cell may fail that did not before: a file is not there any more. The names that it has defined
+    until then count, and so do the cells below it.
     """
     name = secrets.token_hex(4)
     has_run_aside = RankSet.of(

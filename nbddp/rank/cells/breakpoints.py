@@ -82,7 +82,7 @@ class UserStack(debugger.Pdb):
     def do_interact(self, arg: str) -> None:
         """Open a prompt for Python; ``exit()`` comes back, as Ctrl-D does.
 
-        What its lines assign stays, other than with pdb, whose prompt has a namespace of its own.
+        Names that its lines assign stay, other than with pdb, whose prompt has its own namespace.
         Errors of its lines are shown there, and forgotten: IPython's hook for errors would keep
         them as errors of the cell, and ``%debug`` opens the last error of the cell.
         """

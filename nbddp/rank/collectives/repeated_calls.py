@@ -21,7 +21,7 @@ from nbddp.errors import CollectiveRefusedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.call_sites import OWN_FOLDER
 
-#: Functions of `torch.distributed` that issue one operation. What they return is None, a handle, or
+#: Functions of `torch.distributed` that issue one operation. They return None, a handle, or
 #: (`recv`) the source.
 _NAMES = (
     "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single",

@@ -3,7 +3,7 @@
 Runs in: the rank process, in the thread that has stopped.
 
 The new call is made inside the stopped one. Its operation stops, too, and is issued in place of the
-other, which has no number yet, or gives it back. What the new call has given goes to the caller.
+other, which has no number yet, or gives it back. The result of the new call goes to the caller.
 """
 
 import threading

@@ -135,7 +135,7 @@ class Stops:
             tag: of a message.
 
         Returns:
-            What stands for the operation; None: it is issued.
+            The object that stands for the operation; None: it is issued.
 
         Raises:
             CollectiveRefusedError: code that the user has typed at a stop calls it, or it cannot
@@ -205,7 +205,7 @@ class Stops:
                 None: it cannot.
 
         Returns:
-            What stands for the operation; None: the mismatch is raised.
+            The object that stands for the operation; None: the mismatch is raised.
         """
         if self._looking_at:
             return None
@@ -278,7 +278,8 @@ class Stops:
             withdraw: uncounts the operation; None: other machines have compared it.
 
         Returns:
-            What stands for the stopped operation; None: nothing was done, and the user knows why.
+            The object that stands for the stopped operation; None: nothing was done, and the user
+            knows why.
 
         Raises:
             BaseException: the operation of the new call raises it.

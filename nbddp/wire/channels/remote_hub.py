@@ -187,7 +187,7 @@ class RemoteHubChannel(AgentsChannel):
     def unanswered_since(self, node: int) -> float | None:
         """Return when the oldest question was sent that this node has not answered; None: none.
 
-        What was sent since has perhaps not arrived there, also if the node is heard.
+        Messages that were sent since may not have arrived there, even if the node is heard.
         """
         line = self._lines.get(self._peers.identity(node))
         asked_ns = None if line is None else line.session.unanswered_ns

@@ -68,7 +68,7 @@ class Session:
     def unanswered_ns(self) -> int | None:
         """When the oldest `ping` without an answer was sent; None: all were answered.
 
-        What was sent before an answered one has arrived: all goes the same way, in order.
+        All that was sent before an answered one has arrived: it goes the same way, in order.
         """
         return self._pings[0] if self._pings else None
 

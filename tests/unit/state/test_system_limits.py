@@ -25,13 +25,13 @@ from nbddp.wire.messages import RankExited
     ],
 )
 def test_errors_of_the_system_say_what_to_do(number: int, word: str):
-    assert word in os_limits.what_to_do(OSError(number, "no"))
+    assert word in os_limits.limit_advice(OSError(number, "no"))
 
 
 def test_errors_of_other_kinds_get_no_hint():
-    assert not os_limits.what_to_do(FileNotFoundError(errno.ENOENT, "no"))
-    assert not os_limits.what_to_do(ValueError("no"))
-    assert "ulimit -v" in os_limits.what_to_do(MemoryError())
+    assert not os_limits.limit_advice(FileNotFoundError(errno.ENOENT, "no"))
+    assert not os_limits.limit_advice(ValueError("no"))
+    assert "ulimit -v" in os_limits.limit_advice(MemoryError())
 
 
 def test_descriptors(monkeypatch: pytest.MonkeyPatch):
