@@ -93,7 +93,7 @@ test: $(READY)  ## run the test suite
 	$(PY) $(SUITE) -m "not slow and not full" $(TESTS)
 
 .PHONY: test-full
-test-full: $(READY)  ## run it with tests that repeat or compare for long, and those in a browser, as CI does
+test-full: $(READY)  ## run it with tests that repeat or compare for long, and those in a browser
 	$(PY) $(SUITE) -m "not slow" $(TESTS)
 
 .PHONY: test-fast

@@ -1,10 +1,10 @@
-"""The end of an error about a word that is not legal: a word that it is like, and the legal ones.
+"""The end of an error about a word or an option that is not legal: a guess, and the legal ones.
 
 Runs in: every process. Pure.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def legal_words(word: str, legal: Iterable[str], *, before: str = "", alike: float = 0.6) -> str:
@@ -23,5 +23,14 @@ def legal_words(word: str, legal: Iterable[str], *, before: str = "", alike: flo
     """
     words = list(legal)
     guesses = difflib.get_close_matches(word, words, n=1, cutoff=alike)
-    guess = f". Did you mean {before}{guesses[0]}? Legal" if guesses else "; legal"
-    return f"{guess}: {', '.join(words)}"
+    return guess_and_legal([f"{before}{guess}" for guess in guesses], words)
+
+
+def guess_and_legal(guesses: Sequence[str], legal: Iterable[str]) -> str:
+    """Return guesses at the words that were meant, if there are any, and the legal ones.
+
+    >>> guess_and_legal(["-r 0", "--out ranks"], ["-r RANKS", "--out merged|ranks|quiet"])
+    '. Did you mean -r 0 or --out ranks? Legal: -r RANKS, --out merged|ranks|quiet'
+    """
+    guess = f". Did you mean {' or '.join(guesses)}? Legal" if guesses else "; legal"
+    return f"{guess}: {', '.join(legal)}"

@@ -1,4 +1,4 @@
-"""Serves, and ends the process of the agent when nothing is left to serve.
+"""Serves messages until the agent has ended its ranks, and then ends its process.
 
 Runs in: the agent process, its main thread.
 """

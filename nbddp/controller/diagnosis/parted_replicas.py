@@ -1,4 +1,4 @@
-"""Finds DDP models whose replicas are not equal after a step, by the hashes that ranks have taken.
+"""Finds models whose replicas are not equal after a step, by the hashes that ranks have taken.
 
 Runs in: the notebook's process. Pure.
 """

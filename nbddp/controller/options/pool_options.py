@@ -1,4 +1,4 @@
-"""The options of a pool, checked.
+"""The options of a pool: names, flags, defaults, help texts, and checks.
 
 `PoolOptions` is the one definition: ``%ddp start``, ``nbddp kernel install`` and the spec of a
 kernel follow from its fields. A new field also needs a parameter of `nbddp.start`, which a test

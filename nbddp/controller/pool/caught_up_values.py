@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbddp.controller.pool.pool import Pool
 
 
-def late_ranks(
+def ranks_behind(
     held: HeldValues,
     names: Sequence[str],
     expected: Mapping[int, Collection[str]],

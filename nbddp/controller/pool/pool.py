@@ -21,7 +21,7 @@ from nbddp.controller.pool import prompt_sights, refusals
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_records import CellRecords
 from nbddp.controller.pool.cell_wait import CellWait
-from nbddp.controller.pool.exit_report import explained
+from nbddp.controller.pool.explained_exits import explained
 from nbddp.controller.pool.kept_pool import KeptPool
 from nbddp.controller.pool.left_cell import LeftCell
 from nbddp.controller.pool.pool_processes import PoolProcesses

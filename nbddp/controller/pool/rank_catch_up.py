@@ -27,9 +27,9 @@ from nbddp.controller.catch_up import (
 from nbddp.controller.cell_errors import interrupted_catch_up
 from nbddp.controller.pool.caught_up_values import (
     in_doubt,
-    late_ranks,
     overtaken_names,
     perhaps_new,
+    ranks_behind,
     values_behind,
 )
 from nbddp.controller.pool.cell_options import CellOptions, Replay
@@ -161,7 +161,7 @@ def _catch_up(
         ]
         compared = compare(pool, roles, asked, say)
         behind, own_role = values_behind(
-            compared, late_ranks(held, asked, expected, now), plan, kinds
+            compared, ranks_behind(held, asked, expected, now), plan, kinds
         )
         plain = {
             name: late

@@ -2,8 +2,8 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-    dead ranks --StartRanks--> ready --DescribeRank--> groups of the survivors
-        --RebuildGroups--> GroupsRebuilt
+    dead ranks --RespawnRequested--> PoolMachine --StartRanks--> ready
+        --DescribeRank--> groups of the survivors --RebuildGroups--> GroupsRebuilt
 
 The survivors know the process groups, and a fresh rank gets its groups by `RebuildGroups`. If all
 ranks have exited at once, there is nothing to keep, and the whole pool is restarted. If they have

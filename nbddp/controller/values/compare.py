@@ -5,7 +5,7 @@
 The value stays on its ranks: they send fingerprints of its tensors, and then a few blocks of 1 MiB
 of the first tensors that differ. No collective is used: the ranks may be out of step.
 
-Runs in: the thread of the caller. All but `diff` is pure.
+Runs in: the thread of the caller. All but `diff_values` is pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from nbddp.controller.options import with_joined_values
 from nbddp.durations import parse_duration
 from nbddp.errors import BadOptionError
+from nbddp.legal_words import guess_and_legal
 
 #: A number, or a set of ranks such as ``0,2-3`` or ``tp=0``.
 _NUMBERS = re.compile(r"\d[\d,-]*|all|\w+=-?\d[\d:]*")
@@ -146,9 +147,8 @@ class Parser(argparse.ArgumentParser):
     ) -> BadOptionError:
         """``...; legal: -r RANKS, --out merged|ranks|quiet, --async. Next: %ddp help``."""
         listed = (action for action in legal if action.help != argparse.SUPPRESS)
-        words = ", ".join(map(option_text, listed))
-        guess = f". Did you mean {' or '.join(near)}? Legal" if near else "; legal"
-        return BadOptionError(f"{self.prog}: {message}{guess}: {words}. Next: %ddp help")
+        choices = guess_and_legal(near, map(option_text, listed))
+        return BadOptionError(f"{self.prog}: {message}{choices}. Next: %ddp help")
 
     def _named_in(self, error: argparse.ArgumentError) -> list[argparse.Action]:
         names = [(action, "/".join(action.option_strings)) for action in self._actions]

@@ -91,7 +91,7 @@ def _cell_parser() -> Parser:
         const="on",
         default="",
         choices=("on", "data", "all"),
-        help="find errors that hang nothing and make numbers wrong (slower); data: samples that "
+        help="find errors that do not hang but make numbers wrong (slower); data: samples that "
         "ranks read twice or never; all: both",
     )
     return parser

@@ -1,4 +1,4 @@
-"""Phrases about replicas of a model that are no longer equal.
+"""Phrases for `parted_replicas`: lines, steps and values of the ranks whose replicas differ.
 
 Runs in: the notebook's process. Pure.
 """

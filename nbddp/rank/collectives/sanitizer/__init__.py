@@ -1,4 +1,4 @@
-"""``%%ddp --sanitize``: finds errors that hang nothing and make numbers wrong."""
+"""``%%ddp --sanitize``: finds errors that do not hang but make numbers wrong."""
 
 from nbddp.rank.collectives.sanitizer.sanitizer import Sanitizer
 

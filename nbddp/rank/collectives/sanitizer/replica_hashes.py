@@ -44,7 +44,7 @@ _MAX_SOUGHT = 8
 
 
 class Replicas:
-    """The DDP models that step in a cell.
+    """The replicas of a cell, of DDP models and of others, and the hashes of their steps.
 
     Args:
         sites: finds the lines of the user's code.

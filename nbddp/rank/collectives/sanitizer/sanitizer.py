@@ -4,7 +4,9 @@ Runs in: the rank process; the cell begins and ends on the main thread, operatio
 thread. A cell that is not sanitized has no `Recorder.sanitizer`, and pays nothing.
 
     TracedGroup --issues--> Sanitizer --> OpenBuffers <-- each call of torch while one is open
-                                      --> SanitizerFinding --end_cell--> RunFinished
+                                      --> Replicas <-- steps of optimizers
+                                      --> DataReads <-- data loaders
+                                      --> SanitizerReport --end_cell--> RunFinished
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The report on ranks that exited in a cell.
+"""Adds the report on ranks that exited to the outcome of a cell.
 
 Runs in: the notebook's process. Pure.
 """
