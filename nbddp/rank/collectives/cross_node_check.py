@@ -58,15 +58,8 @@ def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
     return None
 
 
-def device_of(inner: Any) -> torch.device:
-    """Return a device whose tensors the group supports."""
-    if any(kind.type == "cpu" for kind in inner._device_types):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def _gather(group: Any, mine: torch.Tensor) -> list[torch.Tensor]:
-    mine = mine.to(device_of(group.inner))
+    mine = mine.to(torch_private.supported_device(group.inner))
     gathered = [torch.empty_like(mine) for _ in range(group.size())]
     work = group.inner.allgather([gathered], [mine], _options())
     if work is not None:

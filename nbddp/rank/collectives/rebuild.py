@@ -16,7 +16,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import cross_node_check
 from nbddp.rank.collectives.gloo import sockets, waits
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.group_creation import GroupFactory, connects_at_once
@@ -221,7 +220,7 @@ def _rebuilt_before_end() -> BaseException:
 def _check(group: TracedGroup) -> None:
     """Try a group with an all_reduce, which is not recorded because it is not the user's."""
     # The user's default dtype is that of this process, and a fresh one has torch's.
-    device = cross_node_check.device_of(group.inner)
+    device = torch_private.supported_device(group.inner)
     ones = torch.ones(1, dtype=torch.float32, device=device)
     options = dist.AllreduceOptions()
     work = group.inner.allreduce([ones], options)

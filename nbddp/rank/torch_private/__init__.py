@@ -39,6 +39,7 @@ from nbddp.rank.torch_private.hooks import (
     original_store_wait,
     set_synchronous,
     slow_store,
+    supported_device,
 )
 from nbddp.rank.torch_private.process_groups import (
     c10d,
@@ -132,6 +133,7 @@ __all__ = [
     "shared_prefix",
     "shut_rpc_down",
     "slow_store",
+    "supported_device",
     "units",
     "whole_modules",
 ]

@@ -342,6 +342,13 @@ def is_wrapped(group: Any) -> bool:
     return wrapper is not None and any(isinstance(backend, wrapper) for backend in backends)
 
 
+def supported_device(group: Any) -> torch.device:
+    """Return a device whose tensors a stock group supports: the CPU, if it does."""
+    if any(device.type == "cpu" for device in group._device_types):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def nccl_backends(group: Any) -> list[Any]:
     """Return the NCCL backends of a stock group."""
     backends = []
